@@ -1,0 +1,24 @@
+"""Answer-centric retriever tuning (ARK) in JAX. See README.md for the four-line tour."""
+
+import importlib
+
+__version__ = "0.1.0"
+
+# name -> module; imported on first use, so that `ark-jax --help` does not wait for jax.
+_PUBLIC = {
+    "Retriever": "ark_jax.models.retriever",
+    "LanguageModel": "ark_jax.models.language",
+    "KnowledgeGraph": "ark_jax.graph.store",
+    "personalized_pagerank": "ark_jax.graph.pagerank",
+}
+__all__ = ["KnowledgeGraph", "LanguageModel", "Retriever", "__version__", "personalized_pagerank"]
+
+
+def __getattr__(name: str):
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'ark_jax' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(__all__)

@@ -1,0 +1,128 @@
+"""The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
+
+import os
+import sys
+from pathlib import Path
+
+USAGE = """\
+ark-jax: answer-centric retriever tuning
+
+  ark-jax demo                       the whole pipeline on the embedded corpus with small real models
+  ark-jax run    --config=configs/ark.py --config.data.path=FILE --workdir=DIR
+                                     the same on your own documents and questions; run again to resume
+  ark-jax STAGE  --config=... --workdir=DIR
+                                     one stage: data extract graph communities rewrite score positives
+                                     stage1 mine2 stage2 mine3 stage3 evaluate export report
+  ark-jax status --config=... --workdir=DIR
+                                     what is done, stale (and why), missing
+  ark-jax check  FILE                what is understood of an input, and every bad row
+  ark-jax --version
+
+Every field of a config is a flag: --config.train.batch=32. configs/ark.py:paper and :official are presets.
+The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_demo unless --workdir says otherwise.
+"""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        sys.exit(_main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr)
+        # Threads of a library may still hold the interpreter; everything worth keeping is on disk.
+        sys.stdout.flush()
+        os._exit(130)
+
+
+def _main(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if args else 2
+    if args[0] == "--version":
+        from ark_jax import __version__
+
+        print(__version__)
+        return 0
+    verb, rest = args[0], args[1:]
+    if verb == "check":
+        return _check(rest)
+    try:
+        return _pipeline(verb, rest)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _check(args: list[str]) -> int:
+    from ark_jax.data import readers
+
+    if len(args) != 1:
+        print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
+        return 2
+    corpus, problems = readers.read(args[0])
+    for problem in problems:
+        print(problem)
+    print(readers.summary(corpus))
+    print(f"{len(problems)} problem(s)" if problems else "no problem found")
+    return 1 if problems else 0
+
+
+def _pipeline(verb: str, args: list[str]) -> int:
+    from absl import flags
+    from ml_collections import config_flags
+
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
+    file = any(arg.startswith(("--config=", "-config=")) or arg in ("--config", "-config") for arg in args)
+    if verb == "demo" and not file:
+        config = config_flags.DEFINE_config_dict("config", _demo_config(args), flag_values=values)
+    else:
+        config = config_flags.DEFINE_config_file("config", None, flag_values=values)
+    try:
+        left = values(["ark-jax", *args])[1:]
+    except flags.Error as error:
+        raise ValueError(f"{error}; `ark-jax --help` shows how it is used") from None
+    if left:
+        raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
+    if config.value is None or not values.workdir:
+        raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
+    return _run(verb, config.value, Path(values.workdir))
+
+
+def _demo_config(args: list[str]):
+    import importlib.resources
+
+    from ark_jax import config
+    from ark_jax.models import wheels
+
+    folder = importlib.resources.files("ark_jax.embedded")
+    return config.demo(wheels.demo_models(), str(folder), str(folder / "replies.jsonl"))
+
+
+def _run(verb: str, config, workdir: Path) -> int:
+    from ark_jax import pipeline
+    from ark_jax.log import Metrics, say
+    from ark_jax.stages import stages
+
+    every = stages(config)
+    names = [stage.name for stage in every]
+    if verb == "status":
+        for status in pipeline.examine(every, config, workdir):
+            say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
+        return 0
+    if verb not in ("demo", "run", *names):
+        raise ValueError(f"unknown verb {verb!r}; stages of this config: {', '.join(names)}; see `ark-jax --help`")
+    if not config.data.path:
+        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
+    # XLA's compiled programs outlive the process; must be set before jax starts.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(workdir / ".xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    workdir.mkdir(parents=True, exist_ok=True)
+    context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
+    pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

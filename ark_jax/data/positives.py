@@ -1,0 +1,105 @@
+"""Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives chosen by it."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.models.language import LanguageModel
+from ark_jax.text import prompts
+
+SCHEMA = pa.schema([
+    ("question", pa.string()), ("chunk", pa.string()), ("answer", pa.int32()),  # which reference answer
+    ("forward", pa.float32()), ("forward_tokens", pa.int32()),  # mean log p(answer | question, chunk), nats
+    ("backward", pa.float32()), ("backward_tokens", pa.int32()),  # mean log p(question | answer, chunk), nats
+    ("retriever", pa.float32()), ("chunk_tokens", pa.int32()),  # cosine under the base retriever
+    ("cut", pa.bool_()),  # whether the chunk was shortened to fit the model
+])
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighing:
+    """How raw scores become one (eq. 6)."""
+
+    answers: str
+    normalise: str
+    forward: float
+    backward: float
+    retriever: float
+    short_chunk: int
+
+
+def align(
+    lm: LanguageModel, templates: Mapping[str, str], questions: Sequence[Question],
+    candidates: Mapping[str, Sequence[tuple[Chunk, float]]], *, references: bool, batch_tokens: int, label: str,
+) -> pa.Table:
+    """Raw scores of every candidate chunk of every question.
+
+    Args:
+        templates: the "forward" and "backward" prompt; each ends in its scored target.
+        candidates: question id -> (chunk, cosine) pairs.
+        references: score all reference answers, or the first only.
+    """
+    rows, pairs = [], []
+    for question in questions:
+        for chunk, cosine in candidates[question.id]:
+            for i, answer in enumerate(question.answers if references else question.answers[:1]):
+                filled = {"question": question.question, "answer": answer}
+                passage = _fit(lm, templates, chunk.text, filled)
+                for name, slot in prompts.TARGET.items():
+                    text = prompts.fill(templates[name], passage=passage, **filled)
+                    pairs.append((text.removesuffix(filled[slot]), filled[slot]))
+                rows.append({"question": question.id, "chunk": chunk.id, "answer": i, "retriever": cosine,
+                             "chunk_tokens": chunk.tokens, "cut": passage != chunk.text})
+    scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)
+    for i, row in enumerate(rows):
+        for offset, name in enumerate(prompts.TARGET):
+            row[name] = float(scores.mean[2 * i + offset])
+            row[f"{name}_tokens"] = int(scores.tokens[2 * i + offset])
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _fit(lm: LanguageModel, templates: Mapping[str, str], passage: str, filled: dict[str, str]) -> str:
+    """The passage, shortened at its end if the whole prompt would not fit: question and answer are never cut."""
+    # A token is at least one character, so short texts need no tokenising.
+    if len(passage) + sum(map(len, filled.values())) + 500 < lm.max_length:
+        return passage
+    longest = max(len(lm.tokenizer(prompts.fill(templates[name], passage="", **filled))["input_ids"])
+                  for name in prompts.TARGET)
+    room = lm.max_length - longest - 8  # tokens may split anew where the passage ends
+    ends = lm.tokenizer(passage, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    return passage if len(ends) <= room else passage[: ends[room - 1][1]]
+
+
+def unify(table: pa.Table, weighing: Weighing) -> dict[str, dict[str, float]]:
+    """question -> chunk -> S(chunk), eq. 6, from raw scores: a re-weighing costs no model call."""
+    by_question: dict[str, dict[str, list[dict]]] = {}
+    for row in table.to_pylist():
+        by_question.setdefault(row["question"], {}).setdefault(row["chunk"], []).append(row)
+    over = {"first": lambda x: x[0], "max": max, "mean": np.mean}[weighing.answers]
+    out = {}
+    for question, chunks in by_question.items():
+        parts = {name: np.array([over([r[name] for r in rows]) for rows in chunks.values()])
+                 for name in ("forward", "backward", "retriever")}
+        if weighing.normalise == "minmax":
+            parts = {name: _minmax(values) for name, values in parts.items()}
+        score = (weighing.forward * parts["forward"] + weighing.backward * parts["backward"]
+                 + weighing.retriever * parts["retriever"])
+        if weighing.short_chunk:
+            # Taken off what a score can lose, so that a negative score is not raised by it.
+            tokens = np.array([rows[0]["chunk_tokens"] for rows in chunks.values()])
+            score = score - (score - score.min()) * (1 - np.minimum(tokens / weighing.short_chunk, 1))
+        out[question] = dict(zip(chunks, score.tolist(), strict=True))
+    return out
+
+
+def _minmax(values: np.ndarray) -> np.ndarray:
+    spread = values.max() - values.min()
+    return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
+
+
+def select(scores: Mapping[str, Mapping[str, float]], m: int) -> dict[str, list[str]]:
+    """question -> its top M chunks, best first; the smaller chunk id among equals."""
+    return {question: sorted(chunks, key=lambda c: (-chunks[c], c))[:m] for question, chunks in scores.items()}

@@ -1,0 +1,81 @@
+"""What the user sees while a run works: plain lines, progress with rate and time left, metrics.jsonl."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+def primary() -> bool:
+    """Whether this process speaks and writes for all. Asks jax only if something has started it."""
+    jax = sys.modules.get("jax")
+    return jax is None or jax.process_index() == 0
+
+
+def say(message: str) -> None:
+    """One line on standard output, from process 0 only."""
+    if primary():
+        print(message, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """`75` -> `1m15s`."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    minutes, seconds = divmod(seconds, 60)
+    return f"{minutes}m{seconds:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+class Progress:
+    """Counts work done and says, now and then, how fast it goes and how long it will take.
+
+    On a terminal one line is rewritten; elsewhere a plain line is written every `interval` seconds, so
+    that logs of a pod stay readable.
+    """
+
+    def __init__(self, label: str, total: int, unit: str, interval: float = 10.0):
+        self.label, self.total, self.unit, self.done = label, total, unit, 0
+        self._tty = sys.stdout.isatty()
+        self._interval = 0.2 if self._tty else interval
+        self._start = self._last = time.monotonic()
+
+    def add(self, n: int = 1, note: str = "") -> None:
+        self.done += n
+        now = time.monotonic()
+        if now - self._last < self._interval or not primary():
+            return
+        self._last = now
+        rate = self.done / (now - self._start)
+        left = (self.total - self.done) / rate
+        line = (f"  {self.label}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.1f}/s, "
+                f"{duration(left)} left{', ' + note if note else ''}")
+        print(f"\r\x1b[K{line}" if self._tty else line, end="" if self._tty else "\n", flush=True)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._tty and primary():
+            print("\r\x1b[K", end="", flush=True)
+
+
+def progress(items: Iterable, label: str, total: int, unit: str) -> Iterator:
+    """Iterates over `items` under a `Progress`."""
+    with Progress(label, total, unit) as bar:
+        for item in items:
+            yield item
+            bar.add()
+
+
+class Metrics:
+    """Appends rows to `metrics.jsonl`: one JSON object a line, with the wall-clock time."""
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+
+    def write(self, stage: str, **values: object) -> None:
+        if primary():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time": round(time.time(), 3), "stage": stage, **values}) + "\n")

@@ -1,0 +1,234 @@
+"""Hugging Face weights: one table per family, read in both directions.
+
+Each row of a table is `our name: (hugging face name, "hugging face letters -> our letters")`. Shapes and
+shardings of both sides, and the conversion either way, follow from the letters.
+"""
+
+import fnmatch
+import functools
+import json
+from pathlib import Path
+
+import einops
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from ark_jax.layout import groups, shape_of, weight_spec
+from ark_jax.models import decoder, encoder
+
+_LAYER = "model.layers.{l}."
+DECODER = {
+    "embed": ("model.embed_tokens.weight", "v e -> v e"),
+    "norm": ("model.norm.weight", "d -> d"),
+    "head": ("lm_head.weight", "v e -> v e"),
+    "attn_norm": (_LAYER + "input_layernorm.weight", "d -> d"),
+    "ffn_norm": (_LAYER + "post_attention_layernorm.weight", "d -> d"),
+    "q": (_LAYER + "self_attn.q_proj.weight", "(n h) d -> d n h"),
+    "k": (_LAYER + "self_attn.k_proj.weight", "(k h) d -> d k h"),
+    "v": (_LAYER + "self_attn.v_proj.weight", "(k h) d -> d k h"),
+    "o": (_LAYER + "self_attn.o_proj.weight", "d (n h) -> n h d"),
+    "q_bias": (_LAYER + "self_attn.q_proj.bias", "(n h) -> n h"),
+    "k_bias": (_LAYER + "self_attn.k_proj.bias", "(k h) -> k h"),
+    "v_bias": (_LAYER + "self_attn.v_proj.bias", "(k h) -> k h"),
+    "q_norm": (_LAYER + "self_attn.q_norm.weight", "h -> h"),
+    "k_norm": (_LAYER + "self_attn.k_norm.weight", "h -> h"),
+    "gate": (_LAYER + "mlp.gate_proj.weight", "f d -> d f"),
+    "up": (_LAYER + "mlp.up_proj.weight", "f d -> d f"),
+    "down": (_LAYER + "mlp.down_proj.weight", "d f -> f d"),
+}
+_LAYER = "bert.encoder.layer.{l}."
+BERT = {
+    "embed": ("bert.embeddings.word_embeddings.weight", "v e -> v e"),
+    "position": ("bert.embeddings.position_embeddings.weight", "p e -> p e"),
+    "segment": ("bert.embeddings.token_type_embeddings.weight", "y e -> y e"),
+    "embed_norm": ("bert.embeddings.LayerNorm.weight", "d -> d"),
+    "embed_norm_bias": ("bert.embeddings.LayerNorm.bias", "d -> d"),
+    "q": (_LAYER + "attention.self.query.weight", "(n h) d -> d n h"),
+    "q_bias": (_LAYER + "attention.self.query.bias", "(n h) -> n h"),
+    "k": (_LAYER + "attention.self.key.weight", "(n h) d -> d n h"),
+    "k_bias": (_LAYER + "attention.self.key.bias", "(n h) -> n h"),
+    "v": (_LAYER + "attention.self.value.weight", "(n h) d -> d n h"),
+    "v_bias": (_LAYER + "attention.self.value.bias", "(n h) -> n h"),
+    "o": (_LAYER + "attention.output.dense.weight", "d (n h) -> n h d"),
+    "o_bias": (_LAYER + "attention.output.dense.bias", "d -> d"),
+    "attn_norm": (_LAYER + "attention.output.LayerNorm.weight", "d -> d"),
+    "attn_norm_bias": (_LAYER + "attention.output.LayerNorm.bias", "d -> d"),
+    "up": (_LAYER + "intermediate.dense.weight", "f d -> d f"),
+    "up_bias": (_LAYER + "intermediate.dense.bias", "f -> f"),
+    "down": (_LAYER + "output.dense.weight", "d f -> f d"),
+    "down_bias": (_LAYER + "output.dense.bias", "d -> d"),
+    "ffn_norm": (_LAYER + "output.LayerNorm.weight", "d -> d"),
+    "ffn_norm_bias": (_LAYER + "output.LayerNorm.bias", "d -> d"),
+}
+# Tensors that take no part in our computation. They are carried from the base to the export, untouched.
+CARRIED = ("*pooler.dense.*", "*position_ids", "cls.*", "*rotary_emb.inv_freq")
+# Checkpoints saved from the bare model lack these prefixes.
+PREFIXES = ("model.", "bert.")
+
+
+def resolve(name_or_folder: str) -> Path:
+    """A local folder as it is; a hub name downloaded (weights, configs, tokenizer) into the hub cache."""
+    folder = Path(name_or_folder).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or name_or_folder.startswith((".", "~")) or name_or_folder.count("/") != 1:
+        raise FileNotFoundError(f"{name_or_folder}: no such folder, and no hub name of the form owner/model")
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja"]
+    return Path(snapshot_download(name_or_folder, allow_patterns=patterns))
+
+
+def read_config(folder: Path) -> dict:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: no config.json; give a Hugging Face model folder or hub name")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def family(hf: dict):
+    """(Config, model class, table) of a Hugging Face config."""
+    if hf.get("model_type") in decoder.FAMILIES:
+        return decoder.Config, decoder.Decoder, DECODER
+    if hf.get("model_type") in encoder.FAMILIES:
+        return encoder.Config, encoder.Encoder, BERT
+    known = ", ".join((*decoder.FAMILIES, *encoder.FAMILIES))
+    raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
+
+
+class Checkpoint:
+    """The safetensors files of a folder, addressed by tensor name with or without the family's prefix."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{folder}: no *.safetensors; convert the checkpoint to safetensors first")
+        handles = [safe_open(file, "numpy") for file in files]
+        self._where = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
+        self.bare = not any(name.startswith(PREFIXES) for name in self._where)
+
+    def names(self) -> set[str]:
+        return set(self._where)
+
+    def real(self, name: str) -> str:
+        """A table's name as this checkpoint spells it."""
+        for prefix in PREFIXES:
+            if self.bare and name.startswith(prefix):
+                return name.removeprefix(prefix)
+        return name
+
+    def slice(self, name: str):
+        if name not in self._where:
+            raise ValueError(f"{self.folder}: tensor {name} is missing")
+        return self._where[name].get_slice(name)
+
+
+def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32"):
+    """Reads a model folder straight into the shards of each device.
+
+    Returns:
+        (model, config, carried): `carried` maps the names of tensors that are not computed with to their
+        values, for a complete export.
+
+    Raises:
+        ValueError: a missing, surplus or misshapen tensor, named; an unknown or unsupported config.
+    """
+    folder = resolve(name_or_folder)
+    hf = read_config(folder)
+    config_class, model_class, table = family(hf)
+    cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
+    files = Checkpoint(folder)
+    leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
+    params, used = [], set()
+    for name, _ in leaves:
+        hf_name, pattern = table[name]
+        names = [files.real(n) for n in _expand(hf_name, cfg.layers)]
+        used.update(names)
+        parts = [_read(files, n, pattern.split("->")[0], cfg.dims, dtype) for n in names]
+        params.append(nnx.Param(_assemble(parts, pattern, tuple(cfg.dims.items()), "{l}" in hf_name)))
+    surplus = files.names() - used
+    if getattr(cfg, "tied", False):
+        surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
+    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, c) for c in CARRIED)}
+    if surplus - set(carried):
+        raise ValueError(f"{folder}: tensors the architecture has no place for: {', '.join(sorted(surplus)[:5])}")
+    return jax.tree.unflatten(tree, params), cfg, carried
+
+
+def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarray]) -> None:
+    """Writes `model` as safetensors under the names and in the types of the checkpoint in `base`.
+
+    Every process must call it (arrays are gathered); process 0 writes, shards of at most 5 GB.
+    """
+    _, _, table = family(read_config(base))
+    files = Checkpoint(base)
+    tensors = dict(carried)
+    for name, value in _leaves(model)[0]:
+        hf_name, pattern = table[name]
+        left, right = pattern.split("->")
+        whole = np.asarray(jax.device_get(value[...]))
+        parts = whole if "{l}" in hf_name else [whole]
+        for real, part in zip(_expand(hf_name, cfg.layers), parts, strict=True):
+            real = files.real(real)
+            back = einops.rearrange(part, f"{right} -> {left}", **_sizes(left, cfg.dims))
+            kind = files.slice(real)[tuple(slice(0, 0) for _ in back.shape)].dtype
+            tensors[real] = np.ascontiguousarray(back.astype(kind))
+    if jax.process_index() == 0:
+        _write(tensors, folder)
+
+
+def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
+    shards: list[dict[str, np.ndarray]] = [{}]
+    size = 0
+    for name in sorted(tensors):
+        if shards[-1] and size + tensors[name].nbytes > limit:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensors[name]
+        size += tensors[name].nbytes
+    if len(shards) == 1:
+        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": {}}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        index["weight_map"] |= dict.fromkeys(shard, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _leaves(model):
+    """[(attribute name, parameter)] in tree order, and the tree."""
+    flat, tree = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda x: isinstance(x, nnx.Param))
+    return [(getattr(path[-1], "name", None) or path[-1].key, leaf) for path, leaf in flat], tree
+
+
+def _expand(hf_name: str, layers: int) -> list[str]:
+    return [hf_name.format(l=i) for i in range(layers)] if "{l}" in hf_name else [hf_name]
+
+
+def _sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
+    return {letter: dims[letter] for part in groups(side) for letter in part}
+
+
+def _read(files: Checkpoint, name: str, side: str, dims: dict[str, int], dtype: str) -> jax.Array:
+    """One tensor in its Hugging Face layout; each device reads its own byte ranges only."""
+    source = files.slice(name)
+    shape = shape_of(side, dims)
+    if tuple(source.get_shape()) != shape:
+        raise ValueError(f"{files.folder}: tensor {name} has shape {tuple(source.get_shape())}, config.json says {shape}")
+    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side))
+    return jax.make_array_from_callback(shape, sharding, lambda index: source[index].astype(jnp.dtype(dtype)))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _assemble(parts: list[jax.Array], pattern: str, dims: tuple, stack: bool) -> jax.Array:
+    sizes = _sizes(pattern.split("->")[0], dict(dims))
+    parts = [einops.rearrange(part, pattern, **sizes) for part in parts]
+    return jnp.stack(parts) if stack else parts[0]

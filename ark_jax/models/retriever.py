@@ -1,0 +1,184 @@
+"""Text to vectors: prompts, tokens, encoder or decoder, pooling, unit length; and back to a model folder."""
+
+import dataclasses
+import functools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ark_jax import layout
+from ark_jax.log import Progress, primary, say
+from ark_jax.models import decoder, hf
+from ark_jax.text import tokens as tk
+
+POOLINGS = ("mean", "cls", "lasttoken")
+# The legacy names: what sentence-transformers of every version and text-embeddings-inference all read.
+_POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens",
+                 "max": "pooling_mode_max_tokens", "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+                 "weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
+_MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json",
+                    "merges.txt", "added_tokens.json", "chat_template.jinja")
+
+
+def pool(x: Float[Array, "b t d"], mask: Bool[Array, "b t"], how: str) -> Float[Array, "b d"]:
+    """One vector a text. Positions come from the mask alone, never from a search for the pad id."""
+    if how == "cls":
+        return x[:, 0].astype(jnp.float32)
+    if how == "lasttoken":
+        # The last visible position, wherever the padding stands.
+        last = mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=-1)
+        return layout.pick(x, last).astype(jnp.float32)
+    weights = mask.astype(jnp.float32)
+    total = jnp.einsum("btd,bt->bd", x.astype(jnp.float32), weights)
+    return total / jnp.maximum(weights.sum(-1, keepdims=True), 1e-9)
+
+
+def embed(model, cfg, pooling: str, width: int, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b e"]:
+    """Unit vectors of tokenised texts, float32; `width` keeps the first components (Matryoshka)."""
+    x = pool(model(tokens, mask, cfg), mask, pooling)[:, :width]
+    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+_embed = functools.partial(jax.jit, static_argnums=(1, 2, 3))(embed)
+
+
+@dataclasses.dataclass
+class Retriever:
+    """A model and everything that decides the vector of a text."""
+
+    model: Any
+    cfg: Any
+    tokenizer: Any
+    base: Path  # the folder it was read from: names, types and tokenizer files of an export
+    carried: dict[str, np.ndarray]
+    pooling: str
+    prompts: dict[str, str]
+    max_length: int
+    width: int
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: str, *, dtype: str = "float32", compute: str = "float32",
+                        width: int | None = None) -> "Retriever":
+        """Opens a sentence-transformers or bare Hugging Face folder (or hub name).
+
+        Raises:
+            ValueError: a module, pooling or architecture that is not implemented, by name.
+        """
+        layout.enter_mesh()
+        folder = hf.resolve(name_or_folder)
+        model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute)
+        causal = isinstance(cfg, decoder.Config)
+        pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
+        settings = _read_json(folder / "config_sentence_transformers.json")
+        tokenizer = tk.load_tokenizer(str(folder))
+        limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+        positions = hf.read_config(folder).get("max_position_embeddings", 512)
+        return cls(model, cfg, tokenizer, folder, carried, pooling, settings.get("prompts") or {},
+                   min(limit or positions, positions), width or cfg.width)
+
+    def tokenize(self, texts: Sequence[str], *, kind: str) -> list[list[int]]:
+        """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor."""
+        if kind not in ("query", "document"):
+            raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
+        prompt = self.prompts.get(kind, self.prompts.get("passage", "") if kind == "document" else "")
+        # Whitespace at the ends is dropped, as sentence-transformers does.
+        texts = [(prompt + text).strip() for text in texts]
+        if not texts:
+            return []
+        return self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)["input_ids"]
+
+    def encode(self, texts: Sequence[str], *, kind: str, batch_tokens: int = 4096, label: str = "") -> np.ndarray:
+        """Unit vectors, float32 `[n e]`, in the order of `texts`.
+
+        Args:
+            kind: "query" or "document"; decides the prompt.
+            batch_tokens: padded tokens a batch, the bound on memory.
+            label: names the progress lines; none are shown without it.
+        """
+        ids = self.tokenize(texts, kind=kind)
+        out = np.zeros((len(ids), self.width), np.float32)
+        multiple = layout.batch_multiple()
+        with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
+            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens, multiple=multiple):
+                tokens, mask = tk.pad([ids[i] for i in part], rows, length)
+                vectors = _embed(self.model, self.cfg, self.pooling, self.width, layout.rows(tokens), layout.rows(mask))
+                out[part] = _to_host(vectors)[: len(part)]
+                bar.add(len(part))
+        return out
+
+    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+        """Writes the layout that sentence-transformers, transformers and text-embeddings-inference open.
+
+        Weights keep the names, types and (if untouched) bytes of the base. `card` becomes README.md.
+        """
+        folder = Path(folder)
+        if primary():
+            folder.mkdir(parents=True, exist_ok=True)
+        hf.export(self.model, self.cfg, folder, base=self.base, carried=self.carried)
+        if not primary():
+            return
+        shutil.copyfile(self.base / "config.json", folder / "config.json")
+        for name in _TOKENIZER_FILES:
+            if (self.base / name).is_file():
+                shutil.copyfile(self.base / name, folder / name)
+        modules = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+                   for i, (path, kind) in enumerate(_MODULES)]
+        _write_json(folder / "modules.json", modules)
+        pooling = {key: how == self.pooling for how, key in _POOLING_KEYS.items()}
+        _write_json(folder / "1_Pooling" / "config.json",
+                    {"word_embedding_dimension": self.cfg.width, **pooling, "include_prompt": True})
+        (folder / "2_Normalize").mkdir(exist_ok=True)
+        lower = bool(_read_json(self.base / "sentence_bert_config.json").get("do_lower_case", False))
+        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.max_length, "do_lower_case": lower})
+        _write_json(folder / "config_sentence_transformers.json", {
+            "prompts": self.prompts, "default_prompt_name": None, "similarity_fn_name": "cosine",
+            **({"truncate_dim": self.width} if self.width != self.cfg.width else {})})
+        if card:
+            (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _to_host(x: jax.Array) -> np.ndarray:
+    """A global array on every host."""
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(x, tiled=True)
+    return np.asarray(x)
+
+
+def _read_json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _write_json(path: Path, value) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _read_pooling(folder: Path) -> str | None:
+    """The pooling a sentence-transformers folder declares; None for a bare model."""
+    if not (folder / "modules.json").is_file():
+        say(f"{folder.name}: no modules.json, a bare model; pooling is chosen by its family")
+        return None
+    pooling = None
+    for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
+        kind = module["type"].rsplit(".", 1)[-1]
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise ValueError(f"{folder}/modules.json: module {module['type']} is not implemented")
+        if kind == "Pooling":
+            config = _read_json(folder / module["path"] / "config.json")
+            chosen = [how for how, key in _POOLING_KEYS.items() if config.get(key)]
+            chosen = chosen or [config.get("pooling_mode")]
+            if len(chosen) != 1 or chosen[0] not in POOLINGS:
+                raise ValueError(f"{folder}/{module['path']}: pooling {chosen} is not implemented; "
+                                 f"implemented: {', '.join(POOLINGS)}")
+            pooling = chosen[0]
+    return pooling

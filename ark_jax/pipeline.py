@@ -1,0 +1,212 @@
+"""Stages, manifests, resume: what is done, what is stale and why, and nothing half-written.
+
+A stage is a function that fills a folder. It works in `.partial/NAME`, where it may keep its own progress;
+the finished folder is renamed into place with a `manifest.json`, so a stage is there whole or not at all.
+"""
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.log import Metrics, duration, say
+
+MANIFEST = "manifest.json"
+
+
+class Interrupted(RuntimeError):
+    """A stage cannot run yet; the message says what to do first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One step of the pipeline.
+
+    `run(context, folder)` fills `folder` and returns counts for the manifest. `settings` are the dotted
+    config fields that decide its output, `external(config)` fingerprints what lies outside the workdir.
+    """
+
+    name: str
+    after: tuple[str, ...]
+    settings: tuple[str, ...]
+    run: Callable[["Context", Path], dict]
+    external: Callable[[object], dict] = lambda config: {}
+
+
+@dataclasses.dataclass
+class Context:
+    """What a running stage sees: the config, the workdir, and models already in memory."""
+
+    config: object
+    workdir: Path
+    metrics: Metrics
+    models: dict = dataclasses.field(default_factory=dict)
+
+    def __truediv__(self, stage: str) -> Path:
+        """The folder of a finished stage."""
+        return self.workdir / stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    stage: str
+    state: str  # done | stale | missing
+    why: str = ""
+
+
+def setting(config, field: str):
+    """`setting(c, "train.epochs")` -> `c.train.epochs`, as plain JSON values."""
+    value = config
+    for part in field.split("."):
+        value = value[part]
+    return json.loads(json.dumps(value.to_dict() if hasattr(value, "to_dict") else value, default=list))
+
+
+def fingerprint(value) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def examine(stages: Sequence[Stage], config, workdir: Path) -> Iterator[Status]:
+    """Where each stage stands, in order; a stage after a stale one is stale too."""
+    fresh: dict[str, str] = {}
+    for stage in stages:
+        yield _examine(stage, config, workdir, fresh)
+
+
+def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str]) -> Status:
+    """`fresh` maps stages that are up to date to the fingerprints of their outputs; a done stage is added."""
+    manifest = read_manifest(workdir / stage.name)
+    if manifest is None:
+        begun = (workdir / ".partial" / stage.name).is_dir()
+        return Status(stage.name, "missing", "begun, will go on where it stopped" if begun else "")
+    late = [name for name in stage.after if name not in fresh]
+    if late:
+        return Status(stage.name, "stale", f"{late[0]} has to run first")
+    why = _difference(manifest, _inputs(stage, config, fresh), workdir / stage.name)
+    if why:
+        return Status(stage.name, "stale", why)
+    fresh[stage.name] = fingerprint(manifest["outputs"])
+    return Status(stage.name, "done")
+
+
+def read_manifest(folder: Path) -> dict | None:
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _inputs(stage: Stage, config, fresh: dict[str, str]) -> dict:
+    """Everything that decides a stage's output."""
+    return {"inputs": {name: fresh[name] for name in stage.after},
+            "config": {field: setting(config, field) for field in stage.settings},
+            "external": stage.external(config), "version": __version__}
+
+
+def _difference(manifest: dict, now: dict, folder: Path) -> str:
+    """Why a finished stage no longer fits, in words; empty if it does."""
+    for field, value in now["config"].items():
+        if field not in manifest["config"]:
+            return f"config.{field} is new"
+        if manifest["config"][field] != value:
+            return f"config.{field} was {manifest['config'][field]}, is {value}"
+    for kind in ("inputs", "external"):
+        for name, value in now[kind].items():
+            if manifest[kind].get(name) != value:
+                return f"{name} changed"
+    if manifest["version"] != now["version"]:
+        return f"made by ark_jax {manifest['version']}"
+    for name, (size, _) in manifest["outputs"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            return f"{name} is {'damaged' if path.is_file() else 'missing'}"
+    return ""
+
+
+def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
+    """Brings every stage up to date, or just the one named `only`, whose inputs must be."""
+    with _locked(context.workdir):
+        fresh: dict[str, str] = {}
+        began = time.monotonic()
+        worked = 0
+        for number, stage in enumerate(stages, 1):
+            status = _examine(stage, context.config, context.workdir, fresh)
+            if status.state != "done" and only in ("", stage.name):
+                late = [name for name in stage.after if name not in fresh]
+                if late:
+                    raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
+                                      f"run `ark-jax {late[0]}` or `ark-jax run` first")
+                say(f"[{number}/{len(stages)}] {stage.name}{f' (again: {status.why})' if status.state == 'stale' else ''}")
+                fresh[stage.name] = _execute(stage, context, fresh)
+                worked += 1
+            if stage.name == only:
+                break
+        if worked:
+            say(f"done in {duration(time.monotonic() - began)}")
+        else:
+            say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
+
+
+def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
+    """Runs one stage and returns the fingerprint of its outputs."""
+    partial, final = context.workdir / ".partial" / stage.name, context.workdir / stage.name
+    inputs = _inputs(stage, context.config, fresh)
+    begun = partial / "inputs.json"
+    if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
+        shutil.rmtree(partial)  # begun under other settings
+    partial.mkdir(parents=True, exist_ok=True)
+    begun.write_text(fingerprint(inputs))
+    start = time.monotonic()
+    counts = stage.run(context, partial)
+    begun.unlink()
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
+    manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for path in [*files, partial / MANIFEST, partial]:
+        _sync(path)
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(partial, final)
+    _sync(context.workdir)
+    seconds = time.monotonic() - start
+    context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
+    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" if isinstance(value, int) else f"{name} {value}"
+                     for name, value in counts.items())
+    say(f"  {told} ({duration(seconds)})")
+    return fingerprint(outputs)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _locked(workdir: Path) -> Iterator[None]:
+    """One run a workdir: a second one would write into the same partial folders."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    with (workdir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise Interrupted(f"{workdir}: another run is working here; wait for it or give another --workdir") from None
+        yield

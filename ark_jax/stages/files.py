@@ -1,0 +1,123 @@
+"""What the stages share: their tables, what lies outside the workdir, the models in memory."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline import Context, file_digest
+from ark_jax.text import llm, prompts
+
+
+def save_rows(rows: list, path: Path, kind=None) -> None:
+    """Dataclasses or dicts to Parquet; `kind` gives the columns when there is no row."""
+    rows = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    names = list(rows[0]) if rows else [f.name for f in dataclasses.fields(kind)] if kind else []
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
+
+
+def load_rows(path: Path, kind=dict) -> list:
+    rows = pq.read_table(path).to_pylist()
+    tuples = {f.name for f in dataclasses.fields(kind) if str(f.type).startswith("tuple")} if kind is not dict else set()
+    return [kind(**{k: tuple(v) if k in tuples else v for k, v in row.items()}) for row in rows]
+
+
+def save_json(value, path: Path) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_json(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def questions_of(context: Context, part: str) -> list[Question]:
+    """The questions of "train" or "held_out"."""
+    return load_rows(context / "data" / f"questions_{part}.parquet", Question)
+
+
+def chunks_of(context: Context) -> dict[str, list[Chunk]]:
+    """document id -> its chunks."""
+    out: dict[str, list[Chunk]] = {}
+    for chunk in load_rows(context / "data" / "chunks.parquet", Chunk):
+        out.setdefault(chunk.document, []).append(chunk)
+    return out
+
+
+def pool(question: Question, chunks: dict[str, list[Chunk]]) -> list[Chunk]:
+    """The chunks a question may be answered from."""
+    return [chunk for document in question.documents for chunk in chunks.get(document, ())]
+
+
+@functools.cache
+def identity(name_or_folder: str) -> str:
+    """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and first bytes count."""
+    folder = Path(name_or_folder).expanduser()
+    if not folder.is_dir():
+        return name_or_folder
+    seen = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.suffix in (".json", ".safetensors", ".txt"):
+            with path.open("rb") as file:
+                seen.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(1 << 20))
+    return seen.hexdigest()
+
+
+@functools.cache
+def input_digest(path: str) -> str:
+    """Content hash of the input file or folder."""
+    root = Path(path).expanduser()
+    files = sorted(p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".jsonl", ".csv")) \
+        if root.is_dir() else [root]
+    return hashlib.sha256("".join(p.name + file_digest(p) for p in files if p.is_file()).encode()).hexdigest()
+
+
+def external(*parts: str):
+    """Fingerprints by name: input, retriever, generator, replies, or a prompt."""
+    def prints(config) -> dict:
+        out = {}
+        for part in parts:
+            if part == "input":
+                out[part] = input_digest(config.data.path)
+            elif part == "replies":
+                replay = config.llm.backend == "replay" and Path(config.llm.replies).is_file()
+                out[part] = file_digest(Path(config.llm.replies)) if replay else ""
+            elif part in prompts.SLOTS:
+                out[f"prompt {part}"] = prompts.digest(prompts.load(part, config.prompts[part]))
+            else:
+                out[part] = identity(config[part].path)
+        return out
+    return prints
+
+
+def retriever(context: Context, which: str = "base"):
+    """The base retriever or a trained stage's; the last one used stays in memory."""
+    from ark_jax.models.retriever import Retriever
+
+    if context.models.get("retriever", ("",))[0] != which:
+        path = context.config.retriever.path if which == "base" else str(context / which / "model")
+        context.models["retriever"] = (which, Retriever.from_pretrained(path, compute=context.config.retriever.compute))
+    return context.models["retriever"][1]
+
+
+def generator(context: Context):
+    from ark_jax.models.language import LanguageModel
+
+    if "generator" not in context.models:
+        c = context.config.generator
+        context.models["generator"] = LanguageModel.from_pretrained(c.path, dtype=c.dtype, compute=c.dtype)
+    return context.models["generator"]
+
+
+def encode(context: Context, which: str, texts: list[str], kind: str, label: str = "") -> np.ndarray:
+    return retriever(context, which).encode(texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label)
+
+
+def ask(context: Context, calls: list[llm.Call], label: str, accept) -> tuple[dict[str, str], list[str]]:
+    settings = llm.Settings(**{f.name: context.config.llm[f.name] for f in dataclasses.fields(llm.Settings)})
+    return llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept)

@@ -1,0 +1,157 @@
+"""From documents to rewritten questions: data, extract, graph, communities, rewrite."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data import readers
+from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.pipeline import Context
+from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
+from ark_jax.text import llm, prompts
+
+
+def data(context: Context, folder: Path) -> dict:
+    """Documents, questions, the split by document, token chunks."""
+    from ark_jax.text.tokens import load_tokenizer, token_chunks
+
+    c = context.config.data
+    corpus = readers.load(c.path)
+    held_out = _held_out([d.id for d in corpus.documents], context.config)
+    unknown = (set(c.held_out_documents) | set(c.ignored_documents)) - {d.id for d in corpus.documents}
+    if unknown:
+        raise ValueError(f"config.data: no document {sorted(unknown)[0]!r} in {c.path}; see `ark-jax check`")
+    ignored = set(c.ignored_documents)
+    part = lambda q: "ignored" if ignored & set(q.documents) else \
+        "held_out" if set(q.documents) <= held_out else "train" if not held_out & set(q.documents) else "ignored"
+    parts = {name: [q for q in corpus.questions if part(q) == name] for name in ("train", "held_out", "ignored")}
+    for name in ("train", "held_out"):
+        if not parts[name]:
+            raise ValueError(f"{c.path}: the split leaves no {name.replace('_', '-')} question of {len(corpus.questions)}; "
+                             "change config.data.held_out or name config.data.held_out_documents")
+    documents = [d for d in corpus.documents if d.id not in ignored]
+    tokenizer = load_tokenizer(context.config.retriever.path)
+    chunks = []
+    for document in documents:
+        for i, span in enumerate(token_chunks(document.text, tokenizer, size=c.chunk_tokens, overlap=c.chunk_overlap)):
+            text = document.text[span.start : span.end]
+            start = span.start + len(text) - len(text.lstrip())
+            chunks.append(Chunk(f"{document.id}#{i:04d}", document.id, start, start + len(text.strip()), span.tokens,
+                                text.strip()))
+    save_rows(documents, folder / "documents.parquet", Document)
+    save_rows(chunks, folder / "chunks.parquet", Chunk)
+    for name in ("train", "held_out"):
+        save_rows(parts[name], folder / f"questions_{name}.parquet", Question)
+    return {"format": corpus.format, "documents": len(documents), "chunks": len(chunks),
+            "train_questions": len(parts["train"]), "held_out_questions": len(parts["held_out"]),
+            "unused_questions": len(parts["ignored"])}
+
+
+def _held_out(ids: list[str], config) -> set[str]:
+    """Named documents, or a share of them drawn by hashing: adding a document never moves another one."""
+    if config.data.held_out_documents:
+        return set(config.data.held_out_documents)
+    draw = lambda id: int(hashlib.sha256(f"{config.seed} {id}".encode()).hexdigest()[:8], 16) / 2**32
+    return {id for id in ids if draw(id) < config.data.held_out}
+
+
+def extract(context: Context, folder: Path) -> dict:
+    """Entities and relations of every chunk of the training documents."""
+    from ark_jax.graph.extract import Entity, Quarantined, Relation, parse
+
+    chunks = chunks_of(context)
+    wanted = {d for q in questions_of(context, "train") for d in q.documents}
+    template = prompts.load("extract", context.config.prompts.extract)
+    calls = [llm.Call(f"extract/{chunk.id}", "extract", prompts.fill(template, passage=chunk.text), {"passage": chunk.text})
+             for document, some in chunks.items() if document in wanted for chunk in some]
+    accept = lambda call, text: None if parse(text, "")[0] else \
+        "No entity could be read from your reply. Write the records again, exactly in the form that was asked for."
+    texts, drifted = ask(context, calls, "extract", accept)
+    entities, relations, lost = [], [], []
+    for item, text in texts.items():
+        found = parse(text, item.removeprefix("extract/"))
+        for whole, some in zip((entities, relations, lost), found, strict=True):
+            whole.extend(some)
+    save_rows(entities, folder / "entities.parquet", Entity)
+    save_rows(relations, folder / "relations.parquet", Relation)
+    save_rows(lost, folder / "quarantine.parquet", Quarantined)
+    return {"calls": len(calls), "entities": len(entities), "relations": len(relations), "quarantined": len(lost),
+            "drifted_prompts": len(drifted)}
+
+
+def graph(context: Context, folder: Path) -> dict:
+    """The knowledge graph, with similarity edges beside the relations."""
+    from ark_jax.graph.extract import Entity, Relation
+    from ark_jax.graph.store import KnowledgeGraph
+
+    made = KnowledgeGraph.from_records(load_rows(context / "extract" / "entities.parquet", Entity),
+                                       load_rows(context / "extract" / "relations.parquet", Relation))
+    if not len(made):
+        raise ValueError("the extraction gave no entity: look at extract/quarantine.parquet for what the model replied")
+    vectors = encode(context, "base", made.texts(), "document", "embed entities")
+    made = made.with_similar(vectors, context.config.graph.similarity)
+    made.save(folder)
+    np.save(folder / "vectors.npy", vectors)
+    return made.summary()
+
+
+def communities(context: Context, folder: Path) -> dict:
+    """Seeds of every training question, their ranks, the large and the small community."""
+    from ark_jax.graph.community import SeedFinder, community
+    from ark_jax.graph.pagerank import personalized_pagerank
+    from ark_jax.graph.store import KnowledgeGraph
+
+    c = context.config.graph
+    made = KnowledgeGraph.load(context / "graph")
+    vectors = np.load(context / "graph" / "vectors.npy")
+    chunks = chunks_of(context)
+    nearest = lambda text: np.argsort(-(vectors @ encode(context, "base", [text], "query")[0]), kind="stable")[:5]
+    finder = SeedFinder(made, {x.id: x.text for some in chunks.values() for x in some}, nearest)
+    questions = questions_of(context, "train")
+    seeds = [finder.find(q.question, q.answers, [x.id for x in pool(q, chunks)]) for q in questions]
+    ranks = personalized_pagerank(made, [s.nodes for s in seeds], teleport=c.teleport, tolerance=c.tolerance)
+    rows = []
+    for question, seed, rank in zip(questions, seeds, ranks, strict=True):
+        for size in ("large", "small"):
+            at_least, at_most = c[size]
+            nodes = community(rank, at_least=at_least, at_most=at_most, floor=c.floor)
+            rows.append({"question": question.id, "size": size, "rule": seed.rule, "seeds": [int(i) for i in seed.nodes],
+                         "nodes": nodes, "ranks": rank[nodes].tolist()})
+    save_rows(rows, folder / "communities.parquet")
+    rules = {f"seeds_by_{rule}": sum(s.rule == rule for s in seeds)
+             for rule in ("exact", "overlap", "mention", "question", "embedding")}
+    return {"questions": len(questions), **rules}
+
+
+def rewrite(context: Context, folder: Path) -> dict:
+    """Ten questions through the large and ten through the small community of each question."""
+    from ark_jax.graph.store import KnowledgeGraph
+    from ark_jax.text.rewrite import complaint, parse
+
+    made = KnowledgeGraph.load(context / "graph")
+    questions = {q.id: q for q in questions_of(context, "train")}
+    template, count = prompts.load("rewrite", context.config.prompts.rewrite), context.config.graph.rewrites
+    calls = []
+    for row in load_rows(context / "communities" / "communities.parquet"):
+        q = questions[row["question"]]
+        entities = "\n".join(f"- {made.names[i]} ({made.types[i]}): {(made.descriptions[i] or [''])[0]}" for i in row["nodes"])
+        filled = prompts.fill(template, question=q.question, answer=q.answers[0], entities=entities, count=count)
+        calls.append(llm.Call(f"rewrite/{q.id}/{row['size']}", "rewrite", filled, {
+            "question": q.question, "names": [made.names[i] for i in row["nodes"]], "count": count}))
+    of = lambda call: questions[call.item.split("/")[1]]
+    texts, drifted = ask(context, calls, "rewrite", lambda call, text: complaint(parse(text), of(call), count))
+    rows, quarantine, leaking = [], [], 0
+    for call in calls:
+        some = parse(texts[call.item])[:count]
+        problem = complaint(some, of(call), count)
+        if problem:
+            quarantine.append({"item": call.item, "reason": problem, "text": texts[call.item]})
+        leaking += sum(any(a.lower() in text.lower() for a in of(call).answers) for text in some)
+        size = call.item.rsplit("/", 1)[1]
+        # A question must not go without: what cannot be read is replaced by the original question.
+        rows += [{"question": of(call).id, "size": size, "text": text} for text in some or [of(call).question]]
+    save_rows(rows, folder / "rewritten.parquet")
+    save_rows(quarantine, folder / "quarantine.parquet")
+    return {"calls": len(calls), "rewritten": len(rows), "quarantined": len(quarantine), "holding_the_answer": leaking,
+            "drifted_prompts": len(drifted)}

@@ -1,0 +1,185 @@
+"""Calls to an extraction or rewriting model: one function, several backends, nothing paid for twice.
+
+Every reply is appended to `replies.jsonl` as it arrives, one row a call: `item` (what it was for), `key`
+(hash of model, parameters and prompt), `prompt` (hash of the prompt) and `reply` (an OpenAI chat completion).
+That file is the cache of a live run and the recording that the `replay` backend reads.
+"""
+
+import asyncio
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from ark_jax.log import Progress, say
+from ark_jax.text import offline
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One request: `item` names it, `fields` are the values its prompt was filled with."""
+
+    item: str
+    kind: str  # extract | rewrite
+    prompt: str
+    fields: dict
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Where replies come from."""
+
+    backend: str
+    model: str
+    base_url: str
+    key_env: str
+    temperature: float
+    max_tokens: int
+    concurrency: int
+    replies: str
+
+    def key(self, call: Call) -> str:
+        """What a cached reply is filed under: everything that decides it."""
+        if self.backend == "openai":
+            decides = [self.backend, self.model, self.base_url, self.temperature, self.max_tokens, call.prompt]
+        else:
+            decides = [self.backend, call.item, call.prompt]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+
+
+class Replies:
+    """The rows of one replies.jsonl. Appending is atomic between processes; a half-written last row is dropped."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: dict[str, dict] = {row["key"]: row for row in read_rows(path)}
+
+    def add(self, row: dict) -> None:
+        self.rows[row["key"]] = row
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                line = b"\n" + line  # a killed process left half a row: keep it from swallowing this one
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> Iterator[dict]:
+    """The complete rows of a replies file."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # cut off by a kill; its call is made again
+        if isinstance(row, dict) and "key" in row and "reply" in row:
+            yield row
+
+
+def text_of(reply: dict) -> str:
+    """The text of a chat completion."""
+    return reply["choices"][0]["message"]["content"] or ""
+
+
+def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
+             accept: Callable[[Call, str], str | None] = lambda call, text: None) -> tuple[dict[str, str], list[str]]:
+    """Replies to all calls, by item, from the cache where it has them.
+
+    Args:
+        accept: says what is wrong with a reply, or None. A live model is asked once more with that remark;
+            what it says then is taken as it is.
+
+    Returns:
+        (texts by item, items whose recorded reply belongs to a slightly different prompt)
+
+    Raises:
+        RuntimeError: calls that failed for good, with the reason and how to go on. Finished ones are kept.
+    """
+    replies = Replies(cache)
+    todo = [call for call in calls if settings.key(call) not in replies.rows]
+    if len(todo) < len(calls):
+        say(f"  {label}: {len(calls) - len(todo):,} of {len(calls):,} replies are in the cache")
+    drifted: list[str] = []
+    row = lambda call, reply: {"item": call.item, "key": settings.key(call),
+                               "prompt": hashlib.sha256(call.prompt.encode()).hexdigest(), "reply": reply}
+    if settings.backend == "replay":
+        for call, reply in _replay(todo, settings):
+            replies.add(row(call, reply))
+        recorded = {r["item"]: r.get("prompt") for r in read_rows(Path(settings.replies))}
+        drifted = [c.item for c in calls if recorded.get(c.item) != hashlib.sha256(c.prompt.encode()).hexdigest()]
+    elif settings.backend == "none":
+        for call in todo:
+            replies.add(row(call, _completion(offline.reply(call.kind, call.fields))))
+    elif settings.backend == "openai":
+        if todo:
+            asyncio.run(_live(todo, settings, lambda call, reply: replies.add(row(call, reply)), accept, label))
+    else:
+        raise ValueError(f"llm.backend={settings.backend!r}: must be openai, replay or none")
+    return {call.item: text_of(replies.rows[settings.key(call)]["reply"]) for call in calls}, drifted
+
+
+def _completion(text: str) -> dict:
+    return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
+
+
+def _replay(calls: Sequence[Call], settings: Settings) -> Iterator[tuple[Call, dict]]:
+    path = Path(settings.replies)
+    if not path.is_file():
+        raise FileNotFoundError(f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording")
+    recorded = {row["item"]: row["reply"] for row in read_rows(path)}
+    missing = [call.item for call in calls if call.item not in recorded]
+    if missing:
+        raise RuntimeError(f"{path} has no reply for {len(missing)} of {len(calls)} calls, the first being "
+                           f"{missing[0]}: the documents or the chunking changed since it was recorded. Record anew "
+                           "with --config.llm.backend=openai, or use --config.llm.backend=none")
+    yield from ((call, recorded[call.item]) for call in calls)
+
+
+async def _live(calls: Sequence[Call], settings: Settings, keep: Callable[[Call, dict], None],
+                accept: Callable[[Call, str], str | None], label: str) -> None:
+    """Asks an OpenAI-compatible endpoint; its client retries what a server may recover from, with back-off."""
+    try:
+        import openai
+    except ImportError:
+        raise RuntimeError("llm.backend=openai needs the client: pip install 'ark-jax[llm]'") from None
+    key = os.environ.get(settings.key_env, "")
+    if not key and not settings.base_url:
+        raise RuntimeError(f"llm.backend=openai: set ${settings.key_env} to your key, or config.llm.base_url to an "
+                           "endpoint that needs none, or use --config.llm.backend=none")
+    client = openai.AsyncOpenAI(api_key=key or "none", base_url=settings.base_url or None, max_retries=6, timeout=300)
+    slots = asyncio.Semaphore(settings.concurrency)
+    failed: list[tuple[str, str]] = []
+
+    async def ask(messages: list[dict]) -> dict:
+        answer = await client.chat.completions.create(
+            model=settings.model, messages=messages, temperature=settings.temperature, max_tokens=settings.max_tokens)
+        return answer.model_dump(exclude_none=True)
+
+    async def one(call: Call, bar: Progress) -> None:
+        async with slots:
+            messages = [{"role": "user", "content": call.prompt}]
+            try:
+                reply = await ask(messages)
+                remark = accept(call, text_of(reply))
+                if remark:
+                    messages += [{"role": "assistant", "content": text_of(reply)}, {"role": "user", "content": remark}]
+                    reply = await ask(messages)
+            except openai.OpenAIError as error:
+                failed.append((call.item, f"{type(error).__name__}: {error}"))
+                return
+            keep(call, reply)
+            bar.add(note=f"{len(failed)} failed" if failed else "")
+
+    async with client:
+        with Progress(label, len(calls), "calls") as bar:
+            await asyncio.gather(*(one(call, bar) for call in calls))
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(calls)} calls failed, the first being {failed[0][0]}: "
+                           f"{failed[0][1][:300]}. The other replies are kept; run the same command again for the rest")

@@ -1,0 +1,78 @@
+"""Extraction and rewriting without a language model: statistics and templates, in the model's wire format.
+
+For trying the pipeline on any text at no cost; a model's graph and questions are better.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+
+# A run of capitalised words, small joining words allowed inside it.
+_NAME = re.compile(r"\b[A-Z][\w'’-]*(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[A-Z])|\s+(?=[A-Z])|[A-Z][\w'’-]*)*")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+# Words that begin sentences without being names.
+_COMMON = frozenset("""
+the a an and or but if when while as at by for from in into of on onto over to with without it its he she they his her
+their this that these those there then than so such not no nor yet was were is are be been had has have did do does
+after before during since until where who whom whose which what why how all any both each few more most other some one
+""".split())  # noqa: SIM905  (a list of sixty strings reads worse)
+
+
+def reply(kind: str, fields: dict) -> str:
+    """What a model might have replied to a call of this kind."""
+    if kind == "extract":
+        return extract(fields["passage"])
+    return rewrite(fields["question"], fields["names"], fields["count"])
+
+
+def extract(passage: str) -> str:
+    """Capitalised names and long words that recur, related where one sentence holds both."""
+    sentences = _SENTENCE.split(passage)
+    counts = Counter(word.lower() for word in re.findall(r"[A-Za-z][\w-]{6,}", passage))
+    recurring = {word for word, n in counts.items() if n >= 2}
+    where: dict[str, list[int]] = {}
+    for number, sentence in enumerate(sentences):
+        found = [_trim(match[0]) for match in _NAME.finditer(sentence)]
+        found += [word for word in re.findall(r"[a-z][\w-]{6,}", sentence) if word in recurring]
+        for name in dict.fromkeys(filter(None, found)):
+            where.setdefault(name, []).append(number)
+    records = [f'("entity"<|>{name}<|>{"name" if name[0].isupper() else "term"}<|>{_flat(sentences[at[0]])})'
+               for name, at in where.items()]
+    pairs = Counter()
+    for number, _ in enumerate(sentences):
+        here = [name for name, at in where.items() if number in at]
+        pairs.update(itertools.combinations(here, 2))
+    records += [f'("relationship"<|>{a}<|>{b}<|>Named together.<|>{min(n, 10)})' for (a, b), n in pairs.items()]
+    return "##\n".join([*records, "<|COMPLETE|>"])
+
+
+def _trim(name: str) -> str:
+    """Drops a sentence's first word from a name where it is capitalised only for standing first."""
+    parts = name.split()
+    while parts and parts[0].lower() in _COMMON:
+        parts = parts[1:]
+    return " ".join(parts)
+
+
+def _flat(sentence: str) -> str:
+    return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
+
+
+_TEMPLATES = (
+    "{q}, considering {a}", "In connection with {a} and {b}: {q}", "{q} (compare {a})", "With {a} in mind, {q}",
+    "{q}, as distinct from {a} or {b}", "Regarding {a}: {q}", "{q}, in the context of {a} and {b}",
+    "Besides {a}, {q}", "{q}, apart from what concerns {a}", "Where {a} and {b} come in: {q}",
+)
+
+
+def rewrite(question: str, names: list[str], count: int) -> str:
+    """Weaves neighbouring names into the question, another choice in each version."""
+    bare = question.strip().rstrip("?").strip()
+    names = names or ["other matters"]
+    versions = []
+    for i in range(count):
+        a, b = names[(2 * i) % len(names)], names[(2 * i + 1) % len(names)]
+        text = _TEMPLATES[i % len(_TEMPLATES)].format(q=bare, a=a, b=b)
+        versions.append(text[0].upper() + text[1:] + "?")
+    return json.dumps({"questions": versions}, ensure_ascii=False)

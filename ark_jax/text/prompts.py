@@ -1,0 +1,46 @@
+"""Prompt texts: plain files with {slots}, packaged as data, each replaceable by a file of the user's."""
+
+import hashlib
+import importlib.resources
+import re
+from pathlib import Path
+
+# The slots each prompt must offer. A text that lacks one would silently leave its content out.
+SLOTS = {
+    "extract": {"passage"},
+    "rewrite": {"question", "answer", "entities", "count"},
+    "read": {"passages", "question"},
+    "forward": {"passage", "question", "answer"},
+    "backward": {"passage", "question", "answer"},
+}
+# Scored prompts must end in their target, whose tokens are the ones whose likelihood is taken.
+TARGET = {"forward": "answer", "backward": "question"}
+
+
+def load(name: str, path: str = "") -> str:
+    """The text of prompt `name`, from the user's `path` if one is given.
+
+    Raises:
+        ValueError: the file lacks a slot, or a scored prompt does not end in its target.
+    """
+    if path:
+        text = Path(path).read_text(encoding="utf-8").rstrip("\n")
+    else:
+        folder = importlib.resources.files("ark_jax.embedded") / "prompts"
+        text = (folder / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+    missing = SLOTS[name] - set(re.findall(r"\{(\w+)\}", text))
+    if missing:
+        raise ValueError(f"prompt {path or name}: no slot {{{'}, {'.join(sorted(missing))}}}; add it to the text")
+    if name in TARGET and not text.endswith("{" + TARGET[name] + "}"):
+        raise ValueError(f"prompt {path or name}: must end in {{{TARGET[name]}}}, the text that is scored")
+    return text
+
+
+def fill(text: str, **values: object) -> str:
+    """Puts values into slots, in one pass: braces inside a value are left alone, as is JSON in the text."""
+    return re.sub(r"\{(\w+)\}", lambda slot: str(values.get(slot[1], slot[0])), text)
+
+
+def digest(text: str) -> str:
+    """Sixteen hex digits that change with the text; part of every manifest and cache key."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

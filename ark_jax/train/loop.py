@@ -1,0 +1,165 @@
+"""One stage of training: state, step, checkpoints. Killed at any moment it goes on bitwise where it was saved."""
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from orbax.checkpoint import v1 as ocp
+
+from ark_jax import layout
+from ark_jax.data import curriculum
+from ark_jax.data.curriculum import Example
+from ark_jax.log import Progress, primary, say
+from ark_jax.models.retriever import Retriever, embed
+from ark_jax.text import tokens as tk
+from ark_jax.train import loss, optim
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one stage is trained."""
+
+    epochs: int
+    learning_rate: float
+    warmup: float
+    weight_decay: float
+    clip: float
+    batch: int
+    chunks: int
+    temperature: float
+    denominator: str
+    order: str
+    save_every: int
+    seed: int
+    use_negatives: bool
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["step", "model", "opt"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class State:
+    step: jax.Array
+    model: Any
+    opt: optax.OptState
+
+
+def make_step(tx: optax.GradientTransformation, encode: Callable, plan: Plan):
+    """`step(state, batch) -> (state, metrics)`, compiled per batch shape."""
+
+    def objective(model, batch):
+        one = lambda chunks: loss.in_chunks(functools.partial(encode, model), chunks)
+        queries, passages = one(1)(*batch["queries"]), one(plan.chunks)(*batch["passages"])
+        return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=plan.temperature)
+
+    @functools.partial(jax.jit, donate_argnames="state")
+    def step(state: State, batch) -> tuple[State, dict]:
+        value, gradient = jax.value_and_grad(objective)(state.model, batch)
+        updates, opt = tx.update(gradient, state.opt, state.model)
+        metrics = {"loss": value, "gradient_norm": optax.global_norm(gradient)}
+        return State(state.step + 1, optax.apply_updates(state.model, updates), opt), metrics
+
+    return step
+
+
+def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
+          plan: Plan, folder: Path, label: str) -> tuple[Retriever, list[dict]]:
+    """Trains a copy of `retriever` and returns it with the curve, one row a step.
+
+    Args:
+        queries, passages: id -> text of the questions and chunks the examples name.
+        folder: holds checkpoints/ and curve.jsonl; with them a killed run goes on here.
+    """
+    order = curriculum.order(examples, epochs=plan.epochs, seed=plan.seed, by=plan.order)
+    data = curriculum.batches(order, plan.batch)
+    steps = len(data)
+    rate = optim.schedule(plan.learning_rate, steps, plan.warmup)
+    tx = optim.adamw(rate, weight_decay=plan.weight_decay, clip=plan.clip)
+    encode = lambda model, tokens, mask: embed(model, retriever.cfg, retriever.pooling, retriever.width, tokens, mask)
+    step = make_step(tx, encode, plan)
+    question_ids = {e.question for e in examples}
+    chunk_ids = {c for e in examples for c in (*e.positives, *(e.negatives if plan.use_negatives else ()))}
+    ids = {"query": _tokenize(retriever, queries, question_ids, "query"),
+           "document": _tokenize(retriever, passages, chunk_ids, "document")}
+    # Copied, because the step donates its state and the caller keeps its retriever.
+    create = lambda model: State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), tx.init(model))
+    policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
+    with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:
+        iterator = iter(data.to_iter_dataset())
+        if checkpointer.latest:
+            loaded = checkpointer.load_checkpointables(
+                checkpointer.latest, {"state": _abstract(create, retriever.model), "data": iterator})
+            state, iterator = loaded["state"], loaded["data"]
+            say(f"  {label}: goes on after step {int(state.step)} of {steps}")
+        else:
+            state = jax.jit(create)(retriever.model)
+        curve = Curve(folder / "curve.jsonl", int(state.step))
+        with Progress(label, steps, "steps") as bar:
+            bar.add(int(state.step))
+            for number in range(int(state.step) + 1, steps + 1):
+                some = [examples[i] for i in next(iterator)]
+                state, metrics = step(state, _batch(some, ids, plan))
+                row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": float(rate(number - 1)),
+                       "gradient_norm": float(metrics["gradient_norm"])}
+                if not np.isfinite(row["loss"] + row["gradient_norm"]):
+                    raise FloatingPointError(f"{label}: step {number} gave loss {row['loss']}, gradient norm "
+                                             f"{row['gradient_norm']} on questions {[e.question for e in some]}; the last good "
+                                             f"state is kept in {folder / 'checkpoints'}")
+                curve.add(row)
+                checkpointer.save_checkpointables_async(number, {"state": state, "data": iterator})
+                bar.add(note=f"loss {row['loss']:.3f}")
+    return dataclasses.replace(retriever, model=state.model), curve.rows
+
+
+class Curve:
+    """The rows of curve.jsonl; those past the checkpoint a run resumes from are dropped, to be made again."""
+
+    def __init__(self, path: Path, keep: int):
+        self.path, self.rows = path, []
+        if keep:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self.rows = list(map(json.loads, lines[:keep]))
+        if primary():
+            path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+
+    def add(self, row: dict) -> None:
+        self.rows.append(row)
+        if primary():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def _tokenize(retriever: Retriever, texts: dict[str, str], wanted: set[str], kind: str) -> dict[str, list[int]]:
+    names = sorted(wanted)
+    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
+
+
+def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan) -> dict:
+    """Device arrays of one batch, padded to few shapes. Padding is nobody's positive and nobody's negative."""
+    chunks, positive, negative = curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)
+    multiple = layout.batch_multiple()
+    b = -(-max(plan.batch, len(some)) // multiple) * multiple
+    grain = math.lcm(8, multiple * plan.chunks)
+    c = -(-len(chunks) // grain) * grain
+    pad = lambda x: np.pad(x, ((0, b - len(some)), (0, c - len(chunks))))
+    queries = [ids["query"][e.question] for e in some]
+    passages = [ids["document"][name] for name in chunks]
+    rows = lambda texts, n: tuple(map(layout.rows, tk.pad(texts, n, tk.round_length(max(map(len, texts))))))
+    return {"queries": rows(queries, b), "passages": rows(passages, c),
+            "positive": layout.rows(pad(positive)), "negative": layout.rows(pad(negative))}
+
+
+def _abstract(create: Callable, model) -> State:
+    """Shapes and shardings of a state, for restoring onto this mesh."""
+    mesh = jax.sharding.get_mesh()
+    spec = lambda x: x.sharding.spec if x.sharding else P()
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec(x))),
+                        jax.eval_shape(create, model))

@@ -1,0 +1,47 @@
+"""Packaging of ark_jax. Extras: demo (GGUF reader), llm (live endpoints), test (torch-free), reference (peers)."""
+
+from setuptools import find_packages, setup
+
+TEST = ["pytest>=8", "hypothesis>=6.100", "beartype>=0.20", "ruff>=0.12"]
+
+setup(
+    name="ark-jax",
+    version="0.1.0",
+    description="Answer-centric retriever tuning (ARK) in JAX: documents and questions in, a tuned retriever out",
+    long_description=open("README.md", encoding="utf-8").read(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["ark_jax", "ark_jax.*"]),
+    package_data={"ark_jax.embedded": ["*.jsonl", "prompts/*.txt"]},
+    install_requires=[
+        "jax>=0.10,<0.13",
+        "flax>=0.12,<0.13",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "grain>=0.2.18",
+        "array_record>=0.8",
+        "importlib_resources>=6",  # tensorflow-datasets imports it on Python < 3.12 without saying so
+        "tensorflow-datasets>=4.9.10",
+        "transformers>=5,<6",
+        "safetensors>=0.6",
+        "huggingface_hub>=1.0",
+        "networkx>=3.4",
+        "scipy>=1.14",
+        "numpy>=2",
+        "pyarrow>=18",
+        "einops>=0.8",
+        "ml-collections>=1.1",
+        "absl-py>=2.1",
+        "etils[epath]>=1.13",
+        "jaxtyping>=0.3",
+        "json-repair>=0.50",
+    ],
+    extras_require={
+        "demo": ["gguf>=0.17"],
+        "llm": ["openai>=2"],
+        "test": [*TEST, "gguf>=0.17", "openai>=2"],
+        "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "pytrec-eval-terrier>=0.5.10"],
+    },
+    entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},
+)
