@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["ark_jax", "ark_jax.*"]),
-    package_data={"ark_jax.embedded": ["*.jsonl", "prompts/*.txt"]},
+    package_data={"ark_jax.embedded": ["*.jsonl", "prompts/*.txt"], "ark_jax.evaluate": ["*.css"]},
     install_requires=[
         "jax>=0.10,<0.13",
         "flax>=0.12,<0.13",

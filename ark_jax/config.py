@@ -112,5 +112,5 @@ def demo(models: dict[str, str], data: str, replies: str) -> ConfigDict:
     c.mine.top, c.mine.negatives = 5, 8
     c.train.batch, c.train.epochs, c.train.learning_rates = 24, (2, 2, 2), (3e-5, 2e-5, 1e-5)
     c.train.save_every = 4
-    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 2, 12
+    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 1, 12
     return c

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from ark_jax.data.records import Document, Problem, Question
 
-KNOWN = ("a folder with documents.jsonl and questions.jsonl (plain), a folder with section-stories/ and questions/ "
-         "(fairytaleqa), or a JSON or JSONL file whose rows have input, context, answers and _id (longbench), _id, "
-         "question, answer, context and supporting_facts (hotpotqa, 2wiki), or id, question, answer and paragraphs "
-         "(musique)")
+KNOWN = ("a folder with documents.jsonl and questions.jsonl (plain), a folder with section-stories/ and "
+         "questions/ (fairytaleqa), or a JSON or JSONL file whose rows have input, context, answers and _id "
+         "(longbench), _id, question, answer, context and supporting_facts (hotpotqa, 2wiki), or id, "
+         "question, answer and paragraphs (musique)")
 KINDS = {str: "a string", list: "a list", dict: "an object", bool: "true or false", int: "a number",
          float: "a number", type(None): "null"}
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -111,14 +111,15 @@ class Row:
         return value
 
     def parts(self, field: str) -> Iterator["Row"]:
-        """The objects of a list, as rows of their own. Their problems become this row's when the next is taken."""
+        """The objects of a list, as rows. Their problems become this row's when the next is taken."""
         for i, value in enumerate(self.items(field), 1):
             if not isinstance(value, dict):
                 self.wrong(field, f"item {i} is {KINDS[type(value)]}", "write an object, {...}")
                 continue
             part = Row(self.file, self.line, value, self.unit)
             yield part
-            self.problems += [Problem(p.file, p.line, field, f"item {i}: {p.field} {p.message}") for p in part.problems]
+            self.problems += [Problem(p.file, p.line, field, f"item {i}: {p.field} {p.message}")
+                              for p in part.problems]
 
 
 def keyed(title: str, text: str) -> Document:
@@ -148,8 +149,8 @@ def check_evidence(row: Row, question: Question, texts: list[str]) -> None:
             continue
         words = " ".join(passage.split())
         blanks = any(words in " ".join(text.split()) for text in texts)
-        why = "differs from the document in blanks or line breaks" if blanks else "is not found in its documents"
-        row.wrong("evidence", f"item {i} {why} ({words[:60]!r})", "quote the document character for character")
+        why = "differs from the document in blanks" if blanks else "is not found in its documents"
+        row.wrong("evidence", f"item {i} {why} ({words[:60]!r})", "quote the document letter by letter")
 
 
 def longbench(row: Row) -> tuple[list[Document], Question]:
@@ -179,7 +180,8 @@ def hotpotqa(row: Row) -> tuple[list[Document], Question]:
     # Broken paragraphs would be reported again as facts that are not found.
     evidence = [_sentence(row, i, fact, paragraphs) for i, fact in enumerate(facts, 1)] if row.ok else []
     documents = [document for document, _ in paragraphs]
-    return documents, Question(row.text("_id"), question, (answer,), ids(documents), tuple(dict.fromkeys(evidence)))
+    return documents, Question(row.text("_id"), question, (answer,), ids(documents),
+                               tuple(dict.fromkeys(evidence)))
 
 
 def joined(sentences: list[str]) -> str:
@@ -229,8 +231,10 @@ def fairytale_story(story: str, rows: list[Row]) -> tuple[Document, dict[str, li
     return Document(story, "", "\n\n".join(text for _, text in pairs)), texts
 
 
-def fairytale_questions(story: str, rows: list[Row], sections: Mapping[str, list[str]] | None) -> list[Question]:
-    """The rows of a FairytaleQA question sheet; `sections` are the story's texts by number, None if unknown."""
+def fairytale_questions(
+    story: str, rows: list[Row], sections: Mapping[str, list[str]] | None
+) -> list[Question]:
+    """A FairytaleQA question sheet; `sections` are the story's texts by number, None if unread."""
     questions: list[Question] = []
     numbered: dict[str, list[str]] = {}
     for row in rows:

@@ -31,10 +31,10 @@ def load(path: str | Path) -> Corpus:
 def read(path: str | Path) -> tuple[Corpus, list[Problem]]:
     """Reads a file or folder in any known format, recognised by what it holds.
 
-    `formats.KNOWN` says what they are. FairytaleQA is a folder with section-stories/ and questions/, whose CSV
-    files may lie in subfolders (train, val); all are read, or only one split if path is questions/SPLIT or
-    section-stories/SPLIT. Its question ids are "story:question_id", and ":2" is added where a question_id of a
-    story numbers a second question. A section number given to two sections stands for both.
+    `formats.KNOWN` says what they are. FairytaleQA is a folder with section-stories/ and questions/, whose
+    CSV files may lie in subfolders (train, val); all are read, or only one split if path is questions/SPLIT
+    or section-stories/SPLIT. Its question ids are "story:question_id", and ":2" is added where a question_id
+    of a story numbers a second question. A section number given to two sections stands for both.
     """
     path = Path(path)
     if not path.is_dir():
@@ -46,7 +46,7 @@ def read(path: str | Path) -> tuple[Corpus, list[Problem]]:
     if path.parent.name in ("section-stories", "questions"):
         return _fairytale(path.parent.parent, path.name)
     names = sorted(child.name for child in path.iterdir())
-    holds = f"holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "is an empty folder"
+    holds = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}" if names else "is an empty folder"
     return Corpus([], [], ""), [_problem(path, f"{holds}, no known format; give {formats.KNOWN}")]
 
 
@@ -80,7 +80,8 @@ def _plain(folder: Path) -> tuple[Corpus, list[Problem]]:
         # Without any document the one problem is documents.jsonl, not each question.
         for name in question.documents if known else ():
             if name not in known:
-                row.wrong("documents", f"{name!r} is not found in documents.jsonl", "add that document or mend the id")
+                row.wrong("documents", f"{name!r} is not found in documents.jsonl",
+                          "add that document or mend the id")
         if all(name in documents for name in question.documents):
             formats.check_evidence(row, question, [documents[name].text for name in question.documents])
         if row.ok:
@@ -102,8 +103,9 @@ def _file(path: Path) -> tuple[Corpus, list[Problem]]:
             break
     if not name:
         if looked:
-            problems.append(_problem(path, f"no known format has rows with the fields {list(looked[0].values)[:8]}; "
-                                           f"give {formats.KNOWN}", looked[0].line))
+            fields = list(looked[0].values)[:8]
+            problems.append(_problem(path, f"no known format has rows with the fields {fields}; give "
+                                           f"{formats.KNOWN}", looked[0].line))
         return Corpus([], [], ""), problems
     parse = {"longbench": formats.longbench, "musique": formats.musique}.get(name, formats.hotpotqa)
     taken: dict[str, int] = {}
@@ -153,7 +155,7 @@ def _fairytale(root: Path, split: str) -> tuple[Corpus, list[Problem]]:
 
 def _corpus(documents: dict[str, Document], questions: list[Question], name: str) -> Corpus:
     """Leaves out questions on documents that have problems themselves."""
-    whole = [question for question in questions if all(document in documents for document in question.documents)]
+    whole = [question for question in questions if documents.keys() >= set(question.documents)]
     return Corpus(list(documents.values()), whole, name)
 
 
@@ -180,7 +182,7 @@ def _sheets(folder: Path, problems: list[Problem]) -> list[Path]:
 
 
 def _text(path: Path, problems: list[Problem]) -> str:
-    """A file as text. A byte that is not UTF-8 is reported and kept as a surrogate, which no record accepts."""
+    """A file as text. A byte that is not UTF-8 is reported, and kept as a surrogate, which no row accepts."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -189,19 +191,19 @@ def _text(path: Path, problems: list[Problem]) -> str:
     except OSError as error:
         problems.append(_problem(path, f"cannot be read ({error.strerror}); give a readable file"))
         return ""
-    if not data.removeprefix(b"\xef\xbb\xbf").strip():
-        problems.append(_problem(path, "is empty; fill it or give another file"))
-        return ""
     if b"\0" in data[:4096]:
         problems.append(_problem(path, "is binary or UTF-16, not UTF-8 text; save it as UTF-8"))
         return ""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    if not text.strip():
+        problems.append(_problem(path, "is empty; fill it or give another file"))
     for number, line in enumerate(data.split(b"\n"), 1) if formats.unwritable(text) else ():
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as error:
-            problems.append(_problem(path, f"byte {error.start + 1} of line {number} (0x{line[error.start]:02x}) is "
-                                           "not UTF-8; save the file as UTF-8", number))
+            at = error.start
+            problems.append(_problem(path, f"byte {at + 1} of line {number} (0x{line[at]:02x}) is not UTF-8; "
+                                           "save the file as UTF-8", number))
     return text
 
 
@@ -220,8 +222,8 @@ def _json_rows(path: Path, problems: list[Problem]) -> Iterator[Row]:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if line.strip() == "{":
-                problems.append(_problem(path, "the object runs over several lines; write each object on one line, "
-                                               "or all in one array, [...]", number))
+                problems.append(_problem(path, "the object runs over several lines; write each object on one "
+                                               "line, or all in one array, [...]", number))
                 return
             fix = ("the last line is cut off: copy the file again or delete the line" if number == len(lines)
                    else "mend the line")
@@ -230,7 +232,8 @@ def _json_rows(path: Path, problems: list[Problem]) -> Iterator[Row]:
         if isinstance(value, dict):
             yield Row(str(path), number, value)
         else:
-            problems.append(_problem(path, f"the line is {formats.KINDS[type(value)]}; write an object, {{...}}", number))
+            kind = formats.KINDS[type(value)]
+            problems.append(_problem(path, f"the line is {kind}; write an object, {{...}}", number))
 
 
 def _array_rows(text: str, path: Path, problems: list[Problem]) -> Iterator[Row]:
@@ -255,8 +258,8 @@ def _array_rows(text: str, path: Path, problems: list[Problem]) -> Iterator[Row]
         if text[at:].strip():
             raise json.JSONDecodeError("Text after the array", text, BLANKS.match(text, at).end())
     except (ValueError, RecursionError) as error:
-        problems.append(_problem(path, f"row {number}: {_invalid(error)}; mend it, or copy the file again if it is cut "
-                                       "off: nothing behind it was read", number))
+        problems.append(_problem(path, f"row {number}: {_invalid(error)}; mend it, or copy the file again if "
+                                       "it is cut off: nothing behind it was read", number))
 
 
 def _invalid(error: Exception) -> str:
@@ -279,16 +282,16 @@ def _csv_rows(path: Path, columns: tuple[str, ...], problems: list[Problem]) -> 
             if not header:
                 header = cells
                 if lacking := [name for name in columns if name not in header]:
-                    problems.append(Problem(str(path), line, lacking[0], f"no such column among {header}; name "
-                                            f"{', '.join(columns)} in the first line"))
+                    problems.append(Problem(str(path), line, lacking[0], f"no such column among {header}; "
+                                            f"name {', '.join(columns)} in the first line"))
                     return
                 continue
             found = True
             if len(cells) == len(header):
                 yield Row(str(path), line, dict(zip(header, cells, strict=True)))
             else:
-                problems.append(_problem(path, f"{len(cells)} cells under a header of {len(header)}; put cells that "
-                                               "hold commas or line breaks in quotes", line))
+                problems.append(_problem(path, f"{len(cells)} cells under a header of {len(header)}; put "
+                                               "cells that hold commas or line breaks in quotes", line))
         if text and not found:
             problems.append(_problem(path, "holds no row below the header; add one or delete the file"))
     except csv.Error as error:

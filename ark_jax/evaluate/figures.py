@@ -6,6 +6,7 @@ classes of report.css: one drawing serves light, dark and print. What colour tel
 
 import dataclasses
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -60,10 +61,12 @@ def svg(name: str, title: str, desc: str, size: tuple[int, int], body: Sequence[
 
 
 def label(x: float, y: float, value: object, style: str = "tick", anchor: str = "start") -> str:
+    """Text with its baseline at y."""
     return f'<text class="{style}" x="{px(x)}" y="{px(y)}" text-anchor="{anchor}">{escape(value)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+    """A straight line between two points."""
     return f'<line class="{style}" x1="{px(x1)}" y1="{px(y1)}" x2="{px(x2)}" y2="{px(y2)}"/>'
 
 
@@ -76,10 +79,12 @@ class Frame:
     y_range: tuple[float, float]
 
     def x(self, value):
+        """Pixels from the left, of a number or an array."""
         low, high = self.x_range
         return self.box[0] + (value - low) / (high - low) * (self.box[2] - self.box[0])
 
     def y(self, value):
+        """Pixels from the top, of a number or an array."""
         low, high = self.y_range
         return self.box[3] - (value - low) / (high - low) * (self.box[3] - self.box[1])
 
@@ -98,11 +103,13 @@ class Frame:
         at = ticks(*self.y_range, most)
         out = [label(0, self.box[1] - 10, title, "name")]
         for value, text in zip(at, tick_labels(at), strict=True):
-            out += [line(self.box[0], self.y(value), self.box[2], self.y(value), "grid"),
-                    label(self.box[0] - 7, self.y(value) + 4, text.lstrip("−") if mirrored else text, anchor="end")]
+            text = text.lstrip("−") if mirrored else text
+            out += [line(self.box[0], self.y(value), self.box[2], self.y(value), "rule"),
+                    label(self.box[0] - 7, self.y(value) + 4, text, anchor="end")]
         return out
 
     def path(self, xs: Sequence[float], ys: Sequence[float], style: str) -> str:
+        """A line through the points, in the data's units."""
         points = "L".join(f"{px(self.x(x))} {px(self.y(y))}" for x, y in zip(xs, ys, strict=True))
         return f'<path class="{style}" d="M{points}"/>'
 
@@ -113,8 +120,8 @@ def thinned(values: np.ndarray) -> np.ndarray:
     return np.array([values[i : i + size].mean() for i in range(0, len(values), size)])
 
 
-def line_chart(name: str, title: str, xs: Sequence[float], ys: Sequence[float | None], *, x_title: str, y_title: str,
-               height: int = 210, noisy: bool = False) -> str:
+def line_chart(name: str, title: str, xs: Sequence[float], ys: Sequence[float | None], *, x_title: str,
+               y_title: str, height: int = 210, noisy: bool = False) -> str:
     """A curve over steps; a long `noisy` one pale, under its running mean. "" where no point is finite."""
     xs, ys = np.array(xs, np.float64), np.array(ys, np.float64)
     keep = np.isfinite(ys)
@@ -129,17 +136,18 @@ def line_chart(name: str, title: str, xs: Sequence[float], ys: Sequence[float | 
         body += [frame.path(xs, ys, "curve pale"), frame.path(xs, mean, "curve")]
     else:
         body.append(frame.path(xs, ys, "curve"))
+    if len(ys) < 40:
         body += [f'<circle class="dot" cx="{px(frame.x(x))}" cy="{px(frame.y(y))}" r="2.6">'
-                 f"<title>{x:g}: {y:.4g}</title></circle>" for x, y in zip(xs, ys, strict=True) if len(ys) < 40]
-    gaps = f" {lost} values were not finite and are left out." if lost else ""
+                 f"<title>{x:g}: {y:.4g}</title></circle>" for x, y in zip(xs, ys, strict=True)]
+    gaps = f" Left out as not finite: {lost}." if lost else ""
     desc = (f"{y_title} from {x_title} {xs[0]:g} to {xs[-1]:g}: first {ys[0]:.4g}, last {ys[-1]:.4g}, "
             f"lowest {ys.min():.4g}, highest {ys.max():.4g}.{gaps}")
     return svg(name, title, desc, (WIDTH, height), body)
 
 
-def histograms(name: str, title: str, above: tuple[str, Sequence[float]], below: tuple[str, Sequence[float]], *,
-               x_title: str, x_range: tuple[float, float]) -> str:
-    """Two labelled samples over one axis, the first upwards and the second downwards, as shares of their size."""
+def histograms(name: str, title: str, above: tuple[str, Sequence[float]], below: tuple[str, Sequence[float]],
+               *, x_title: str, x_range: tuple[float, float]) -> str:
+    """Two labelled samples over one axis, the first up and the second down, as shares of their sizes."""
     edges = np.linspace(*x_range, BINS + 1)
     samples = [(text, finite(values)) for text, values in (above, below)]
     shares = [100 * np.histogram(v, edges)[0] / max(len(v), 1) for _, v in samples]
@@ -149,12 +157,14 @@ def histograms(name: str, title: str, above: tuple[str, Sequence[float]], below:
     for (text, values), share, sign, style in zip(samples, shares, (1, -1), ("above", "below"), strict=True):
         steps = np.concatenate([[0], np.repeat(share, 2), [0]]) * sign
         edge = frame.y(sign * top) + (11 if sign > 0 else -4)
-        body += [frame.path(np.repeat(edges, 2), steps, style), label(frame.box[0] + 4, edge, text, f"{style}-text")]
+        body += [frame.path(np.repeat(edges, 2), steps, style), label(frame.box[0] + 4, edge, text, "side")]
+        told.append(f"{text}: {len(values)} values")
         if len(values):
             middle = float(np.median(values))
-            body += [line(frame.x(middle), frame.y(0), frame.x(middle), frame.y(sign * top * 0.86), f"{style}-median"),
-                     label(frame.box[2], edge, f"median {number(middle, 2)}", f"{style}-text", "end")]
-        told.append(f"{text}: {len(values)} values" + (f", median {number(middle, 2)}" if len(values) else ""))
+            at, median = frame.x(middle), f"median {number(middle, 2)}"
+            body += [line(at, frame.y(0), at, frame.y(sign * top * 0.86), "median"),
+                     label(frame.box[2], edge, median, "side", "end")]
+            told[-1] += f", {median}"
     body += [line(frame.box[0], frame.y(0), frame.box[2], frame.y(0), "axis"), *frame.x_axis(x_title)]
     return svg(name, title, "; ".join(told) + ".", (WIDTH, 268), body)
 
@@ -165,7 +175,8 @@ def interval_plot(name: str, title: str, rows: Sequence[tuple[str, float, float,
     bottom = 14 + 28 * len(rows)
     ends = np.array([v for row in rows for v in row[1:]], np.float64)
     frame = Frame((66, 6, WIDTH - 54, bottom), room(ends), (0.0, 1.0))
-    body = [line(frame.x(v), 6, frame.x(v), bottom, "grid") for v in ticks(*frame.x_range)] + frame.x_axis(x_title)
+    body = [line(frame.x(v), 6, frame.x(v), bottom, "rule") for v in ticks(*frame.x_range)]
+    body += frame.x_axis(x_title)
     if reference is not None:
         body.append(line(frame.x(reference), 6, frame.x(reference), bottom, "reference"))
     for i, (text, mean, low, high) in enumerate(rows):
@@ -173,14 +184,14 @@ def interval_plot(name: str, title: str, rows: Sequence[tuple[str, float, float,
         body += [label(56, y + 4, text if len(text) < 11 else text[:9] + "…", "name", "end"),
                  line(frame.x(low), y, frame.x(high), y, "interval"),
                  *(line(frame.x(v), y - 4, frame.x(v), y + 4, "interval") for v in (low, high)),
-                 f'<circle class="mean" cx="{px(frame.x(mean))}" cy="{y}" r="4.5"/>',
+                 f'<circle class="point" cx="{px(frame.x(mean))}" cy="{y}" r="4.5"/>',
                  label(WIDTH - 2, y + 4, number(mean), "value", "end")]
     desc = "; ".join(f"{text}: {number(m)}, interval {number(a)} to {number(b)}" for text, m, a, b in rows)
     return svg(name, title, desc + ".", (WIDTH, bottom + 42), body)
 
 
 def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Places of `n` nodes in the unit square, float64 `[n 2]`; the same for the same edges.
+    """Places of `n` ≥ 1 nodes in the unit square, float64 `[n 2]`; the same for the same edges.
 
     Springs between all pairs, each as long as the path between its ends (Kamada and Kawai), relaxed by
     majorization from a spiral: no randomness, no step size. The longest extent is turned level.
@@ -191,7 +202,7 @@ def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
             steps[a, b] = steps[b, a] = 1.0
     for k in range(n):
         steps = np.minimum(steps, steps[:, k : k + 1] + steps[k])
-    steps[np.isinf(steps)] = steps[np.isfinite(steps)].max(initial=0.0) + 1.0
+    steps[np.isinf(steps)] = steps[np.isfinite(steps)].max() + 1.0
     weights = np.divide(1.0, steps**2, out=np.zeros_like(steps), where=steps > 0)
     inverse = np.linalg.pinv(np.diag(weights.sum(1)) - weights)
     turn = np.arange(n) * math.pi * (3 - math.sqrt(5))
@@ -203,14 +214,13 @@ def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
     axes = np.linalg.eigh(places.T @ places)[1][:, ::-1]
     axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
     places = places @ axes
-    span = np.ptp(places, axis=0) if n else np.ones(2)
+    span = np.ptp(places, axis=0)
     span = np.maximum(span, 0.3 * span.max() or 1.0)  # a straight line is not blown up into noise
-    return 0.5 + (places - (places.max(0) + places.min(0)) / 2) / span if n else places
+    return 0.5 + (places - (places.max(0) + places.min(0)) / 2) / span
 
 
-def spread(places: np.ndarray, box: tuple[float, float, float, float], apart: tuple[float, float]) -> np.ndarray:
-    """Pushes nodes (pixels, `[n 2]`) out of each other's ellipse of half-axes `apart`; stays within `box`."""
-    low, high = np.array(box[:2]), np.array(box[2:])
+def spread(places: np.ndarray, low: np.ndarray, high: np.ndarray, apart: tuple[float, float]) -> np.ndarray:
+    """Pushes nodes (pixels, `[n 2]`) out of each other's ellipse of half-axes `apart`, within the box."""
     for _ in range(80):
         gap = (places[:, None] - places[None]) / np.array(apart)
         far = np.linalg.norm(gap, axis=-1, keepdims=True)
@@ -220,61 +230,77 @@ def spread(places: np.ndarray, box: tuple[float, float, float, float], apart: tu
     return places
 
 
+def text_width(text: str) -> float:
+    """About how wide 13 px letters run; those of East Asia are twice as wide."""
+    return sum(13.0 if unicodedata.east_asian_width(letter) in "WF" else 6.7 for letter in text)
+
+
 def place_labels(places: np.ndarray, radii: np.ndarray, texts: Sequence[str], order: Sequence[int],
-                 lines: np.ndarray) -> dict[int, tuple[float, float, str]]:
+                 must: int, lines: np.ndarray) -> dict[int, tuple[float, float, str]]:
     """Where names fit without covering a node or another name: node -> (x, baseline y, anchor).
 
     Taken in `order`, each beside, above or below its node, where it hides least of `lines` (points on the
-    edges, `[m 2]`); a name that fits nowhere is left out.
+    edges, `[m 2]`). A name that fits nowhere is left out, unless it is among the first `must`.
     """
     taken = np.concatenate([places - radii[:, None], places + radii[:, None]], 1)  # left, top, right, bottom
     found = {}
-    for i in order:
-        (x, y), r, wide = places[i], radii[i] + 4, 6.7 * len(texts[i])
-        free = []
+    for turn, i in enumerate(order):
+        (x, y), r, wide = places[i], radii[i] + 4, text_width(texts[i])
+        spots = []
         for dx, dy in ((1, 0), (-1, 0), (0, -1), (0, 1), (0.7, -0.8), (-0.7, -0.8), (0.7, 0.8), (-0.7, 0.8)):
             at, base = x + dx * r, y + 4 + dy * (r + 6)
             left = at - wide * (0.5 - 0.5 * np.sign(dx))
             low, high = np.array([left, base - 11]), np.array([left + wide, base + 4])
             if (low < 2).any() or (high > np.array(GRAPH) - 2).any():
                 continue
-            if not ((low < taken[:, 2:]) & (high > taken[:, :2])).all(1).any():
+            covered = int(((low < taken[:, 2:]) & (high > taken[:, :2])).all(1).sum())
+            if not covered or turn < must:
                 hidden = int(((low < lines) & (lines < high)).all(1).sum())
-                free.append((hidden, len(free), (at, base, {-1: "end", 0: "middle", 1: "start"}[np.sign(dx)]), low, high))
-        if free:
-            _, _, found[i], low, high = min(free, key=lambda spot: spot[:2])
+                anchor = "start" if dx > 0 else "end" if dx < 0 else "middle"
+                spots.append((covered, hidden, len(spots), (at, base, anchor), low, high))
+        if spots:
+            *_, found[i], low, high = min(spots, key=lambda spot: spot[:3])
             taken = np.vstack([taken, [*low, *high]])
     return found
 
 
+def membership(node: Mapping) -> str:
+    """How a node of the report's data belongs to the community: seed | small | large."""
+    return "seed" if node["seed"] else "small" if node["small"] else "large"
+
+
 def graph(name: str, title: str, nodes: Sequence[Mapping], edges: Sequence[Mapping]) -> str:
-    """A community: seeds are diamonds, members of the small community discs, the others rings; area tells rank."""
-    top = max((node["rank"] for node in nodes), default=0.0) or 1.0
+    """A community of the report's data, at least one node.
+
+    Seeds are diamonds, members of the small community discs, the others rings; size tells rank.
+    """
+    top = max(node["rank"] for node in nodes) or 1.0
     radii = np.array([5 + 9 * math.sqrt(max(node["rank"], 0.0) / top) for node in nodes])
-    box = (70.0, 26.0, GRAPH[0] - 70.0, GRAPH[1] - 26.0)
-    places = graph_layout(len(nodes), [(e["a"], e["b"]) for e in edges])
-    places = np.array(box[:2]) + places * (np.array(box[2:]) - np.array(box[:2]))
-    places = spread(places, box, (84.0, 46.0))
-    body = [line(*places[e["a"]], *places[e["b"]], "similar" if e["similarity"] else "relation") for e in edges]
-    order = sorted(range(len(nodes)), key=lambda i: (not nodes[i]["seed"], not nodes[i]["small"], -radii[i], i))
+    low, high = np.array([70.0, 26.0]), np.array(GRAPH) - [70.0, 26.0]
+    places = low + graph_layout(len(nodes), [(e["a"], e["b"]) for e in edges]) * (high - low)
+    places = spread(places, low, high, (84.0, 46.0))
+    body = [line(*places[e["a"]], *places[e["b"]], "similar" if e["similarity"] else "relation")
+            for e in edges]
+    order = sorted(range(len(nodes)), key=lambda i: (not nodes[i]["seed"], not nodes[i]["small"], -radii[i]))
     for i in reversed(order):
         (x, y), r, node = places[i], radii[i], nodes[i]
-        kind = "seed" if node["seed"] else "small" if node["small"] else "large"
-        shape = f'<circle class="{kind}" cx="{px(x)}" cy="{px(y)}" r="{px(r)}"/>'
+        shape = f'<circle class="{membership(node)}" cx="{px(x)}" cy="{px(y)}" r="{px(r)}"/>'
         if node["seed"]:
             corners = "L".join(f"{px(x + dx * r)} {px(y + dy * r)}" for dx, dy in
                                ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)))
             shape = f'<path class="seed" d="M{corners}Z"/>'
-        body.append(f"<g><title>{escape(node['name'])} ({escape(node['type'])}), rank {node['rank']:.3g}</title>"
-                    f"{shape}</g>")
+        told = f"{node['name']} ({node['type']}), rank {node['rank']:.3g}"
+        body.append(f"<g><title>{escape(told)}</title>{shape}</g>")
     texts = [text if len(text) < 29 else text[:27] + "…" for text in (str(node["name"]) for node in nodes)]
     ends = places[np.array([(e["a"], e["b"]) for e in edges], int).reshape(-1, 2)]  # [m 2 2]
     on = np.linspace(0, 1, 33)[:, None, None]
     lines = (ends[:, 0] * (1 - on) + ends[:, 1] * on).reshape(-1, 2)
-    placed = place_labels(places, radii * 1.15, texts, order, lines)
+    must = sum(node["seed"] for node in nodes)
+    placed = place_labels(places, radii * 1.15, texts, order, must, lines)
     body += [label(x, y, texts[i], "node" if nodes[i]["seed"] or nodes[i]["small"] else "node minor", anchor)
              for i, (x, y, anchor) in placed.items()]
     seeds = ", ".join(str(node["name"]) for node in nodes if node["seed"])
-    desc = (f"{len(nodes)} entities, {sum(node['small'] for node in nodes)} of them in the small community, joined by "
-            f"{len(edges)} edges. Seeds: {seeds or 'none'}. The table below lists every entity.")
+    small = sum(node["small"] for node in nodes)
+    desc = (f"{len(nodes)} entities, {small} of them in the small community, joined by {len(edges)} edges. "
+            f"Seeds: {seeds or 'none'}. The table below lists every entity.")
     return svg(name, title, desc, GRAPH, body)

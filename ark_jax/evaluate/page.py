@@ -48,7 +48,7 @@ def box(name: str, content: str) -> str:
 
 
 def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], style: str) -> str:
-    """Cells are HTML, the first of a row heads it. Heads that begin with `#` are of numbers: right-aligned."""
+    """Cells are HTML; the first of a row heads it. A column whose head begins with `#` is right-aligned."""
     classes = [' class="num"' if head.startswith("#") else "" for head in heads]
     top = "".join(f'<th scope="col"{c}>{escape(head.lstrip("#"))}</th>'
                   for head, c in zip(heads, classes, strict=True))

@@ -1,6 +1,6 @@
 """The page a run ends with: results, training, mined passages and examples in one HTML file of its own.
 
-No network, no script, no external font; the page's own policy forbids them. The same data gives the same bytes.
+No network, no script, no external font; the page's own policy forbids them. Equal data gives equal bytes.
 """
 
 import importlib.resources
@@ -11,7 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ark_jax.evaluate import figures
-from ark_jax.evaluate.page import box, escape, figure, marked, none, number, passage, references, span, table, value
+from ark_jax.evaluate.page import (
+    box,
+    escape,
+    figure,
+    marked,
+    none,
+    number,
+    passage,
+    references,
+    span,
+    table,
+    value,
+)
 from ark_jax.log import duration
 
 METRICS = {
@@ -28,6 +40,7 @@ MARKS = (('<path class="seed" d="M10 1L19 10L10 19L1 10Z"/>', "seed: found from 
 
 
 def facts(data: Mapping) -> str:
+    """What was run on what, label by label."""
     if not data["facts"]:
         return none("No facts about this run were recorded.")
     items = "".join(f"<div><dt>{escape(label)}</dt><dd>{value(x)}</dd></div>" for label, x in data["facts"])
@@ -71,18 +84,21 @@ def results(data: Mapping) -> str:
             continue
         shown = [(row["system"], v["mean"], v["low"], v["high"])
                  for row, v in zip(rows, values, strict=True) if known(v)]
-        drawing = figures.interval_plot(f"interval-{i}", f"{m} of every system", shown, x_title=f"{m} (0 to 1)",
-                                        reference=base[m]["mean"] if known(base.get(m)) else None)
+        reference = base[m]["mean"] if known(base.get(m)) else None
+        drawing = figures.interval_plot(f"interval-{i}", f"{m} of every system", shown,
+                                        x_title=f"{m} (0 to 1)", reference=reference)
         name, _, k = m.partition("@")
         panels += figure(drawing, m, METRICS.get(name, "").format(k=k))
-    return ("<p>Mean over the held-out questions, the difference to base and the 95 % bootstrap interval. Higher "
-            "is better; ★ marks the best.</p>"
-            + table("Results by system", ["system", *("#" + m for m in metrics)], body, "results")
-            + "<p>The same as intervals. The dashed line is base; every panel has a scale of its own. An interval "
-            f'speaks of one system: two that overlap may still differ.</p><div class="grid">{panels}</div>')
+    listed = table("Results by system", ["system", *("#" + m for m in metrics)], body, "results")
+    return ("<p>Mean over the held-out questions, the difference to base and the 95 % bootstrap interval. "
+            f"Higher is better; ★ marks the best.</p>{listed}"
+            "<p>The same as intervals. The dashed line is base; every panel has a scale of its own. An "
+            "interval speaks of one system: two that overlap may still differ.</p>"
+            f'<div class="grid">{panels}</div>')
 
 
 def training(data: Mapping) -> str:
+    """Loss and learning rate of every stage."""
     if not data["curves"]:
         return none("No stage was trained in this run, so there are no curves.")
     out = ""
@@ -94,8 +110,9 @@ def training(data: Mapping) -> str:
                                   [row["learning_rate"] for row in rows], x_title="step (updates)",
                                   y_title="learning rate (per update)", height=130)
         out += figure(loss + rate, stage, f"{len(rows):,} steps" if loss else "No finite loss was recorded.")
-    return ("<p>The contrastive loss of each stage over its updates, and the learning rate under it. Losses of "
-            f'different stages are not comparable: their negatives differ.</p><div class="grid">{out}</div>')
+    return ("<p>The contrastive loss of each stage over its updates, and the learning rate under it. Losses "
+            "of different stages are not comparable: their negatives differ.</p>"
+            f'<div class="grid">{out}</div>')
 
 
 def separation(data: Mapping) -> str:
@@ -118,22 +135,24 @@ def separation(data: Mapping) -> str:
             above = np.searchsorted(np.sort(negative), positive, "left").mean() / len(negative)
             told += f"; a positive lies above a hard negative in {100 * above:.0f} % of all pairs"
         out += figure(drawing, stage, told)
-    return ("<p>How similar question and passage are to the model that mined for a stage. The more the two sides "
-            f'overlap, the harder the negatives.</p><div class="grid">{out}</div>')
+    return ("<p>How similar question and passage are to the model that mined for a stage. The more the two "
+            f'sides overlap, the harder the negatives.</p><div class="grid">{out}</div>')
 
 
 def community(data: Mapping) -> str:
+    """One question's community as a drawing and as a table."""
     c = data["community"]
     if not c or not c["nodes"]:
         return none("No knowledge-graph community was recorded for drawing.")
     key = "".join(f'<li><svg viewBox="0 0 20 20" aria-hidden="true">{mark}</svg>{meaning}</li>'
                   for mark, meaning in MARKS)
     drawing = figures.graph("graph", f"Community around {c['answer']}", c["nodes"], c["edges"])
-    rows = [[escape(n["name"]), escape(n["type"]), "seed" if n["seed"] else "small" if n["small"] else "large",
-             number(n["rank"], 5)] for n in sorted(c["nodes"], key=lambda n: -n["rank"])]
+    rows = [[escape(n["name"]), escape(n["type"]), figures.membership(n), number(n["rank"], 5)]
+            for n in sorted(c["nodes"], key=lambda n: -n["rank"])]
     listed = table("Entities by rank", ["entity", "type", "community", "#PageRank"], rows, "entities")
-    return ("<p>What stands near the answer in the knowledge graph. The larger a mark, the higher its personalised "
-            "PageRank. Rewritten questions draw on these entities.</p>"
+    return ("<p>What stands near the answer in the knowledge graph. The larger a mark, the higher its "
+            "personalised PageRank. Rewritten questions draw on these entities. Names that find no room "
+            "are in the table below.</p>"
             f'<p class="question" dir="auto">{escape(c["question"])}</p>{references([c["answer"]])}'
             f'<figure class="wide"><figcaption><ul class="key">{key}</ul></figcaption>'
             f'{box("Graph of the community", drawing)}</figure>'
@@ -160,20 +179,23 @@ def example(e: Mapping, shown: bool) -> str:
     for stage, rows in e["negatives"].items():
         passages += (scored(f"Hard negatives of {stage}", rows, e["answers"]) if rows
                      else none(f"No hard negatives were mined for {stage}."))
-    return (f'<details class="card"{" open" if shown else ""}><summary><h3 dir="auto">{escape(e["question"])}</h3>'
-            f'</summary>{references(e["answers"])}<div class="two">{rewrites}</div>{passages}</details>')
+    return (f'<details class="card"{" open" if shown else ""}>'
+            f'<summary><h3 dir="auto">{escape(e["question"])}</h3></summary>'
+            f'{references(e["answers"])}<div class="two">{rewrites}</div>{passages}</details>')
 
 
 def examples(data: Mapping) -> str:
+    """What training saw, question by question; the first is unfolded."""
     if not data["examples"]:
         return none("No example questions were recorded.")
     return ("<p>What training saw: the question, its rewrites, the passages chosen as positives and the hard "
-            "negatives mined with the rewrites. Forward scores the answer given passage and question, backward the "
-            "question given passage and answer, retriever is the cosine. Reference answers are "
+            "negatives mined with the rewrites. Forward scores the answer given passage and question, "
+            "backward the question given passage and answer, retriever is the cosine. Reference answers are "
             "<mark>marked</mark>.</p>" + "".join(example(e, i == 0) for i, e in enumerate(data["examples"])))
 
 
 def rank(r: int | None) -> str:
+    """A rank counted from 1, in words where the list ended before it."""
     return '<span class="beyond">beyond the list</span>' if r is None else f"{r:,}"
 
 
@@ -191,6 +213,7 @@ def moves(data: Mapping) -> str:
 
 
 def answers(data: Mapping) -> str:
+    """Read answers of several systems beside the reference."""
     if not data["answers"]:
         return none("No answers were read in this run.")
     systems = list(dict.fromkeys(system for row in data["answers"] for system in row["given"]))
@@ -199,34 +222,43 @@ def answers(data: Mapping) -> str:
         given = [row["given"].get(system) for system in systems]
         rows.append([span(escape(row["question"])), references(row["answers"]),
                      *("–" if text is None else span(marked(text, row["answers"])) for text in given)])
-    return ("<p>What the generator answers from the passages that each system retrieves. Reference answers are "
-            "<mark>marked</mark>.</p>" + table("Answers by system", ["question", "reference", *systems], rows, "read"))
+    return ("<p>What the generator answers from the passages that each system retrieves. Reference answers "
+            "are <mark>marked</mark>.</p>"
+            + table("Answers by system", ["question", "reference", *systems], rows, "read"))
 
 
 def counts(data: Mapping) -> str:
+    """What did not go through, so that no loss is silent."""
     if not data["counts"]:
         return none("No records were counted as rejected, cut or set aside.")
     rows = [[escape(label), value(n)] for label, n in data["counts"]]
     return table("Records rejected, cut or set aside", ["what", "#how many"], rows, "narrow")
 
 
+def elapsed(seconds: float) -> str:
+    """`1.3s`, `48s`, `1m11s`."""
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
 def times(data: Mapping) -> str:
+    """Where the time went."""
     if not data["times"]:
         return none("No step was timed.")
     total = sum(seconds for _, seconds in data["times"])
     longest = max(seconds for _, seconds in data["times"]) or 1.0
-    told = lambda seconds: f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
-    rows = [[escape(label), f'<span class="bar" style="width:{100 * seconds / longest:.1f}%"></span>', told(seconds),
-             f"{100 * seconds / (total or 1.0):.1f} %"] for label, seconds in data["times"]]
-    rows.append(["all", "", told(total), "100.0 %"])
+    rows = [[escape(label), f'<span class="bar" style="width:{100 * seconds / longest:.1f}%"></span>',
+             elapsed(seconds), f"{100 * seconds / (total or 1.0):.1f} %"] for label, seconds in data["times"]]
+    rows.append(["all", "", elapsed(total), "100.0 %"])
     return table("Wall-clock time by step", ["step", "in proportion", "#time", "#share"], rows, "times")
 
 
 def manifest(data: Mapping) -> str:
+    """The manifest as it is, folded."""
     if not data["manifest"]:
         return none("No manifest was recorded.")
     text = json.dumps(data["manifest"], indent=2, ensure_ascii=False)
-    return ('<details class="card"><summary>Versions, digests and settings that make this run repeatable</summary>'
+    return ('<details class="card">'
+            "<summary>Versions, digests and settings that make this run repeatable</summary>"
             f'<pre tabindex="0">{escape(text)}</pre></details>')
 
 

@@ -8,7 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec
 
@@ -35,46 +35,31 @@ def attend_shared(
     prefix_k: Float[Array, "g s k h"],
     prefix_v: Float[Array, "g s k h"],
     prefix_mask: Bool[Array, "g s"],
+    owner: Int[Array, " b"],
 ) -> Float[Array, "b t n h"]:
-    """Suffixes that continue shared prefixes: rows `[g·m, ...]` are m suffixes of each of g prefixes.
+    """Suffixes that continue shared prefixes: row i sees prefix `owner[i]`, then itself.
 
-    A prefix's keys and values are read in place by all its suffixes, never copied per suffix; the two
-    partial softmaxes are joined by their log-sum-exps.
+    `owner` counts within the prefixes of the row's own device: who shards rows and prefixes keeps them together.
     """
     row, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    specs = (row, cache, cache, activation_spec("b t s"), cache, cache, activation_spec("b s"))
-    return jax.shard_map(_attend_shared, in_specs=specs, out_specs=row)(
-        q, k, v, mask, prefix_k, prefix_v, prefix_mask)
+    specs = (row, cache, cache, activation_spec("b t s"), cache, cache, activation_spec("b s"), activation_spec("b"))
+
+    def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask, owner):
+        seen = jnp.broadcast_to(prefix_mask[owner][:, None, :], (*mask.shape[:2], prefix_mask.shape[1]))
+        join = lambda prefix, own: jnp.concatenate([prefix[owner], own], axis=1)
+        return _attend(q, join(prefix_k, k), join(prefix_v, v), jnp.concatenate([seen, mask], axis=2))
+
+    return jax.shard_map(local, in_specs=specs, out_specs=row)(q, k, v, mask, prefix_k, prefix_v, prefix_mask, owner)
 
 
 def _attend(q, k, v, mask):
-    total, weight, _ = _partial(q, k, v, mask)
-    return (total / weight[..., None]).astype(q.dtype)
-
-
-def _attend_shared(q, k, v, mask, prefix_k, prefix_v, prefix_mask):
-    b, t, n, h = q.shape
-    g, s = prefix_mask.shape
-    own = _partial(q, k, v, mask)
-    folded = q.reshape(g, (b // g) * t, n, h)
-    seen = jnp.broadcast_to(prefix_mask[:, None, :], (g, folded.shape[1], s))
-    shared = [x.reshape(b, t, *x.shape[2:]) for x in _partial(folded, prefix_k, prefix_v, seen)]
-    top = jnp.maximum(own[2], shared[2])
-    a, c = jnp.exp(own[2] - top), jnp.exp(shared[2] - top)
-    total = own[0] * a[..., None] + shared[0] * c[..., None]
-    return (total / (own[1] * a + shared[1] * c)[..., None]).astype(q.dtype)
-
-
-def _partial(q, k, v, mask):
-    """Unnormalised attention: (sum of exp(score)·value [b t n h], sum of exp(score) [b t n], max score)."""
     b, t, n, h = q.shape
     heads = k.shape[2]
     dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     grouped = (q * h**-0.5).reshape(b, t, heads, n // heads, h)
-    scores = dot("btkgh,bskh->bkgts", grouped, k)
-    scores = jnp.where(mask[:, None, None], scores, MASKED)
-    top = scores.max(-1, keepdims=True)
-    weights = jnp.exp(scores - top)
-    total = dot("bkgts,bskh->btkgh", weights.astype(v.dtype), v).reshape(b, t, n, h)
-    flat = lambda x: jnp.moveaxis(x, -1, 1).reshape(b, t, n)
-    return total, flat(weights.sum(-1)), flat(top[..., 0])
+    scores = jnp.where(mask[:, None, None], dot("btkgh,bskh->bkgts", grouped, k), MASKED)
+    weights = jnp.exp(scores - scores.max(-1, keepdims=True))
+    # Divided after the product: b·t·n·h divisions instead of b·t·n·s.
+    total = dot("bkgts,bskh->btkgh", weights.astype(v.dtype), v)
+    share = jnp.moveaxis(weights.sum(-1), -1, 1)[..., None]
+    return (total / share).astype(q.dtype).reshape(b, t, n, h)

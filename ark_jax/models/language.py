@@ -16,10 +16,6 @@ from ark_jax.log import Progress
 from ark_jax.models import attention, decoder, hf
 from ark_jax.text import tokens as tk
 
-# Suffixes of one prefix that go through the model together; more are taken in several rounds.
-SUFFIXES = 8
-
-
 @dataclasses.dataclass(frozen=True)
 class LogLikelihoods:
     """Per pair: the sum of its target's token log-probabilities (nats) and their number."""
@@ -72,13 +68,14 @@ class LanguageModel:
         """
         rows = self._encode_pairs(pairs)
         total = np.zeros(len(rows), np.float32)
-        counts = np.array([n for _, n in rows], np.int32)
+        groups = _groups(rows)
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
-            for batch in _batches(_groups(rows), rows, batch_tokens):
-                for members, values in self._score_batch(batch, rows):
+            for part, height, length in tk.by_length([g.prefix for g in groups], budget=batch_tokens,
+                                                     multiple=layout.batch_multiple()):
+                for members, values in self._score([groups[i] for i in part], height, length, rows, batch_tokens):
                     total[members] = values
                     bar.add(len(members))
-        return LogLikelihoods(total, counts)
+        return LogLikelihoods(total, np.array([n for _, n in rows], np.int32))
 
     def _encode_pairs(self, pairs) -> list[tuple[list[int], int]]:
         """[(token ids of prompt and target, number of target tokens)]"""
@@ -104,32 +101,35 @@ class LanguageModel:
             rows.append((ids, n))
         return rows
 
-    def _score_batch(self, batch: list["Group"], rows):
-        """One pass over the prefixes of some groups, then their suffixes, `SUFFIXES` a group and round."""
-        multiple = layout.batch_multiple()
-        groups = tk.round_rows(len(batch), multiple)
-        prefixes = [rows[g.members[0]][0][: g.prefix] for g in batch]
-        tokens, mask = tk.pad(prefixes, groups, tk.round_length(max(len(p) for p in prefixes)))
-        tokens, mask = layout.rows(tokens), layout.rows(mask)
+    def _score(self, groups: list["Group"], height: int, length: int, rows, budget: int):
+        """One pass over the prefixes of `groups` (padded to height × length), then batches of their suffixes."""
+        # Each device gets the suffixes of its own prefixes, so that no key or value travels.
+        devices = layout.batch_multiple()
+        seat = {}
+        for i, group in enumerate(groups):
+            seat |= dict.fromkeys(group.members, divmod(i, height // devices))
+        tokens, mask = map(layout.rows, tk.pad([rows[g.members[0]][0][: g.prefix] for g in groups], height, length))
         memory = _prefix(self.model, self.cfg, tokens, mask)
-        rounds = -(-max(len(g.members) for g in batch) // SUFFIXES)
-        for turn in range(rounds):
-            members = [g.members[turn * SUFFIXES : (turn + 1) * SUFFIXES] for g in batch]
-            wide = 1 << (max(map(len, members)) - 1).bit_length()
-            slots = [(g, j, i) for g, some in enumerate(members) for j, i in enumerate(some)]
-            suffixes = {i: rows[i][0][batch[g].prefix :] for g, _, i in slots}
-            t = tk.round_length(max(map(len, suffixes.values())))
-            n = tk.round_length(max(rows[i][1] for i in suffixes))
-            ids, seen = np.zeros((groups * wide, t), np.int32), np.zeros((groups * wide, t), bool)
-            where, targets = np.zeros((groups * wide, n), np.int32), np.full((groups * wide, n), -1, np.int32)
-            for g, j, i in slots:
-                row, suffix, count = g * wide + j, suffixes[i], rows[i][1]
-                ids[row, : len(suffix)], seen[row, : len(suffix)] = suffix, True
-                where[row, :count] = np.arange(len(suffix) - count - 1, len(suffix) - 1)
-                targets[row, :count] = suffix[-count:]
-            values = _suffix(self.model, self.cfg, memory, mask, *map(layout.rows, (ids, seen, where, targets)))
-            values = np.asarray(values)
-            yield [i for *_, i in slots], [values[g * wide + j] for g, j, _ in slots]
+        suffix = {i: rows[i][0][g.prefix :] for g in groups for i in g.members}
+        # Short targets apart from long ones: logits are computed for as many positions as the longest has.
+        for targets in (lambda n: n <= 8, lambda n: n > 8):
+            some = [i for i in suffix if targets(rows[i][1])]
+            for part, _, t in tk.by_length([len(suffix[i]) for i in some], budget=budget):
+                members = [some[i] for i in part]
+                shares = [[i for i in members if seat[i][0] == device] for device in range(devices)]
+                share = tk.round_rows(max(map(len, shares)), 1)
+                places = {i: d * share + j for d, those in enumerate(shares) for j, i in enumerate(those)}
+                n = tk.round_length(max(rows[i][1] for i in members))
+                ids, seen = np.zeros((devices * share, t), np.int32), np.zeros((devices * share, t), bool)
+                where, wanted = np.zeros((devices * share, n), np.int32), np.full((devices * share, n), -1, np.int32)
+                owner = np.zeros(devices * share, np.int32)
+                for i, row in places.items():
+                    size, count = len(suffix[i]), rows[i][1]
+                    ids[row, :size], seen[row, :size], owner[row] = suffix[i], True, seat[i][1]
+                    where[row, :count] = np.arange(size - count - 1, size - 1)
+                    wanted[row, :count] = suffix[i][-count:]
+                values = np.asarray(_suffix(self.model, self.cfg, memory, mask, *map(layout.rows, (ids, seen, where, wanted, owner))))
+                yield list(places), values[list(places.values())]
 
     def chat(self, prompt: str) -> str:
         """`prompt` as a user's turn in the model's chat template; as it is for a model without one."""
@@ -187,32 +187,12 @@ def _groups(rows: list[tuple[list[int], int]]) -> list[Group]:
         members, prefix = [i], usable
     if members:
         groups.append(Group(prefix, members))
-    # Short targets first, then short suffixes: a round pads to its longest.
-    return [Group(g.prefix, sorted(g.members, key=lambda i: (tk.round_length(rows[i][1]), len(rows[i][0]), i)))
-            for g in groups]
+    return groups
 
 
 def _common(a: list[int], b: list[int]) -> int:
     n = min(len(a), len(b))
     return next((i for i in range(n) if a[i] != b[i]), n)
-
-
-def _batches(groups: list[Group], rows, budget: int):
-    """Groups of like prefix length and size, as many as keep prefixes and one round of suffixes in budget."""
-    order = sorted(groups, key=lambda g: (-tk.round_length(max(g.prefix, 1)), -len(g.members), g.members[0]))
-    batch: list[Group] = []
-    at = widest = 0
-    for group in order:
-        length = tk.round_length(max(group.prefix, 1))
-        suffix = max(len(rows[i][0]) - group.prefix for i in group.members) * min(len(group.members), SUFFIXES)
-        if batch and (length != at or (len(batch) + 1) * max(length, widest, suffix) > budget):
-            yield batch
-            batch = []
-        widest = max(suffix, widest if batch else 0)
-        at = length
-        batch.append(group)
-    if batch:
-        yield batch
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -226,16 +206,16 @@ def _prefix(model, cfg, tokens, mask):
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _suffix(model, cfg, memory, prefix_mask, tokens, mask, where, targets):
+def _suffix(model, cfg, memory, prefix_mask, tokens, mask, where, targets, owner):
     """Sum of the targets' log-probabilities per row [b]; logits exist for one target position at a time."""
     b, t = tokens.shape
-    g = len(prefix_mask)
     allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
-    lengths = jnp.broadcast_to(prefix_mask.sum(-1)[:, None], (g, b // g)).reshape(b, out_sharding=activation_spec("b"))
-    positions = lengths[:, None] + jnp.arange(t)
+    local = jax.shard_map(lambda seen, owner: seen.sum(-1)[owner],
+                          in_specs=(activation_spec("b s"), activation_spec("b")), out_specs=activation_spec("b"))
+    positions = local(prefix_mask, owner)[:, None] + jnp.arange(t)
 
     def attend(q, k, v, cache):
-        return attention.attend_shared(q, k, v, allowed, *cache, prefix_mask), None
+        return attention.attend_shared(q, k, v, allowed, *cache, prefix_mask, owner), None
 
     x, _ = model.layers(tokens, positions, attend, cfg, memory)
     x = layout.pick(x, where)

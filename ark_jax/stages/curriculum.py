@@ -47,7 +47,7 @@ def score(context: Context, folder: Path) -> dict:
     return {"scored": len(table), "cut_passages": sum(table.column("cut").to_pylist())}
 
 
-def _shards(questions: list[Question], size: int = 8) -> list[list[Question]]:
+def _shards(questions: list[Question], size: int = 16) -> list[list[Question]]:
     """Runs of questions over the same documents, joined until they are at least `size`."""
     shards: list[list[Question]] = []
     for question in questions:

