@@ -102,6 +102,7 @@ def _demo_config(args: list[str]):
 def _run(verb: str, config, workdir: Path) -> int:
     from ark_jax import pipeline
     from ark_jax.log import Metrics, say
+    from ark_jax.models import wheels
     from ark_jax.stages import stages
 
     every = stages(config)
@@ -115,7 +116,7 @@ def _run(verb: str, config, workdir: Path) -> int:
     if not config.data.path:
         raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
     # XLA's compiled programs outlive the process; must be set before jax starts.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(workdir / ".xla"))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     workdir.mkdir(parents=True, exist_ok=True)

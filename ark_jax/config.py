@@ -104,13 +104,14 @@ def demo(models: dict[str, str], data: str, replies: str) -> ConfigDict:
     c.data.path, c.llm.backend, c.llm.replies = data, "replay", replies
     c.retriever.path, c.generator.path = models["retriever"], models["generator"]
     c.data.chunk_tokens, c.data.chunk_overlap = 160, 16
-    # Chosen before any training. The three ignored documents are where settings were tried out.
+    # The split was drawn before any training; settings were tried out on the ignored documents. Six documents
+    # to train on keep two slow cores under six minutes.
     c.data.held_out_documents = ("salt-company", "observatory", "lathom-library", "dunmere-hospital",
                                  "marrowgate-courier")
-    c.data.ignored_documents = ("lamp-office", "college-of-pilots", "lamp-strike")
-    c.score.candidates, c.score.positives, c.score.answers = 5, 2, "first"
+    c.data.ignored_documents = ("lamp-office", "college-of-pilots", "lamp-strike", "wool-exchange", "quaywick-yard")
+    c.score.candidates, c.score.positives, c.score.answers = 4, 2, "first"
     c.mine.top, c.mine.negatives = 5, 8
-    c.train.batch, c.train.epochs, c.train.learning_rates = 24, (2, 2, 2), (3e-5, 2e-5, 1e-5)
+    c.train.batch, c.train.epochs, c.train.learning_rates = 12, (2, 1, 1), (3e-5, 2e-5, 1e-5)
     c.train.save_every = 4
-    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 1, 12
+    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 1, 10
     return c

@@ -1,9 +1,11 @@
 """Answers read from retrieved passages, and their token F1 against the references."""
 
 import collections
+import json
 import re
 import string
 from collections.abc import Sequence
+from pathlib import Path
 
 from ark_jax.models.language import LanguageModel
 from ark_jax.text import prompts
@@ -38,8 +40,23 @@ def ask(lm: LanguageModel, template: str, question: str, passages: Sequence[str]
     return lm.chat(prompts.fill(template, question=question, passages="\n\n".join(passages)))
 
 
-def read(lm: LanguageModel, asked: Sequence[str], *, max_new_tokens: int, batch_tokens: int, label: str) -> dict[str, str]:
-    """Greedy answers by prompt, first line only. Equal prompts (systems often agree) are read once."""
-    distinct = list(dict.fromkeys(asked))
-    texts = lm.generate(distinct, max_new_tokens=max_new_tokens, stop=("\n",), batch_tokens=batch_tokens, label=label)
-    return dict(zip(distinct, (text.strip() for text in texts), strict=True))
+def read(lm: LanguageModel, asked: Sequence[str], *, kept: Path, max_new_tokens: int, batch_tokens: int,
+         label: str) -> dict[str, str]:
+    """Greedy answers by prompt, first line only. Equal prompts (systems often agree) are read once.
+
+    Answers are appended to the file `kept` as they come; those already there are not read again.
+    """
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else []
+    known = dict(json.loads(line) for line in lines if line.endswith("]"))
+    todo = [prompt for prompt in dict.fromkeys(asked) if prompt not in known]
+    with kept.open("a", encoding="utf-8") as file:
+        if lines and not lines[-1].endswith("]"):
+            file.write("\n")  # half a row from a killed run
+
+        def done(i: int, text: str) -> None:
+            known[todo[i]] = text.strip()
+            file.write(json.dumps([todo[i], text.strip()]) + "\n")
+            file.flush()
+
+        lm.generate(todo, max_new_tokens=max_new_tokens, stop=("\n",), batch_tokens=batch_tokens, label=label, done=done)
+    return known

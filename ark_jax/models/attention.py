@@ -53,13 +53,16 @@ def attend_shared(
 
 
 def _attend(q, k, v, mask):
+    """Heads first, the query heads of one key head folded into its rows; divided after the product with v."""
     b, t, n, h = q.shape
-    heads = k.shape[2]
+    heads, group = k.shape[2], n // k.shape[2]
     dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    grouped = (q * h**-0.5).reshape(b, t, heads, n // heads, h)
-    scores = jnp.where(mask[:, None, None], dot("btkgh,bskh->bkgts", grouped, k), MASKED)
-    weights = jnp.exp(scores - scores.max(-1, keepdims=True))
-    # Divided after the product: b·t·n·h divisions instead of b·t·n·s.
-    total = dot("bkgts,bskh->btkgh", weights.astype(v.dtype), v)
-    share = jnp.moveaxis(weights.sum(-1), -1, 1)[..., None]
-    return (total / share).astype(q.dtype).reshape(b, t, n, h)
+    rows = (q * h**-0.5).reshape(b, t, heads, group, h).transpose(0, 2, 3, 1, 4).reshape(b, heads, group * t, h)
+    k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    scores = dot("bkrh,bksh->bkrs", rows, k)
+    mask = jnp.broadcast_to(mask[:, None, None], (b, 1, group, *mask.shape[1:])).reshape(b, 1, group * t, -1)
+    scores = jnp.where(mask, scores, MASKED)
+    # The maximum cancels; left in the gradient it would double the cost of the backward pass.
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+    out = dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v) / weights.sum(-1, keepdims=True)
+    return out.astype(q.dtype).reshape(b, heads, group, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)

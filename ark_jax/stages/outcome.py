@@ -1,5 +1,6 @@
 """What came of it: evaluate, export, report."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -45,18 +46,18 @@ def evaluate(context: Context, folder: Path) -> dict:
     ranked = {name: _ranked(context, name, questions, chunks, folder) for name in systems(context.config)}
     texts = {x.id: x.text for some in chunks.values() for x in some}
     template, lm = prompts.load("read", context.config.prompts.read), generator(context)
-    known: dict[str, str] = load_json(folder / "known.json") if (folder / "known.json").is_file() else {}
+    asked = {(name, q.id): answers.ask(lm, template, q.question, [texts[id] for id in lists[q.id][: c.passages]])
+             for name, lists in ranked.items() for q in questions}
+    known = answers.read(lm, list(asked.values()), kept=folder / "known.jsonl", max_new_tokens=c.max_new_tokens,
+                         batch_tokens=context.config.generator.batch_tokens, label="read answers")
+    (folder / "known.jsonl").unlink()
     rows = []
     for name, lists in ranked.items():
-        asked = [answers.ask(lm, template, q.question, [texts[id] for id in lists[q.id][: c.passages]]) for q in questions]
-        known |= answers.read(lm, [x for x in asked if x not in known], max_new_tokens=c.max_new_tokens,
-                              batch_tokens=context.config.generator.batch_tokens, label=f"read answers, {name}")
-        save_json(known, folder / "known.json")
-        for q, prompt in zip(questions, asked, strict=True):
-            rows.append({"system": name, "question": q.id, "answer": known[prompt], "answer_f1": answers.f1(known[prompt], q.answers),
-                         "exact_match": answers.exact_match(known[prompt], q.answers), "ranked": lists[q.id],
+        for q in questions:
+            given = known[asked[name, q.id]]
+            rows.append({"system": name, "question": q.id, "answer": given, "answer_f1": answers.f1(given, q.answers),
+                         "exact_match": answers.exact_match(given, q.answers), "ranked": lists[q.id],
                          **retrieval.metrics(lists[q.id], gold[q.id])})
-    (folder / "known.json").unlink()
     save_rows(rows, folder / "questions.parquet")
     table = [{"system": name, "values": {metric: retrieval.interval(
         [r[metric] for r in rows if r["system"] == name], draws=c.bootstrap, seed=context.config.seed) for metric in METRICS}}
@@ -123,8 +124,8 @@ def verdict(table: list[dict]) -> str:
     moved = {m: last[m]["mean"] - base[m]["mean"] for m in METRICS}
     better, worse = [m for m in METRICS if moved[m] > 0], [m for m in METRICS if moved[m] < 0]
     tell = lambda some: ", ".join(f"{NAMES[m]} {moved[m]:+.3f}" for m in some)
-    head = "Better than the base" if len(better) == len(METRICS) else "No better than the base" if not better else "Mixed against the base"
-    steps = [row["system"] for before, row in zip(table, table[1:], strict=False)
+    head = "Better than the base" if not worse and better else "Mixed against the base" if better else "No better than the base"
+    steps = [row["system"] for before, row in itertools.pairwise(table)
              if row["values"]["ndcg@10"]["mean"] < before["values"]["ndcg@10"]["mean"]]
     setback = f" nDCG@10 fell at {' and '.join(steps)}." if steps else ""
     return f"{head} on the held-out documents: {tell(better + worse) or 'nothing moved'}.{setback}"
@@ -205,9 +206,9 @@ def _report_data(context: Context) -> dict:
                   ["Training questions", counts["data"]["train_questions"]],
                   ["Held-out questions", counts["data"]["held_out_questions"]],
                   ["Graph", f"{counts['graph']['nodes']} nodes, {counts['graph']['edges']} edges"],
-                  ["LLM", {"replay": "recorded replies", "none": "none (statistics and templates)"}.get(c.llm.backend, c.llm.model)],
+                  ["LLM", {"replay": "recorded replies", "none": "none: statistics, templates"}.get(c.llm.backend, c.llm.model)],
                   ["Retriever", Path(c.retriever.path).name], ["Generator and reader", Path(c.generator.path).name]],
-        "curves": {name: [json.loads(line) for line in (context / name / "curve.jsonl").read_text().splitlines()] for name in stages},
+        "curves": {name: list(map(json.loads, (context / name / "curve.jsonl").read_text().splitlines())) for name in stages},
         "distributions": {f"stage{s}": {"positive": spread(s, "positives"), "negative": spread(s, "negatives")} for s in mined},
         "community": _community(context), "examples": _examples(context, mined, texts), "wins": wins, "losses": losses,
         "answers": _answers(rows, systems(c), held_out),
@@ -246,9 +247,10 @@ def _community(context: Context) -> dict:
     at = {node: i for i, node in enumerate(row["nodes"])}
     question = next(q for q in questions_of(context, "train") if q.id == row["question"])
     return {"question": question.question, "answer": question.answers[0],
-            "nodes": [{"name": made.names[n], "type": made.types[n], "rank": rank, "seed": n in row["seeds"], "small": n in small["nodes"]}
-                      for n, rank in zip(row["nodes"], row["ranks"], strict=True)],
-            "edges": [{"a": at[a], "b": at[b], "similarity": similar} for (a, b), similar in edges.items() if a in at and b in at]}
+            "nodes": [{"name": made.names[n], "type": made.types[n], "rank": rank, "seed": n in row["seeds"],
+                       "small": n in small["nodes"]} for n, rank in zip(row["nodes"], row["ranks"], strict=True)],
+            "edges": [{"a": at[a], "b": at[b], "similarity": similar}
+                      for (a, b), similar in edges.items() if a in at and b in at]}
 
 
 def _examples(context: Context, mined: list[int], texts: dict[str, str], most: int = 3) -> list[dict]:
@@ -267,10 +269,12 @@ def _examples(context: Context, mined: list[int], texts: dict[str, str], most: i
     chosen = positives_of(context)
     questions = [q for q in questions_of(context, "train") if q.id in chosen]
     for q in questions[:: max(len(questions) // most, 1)][:most]:
+        of = lambda rows, q=q: [r for r in rows if r["question"] == q.id]
         out.append({
-            "question": q.question, "answers": list(q.answers), "positives": [shown(q.id, chunk) for chunk in chosen[q.id]],
-            "rewritten": {size: [r["text"] for r in rewritten if r["question"] == q.id and r["size"] == size] for size in ("large", "small")},
-            "negatives": {f"stage{s}": [shown(q.id, r["chunk"], r["cosine"]) for r in hard[s] if r["question"] == q.id][:4] for s in mined}})
+            "question": q.question, "answers": list(q.answers),
+            "rewritten": {size: [r["text"] for r in of(rewritten) if r["size"] == size] for size in ("large", "small")},
+            "positives": [shown(q.id, chunk) for chunk in chosen[q.id]],
+            "negatives": {f"stage{s}": [shown(q.id, r["chunk"], r["cosine"]) for r in of(hard[s])[:4]] for s in mined}})
     return out
 
 
@@ -292,5 +296,6 @@ def _moved(rows: list[dict], last: str, questions: dict[str, Question], gold, te
 
 def _answers(rows: list[dict], names: list[str], questions: dict[str, Question], most: int = 10) -> list[dict]:
     given = {(r["system"], r["question"]): r["answer"] for r in rows}
-    return [{"question": q.question, "answers": list(q.answers), "given": {name: given[name, q.id] for name in (names[0], names[-1])}}
+    ends = (names[0], names[-1])
+    return [{"question": q.question, "answers": list(q.answers), "given": {name: given[name, q.id] for name in ends}}
             for q in list(questions.values())[:most]]

@@ -8,8 +8,8 @@ import numpy as np
 # Powers of two waste 9-47 % of the work on real lengths, these 2-7 %, for a bounded number of compilations.
 LENGTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768,
            896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192)
-# Padding, in tokens, that costs about as much as compiling for one more length.
-COMPILATION = 4096
+# Padding that costs about as much as compiling for one more length, in multiply-adds: a second of a small machine.
+COMPILATION = 5e10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,9 @@ def round_length(length: int) -> int:
 
 
 def round_rows(n: int, multiple: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, ... that is at least n, made divisible by `multiple`."""
-    power = 1 << max(n - 1, 0).bit_length()
-    rows = power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
-    return -(-rows // multiple) * multiple
+    """At least n, rounded up to one of four steps an octave (..., 16, 20, 24, 28, 32, 40, ...) and to `multiple`."""
+    step = max(1 << max(n - 1, 0).bit_length() >> 3, 1)
+    return -(-(-(-max(n, 1) // step) * step) // multiple) * multiple
 
 
 def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,14 +80,15 @@ def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarra
     return tokens, mask
 
 
-def by_length(lengths: Sequence[int], *, budget: int, multiple: int = 1) -> Iterator[tuple[list[int], int, int]]:
+def by_length(lengths: Sequence[int], *, budget: int, parameters: int, multiple: int = 1) -> Iterator[tuple[list[int], int, int]]:
     """Groups items of like length: yields (indices, rows, padded length) with rows·length at most `budget` tokens
     (one row at least).
 
     Longest first, so that a batch that does not fit memory fails at once. A run of items shares one padded
-    length until the padding exceeds `COMPILATION` tokens or a twentieth of the run, and is cut into batches
-    of one height, so that a small call does not spend its time compiling.
+    length until the padding is dearer than a compilation (for a model of so many `parameters`) and a twentieth
+    of the run, and is cut into batches of one height, so that a small call does not spend its time compiling.
     """
+    slack = COMPILATION / parameters
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     at = 0
     while at < len(order):
@@ -97,7 +97,7 @@ def by_length(lengths: Sequence[int], *, budget: int, multiple: int = 1) -> Iter
         while end < len(order):
             real += lengths[order[end]]
             padded = (end + 1 - at) * length
-            if round_length(max(lengths[order[end]], 1)) != length and padded - real > max(COMPILATION, real // 20):
+            if round_length(max(lengths[order[end]], 1)) != length and padded - real > max(slack, real // 20):
                 break
             end += 1
         run = order[at:end]

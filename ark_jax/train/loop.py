@@ -52,22 +52,36 @@ class State:
     opt: optax.OptState
 
 
-def make_step(tx: optax.GradientTransformation, encode: Callable, plan: Plan):
-    """`step(state, batch) -> (state, metrics)`, compiled per batch shape."""
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What decides the compiled step: equal objectives and shapes compile once, whatever stage they serve."""
 
-    def objective(model, batch):
-        one = lambda chunks: loss.in_chunks(functools.partial(encode, model), chunks)
-        queries, passages = one(1)(*batch["queries"]), one(plan.chunks)(*batch["passages"])
-        return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=plan.temperature)
+    cfg: Any
+    pooling: str
+    width: int
+    chunks: int
+    temperature: float
+    weight_decay: float
+    clip: float
 
-    @functools.partial(jax.jit, donate_argnames="state")
-    def step(state: State, batch) -> tuple[State, dict]:
-        value, gradient = jax.value_and_grad(objective)(state.model, batch)
-        updates, opt = tx.update(gradient, state.opt, state.model)
-        metrics = {"loss": value, "gradient_norm": optax.global_norm(gradient)}
-        return State(state.step + 1, optax.apply_updates(state.model, updates), opt), metrics
+    def optimizer(self) -> optax.GradientTransformation:
+        return optim.adamw(weight_decay=self.weight_decay, clip=self.clip)
 
-    return step
+    def loss(self, model, batch) -> jax.Array:
+        encode = lambda tokens, mask: embed(model, self.cfg, self.pooling, self.width, tokens, mask)
+        queries = encode(*batch["queries"])
+        passages = loss.in_chunks(encode, self.chunks)(*batch["passages"])
+        return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=self.temperature)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def train_step(objective: Objective, state: State, batch, learning_rate) -> tuple[State, dict]:
+    """One update; `state` is consumed."""
+    value, gradient = jax.value_and_grad(objective.loss)(state.model, batch)
+    updates, opt = objective.optimizer().update(gradient, state.opt, state.model)
+    updates = jax.tree.map(lambda u: -learning_rate * u, updates)
+    metrics = {"loss": value, "gradient_norm": optax.global_norm(gradient)}
+    return State(state.step + 1, optax.apply_updates(state.model, updates), opt), metrics
 
 
 def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
@@ -82,15 +96,16 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     data = curriculum.batches(order, plan.batch)
     steps = len(data)
     rate = optim.schedule(plan.learning_rate, steps, plan.warmup)
-    tx = optim.adamw(rate, weight_decay=plan.weight_decay, clip=plan.clip)
-    encode = lambda model, tokens, mask: embed(model, retriever.cfg, retriever.pooling, retriever.width, tokens, mask)
-    step = make_step(tx, encode, plan)
+    objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, plan.temperature,
+                          plan.weight_decay, plan.clip)
     question_ids = {e.question for e in examples}
     chunk_ids = {c for e in examples for c in (*e.positives, *(e.negatives if plan.use_negatives else ()))}
     ids = {"query": _tokenize(retriever, queries, question_ids, "query"),
            "document": _tokenize(retriever, passages, chunk_ids, "document")}
     # Copied, because the step donates its state and the caller keeps its retriever.
-    create = lambda model: State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), tx.init(model))
+    create = lambda model: State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), objective.optimizer().init(model))
+    # One shape for all batches of the stage: padding is cheaper than compiling a step again.
+    shape = _shape([[examples[i] for i in order[at : at + plan.batch]] for at in range(0, len(order), plan.batch)], ids, plan)
     policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
     with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:
         iterator = iter(data.to_iter_dataset())
@@ -106,8 +121,9 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
             bar.add(int(state.step))
             for number in range(int(state.step) + 1, steps + 1):
                 some = [examples[i] for i in next(iterator)]
-                state, metrics = step(state, _batch(some, ids, plan))
-                row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": float(rate(number - 1)),
+                now = float(rate(number - 1))
+                state, metrics = train_step(objective, state, _batch(some, ids, plan, shape), now)
+                row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": now,
                        "gradient_norm": float(metrics["gradient_norm"])}
                 if not np.isfinite(row["loss"] + row["gradient_norm"]):
                     raise FloatingPointError(f"{label}: step {number} gave loss {row['loss']}, gradient norm "
@@ -142,19 +158,25 @@ def _tokenize(retriever: Retriever, texts: dict[str, str], wanted: set[str], kin
     return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
 
 
-def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan) -> dict:
-    """Device arrays of one batch, padded to few shapes. Padding is nobody's positive and nobody's negative."""
-    chunks, positive, negative = curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)
+def _shape(batches: Sequence[Sequence[Example]], ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:
+    """Rows and padded lengths of (queries, passages) that hold every batch."""
     multiple = layout.batch_multiple()
-    b = -(-max(plan.batch, len(some)) // multiple) * multiple
-    grain = math.lcm(8, multiple * plan.chunks)
-    c = -(-len(chunks) // grain) * grain
-    pad = lambda x: np.pad(x, ((0, b - len(some)), (0, c - len(chunks))))
-    queries = [ids["query"][e.question] for e in some]
-    passages = [ids["document"][name] for name in chunks]
-    rows = lambda texts, n: tuple(map(layout.rows, tk.pad(texts, n, tk.round_length(max(map(len, texts))))))
-    return {"queries": rows(queries, b), "passages": rows(passages, c),
-            "positive": layout.rows(pad(positive)), "negative": layout.rows(pad(negative))}
+    grain = math.lcm(16, multiple * plan.chunks)  # coarse, so that the stages of a curriculum share a shape
+    chunks = [curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)[0] for some in batches]
+    longest = lambda names, kind: tk.round_length(max(len(ids[kind][name]) for name in names))
+    return (-(-plan.batch // multiple) * multiple, longest({e.question for some in batches for e in some}, "query"),
+            -(-max(map(len, chunks)) // grain) * grain, longest({c for some in chunks for c in some}, "document"))
+
+
+def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan, shape: tuple[int, int, int, int]) -> dict:
+    """Device arrays of one batch. Padding is nobody's positive and nobody's negative."""
+    b, query_length, c, passage_length = shape
+    chunks, positive, negative = curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)
+    square = lambda x: layout.rows(np.pad(x, ((0, b - len(some)), (0, c - len(chunks)))))
+    rows = lambda texts, n, length: tuple(map(layout.rows, tk.pad(texts, n, length)))
+    return {"queries": rows([ids["query"][e.question] for e in some], b, query_length),
+            "passages": rows([ids["document"][name] for name in chunks], c, passage_length),
+            "positive": square(positive), "negative": square(negative)}
 
 
 def _abstract(create: Callable, model) -> State:

@@ -14,9 +14,13 @@ def schedule(peak: float, steps: int, warmup: float) -> optax.Schedule:
         [rising])
 
 
-def adamw(learning_rate: optax.Schedule, *, weight_decay: float, clip: float) -> optax.GradientTransformation:
-    """AdamW that decays matrices only: norms and biases are left alone."""
+def adamw(*, weight_decay: float, clip: float) -> optax.GradientTransformation:
+    """AdamW for a learning rate of 1, after clipping the global norm; the caller scales its updates.
+
+    Matrices decay; norms and biases are left alone. The rate stays outside so that stages with different
+    schedules share one compiled step.
+    """
     matrices = lambda model: jax.tree_util.tree_map_with_path(
         lambda path, _: not re.search("norm|bias", jax.tree_util.keystr(path)), model)
-    return optax.chain(optax.clip_by_global_norm(clip),
-                       optax.adamw(learning_rate, weight_decay=weight_decay, mask=matrices))
+    return optax.chain(optax.clip_by_global_norm(clip), optax.scale_by_adam(),
+                       optax.add_decayed_weights(weight_decay, mask=matrices))

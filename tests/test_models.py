@@ -1,0 +1,307 @@
+"""Every family against transformers, on every mesh, in and out of its checkpoint; what cannot be computed is refused."""
+
+import functools
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import goldens
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from safetensors import safe_open
+
+from ark_jax import layout
+from ark_jax.models import hf
+
+FAMILIES = pytest.mark.parametrize("family", tiny.FAMILIES)
+DECODERS = pytest.mark.parametrize("family", tiny.DECODERS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """`checkpoint(family)` -> its folder, written once."""
+    return functools.cache(lambda family: tiny.write(tmp_path_factory.mktemp(family), family))
+
+
+def golden(family: str) -> dict[str, np.ndarray]:
+    with np.load(goldens.FOLDER / f"{family}.npz") as file:
+        return dict(file)
+
+
+# Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
+@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+def evaluate(cfg, model, given):
+    """((loss, {hidden, logits}), gradient) of the loss that goldens.py describes."""
+
+    def objective(model):
+        hidden = model(given["tokens"], given["mask"], cfg)
+        loss = (hidden * given["direction"]).sum() / len(hidden)
+        out = {"hidden": hidden}
+        if hasattr(model, "logits"):
+            out["logits"] = model.logits(layout.pick(hidden, given["last"]), cfg)
+            wanted = layout.pick(out["logits"], given["wanted"])
+            loss = loss + (jax.nn.logsumexp(out["logits"], axis=-1) - wanted).mean()
+        return loss, out
+
+    return jax.value_and_grad(objective, has_aux=True)(model)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(cfg, model, tokens, mask):
+    return model(tokens, mask, cfg)
+
+
+def run(folder: Path, given: dict[str, np.ndarray]):
+    """What `evaluate` gives for a checkpoint on the mesh that is set, on the host; and the gradient as it is."""
+    model, cfg, _ = hf.load(str(folder))
+    given = {n: given[n] for n in ("tokens", "mask", "direction", "wanted")} | {"last": goldens.last(given["mask"])}
+    (loss, out), gradient = evaluate(cfg, model, jax.tree.map(layout.rows, given))
+    out = {name: np.asarray(value) for name, value in out.items()} | {"loss": float(loss)}
+    out["hidden"] = out["hidden"] * given["mask"][..., None]
+    return out, gradient, cfg
+
+
+def same(found: dict, wanted: dict) -> None:
+    for name in ("hidden", "logits", "loss"):
+        if name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
+    """Every tensor's gradient, under its Hugging Face name, along the directions of goldens.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        hf.export(gradient, cfg, Path(folder), base=base, carried={})
+        with safe_open(Path(folder) / "model.safetensors", "numpy") as file:
+            assert sorted(file.keys()) == sorted(wanted["names"])
+            found = [goldens.slope(name, file.get_tensor(name)) for name in wanted["names"]]
+    np.testing.assert_allclose(found, wanted["slopes"], rtol=1e-4, atol=1e-5)
+
+
+# The others are compared in test_every_mesh_gives_what_transformers_gave_once.
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_one_device_gives_what_transformers_gave_once(family, checkpoint, mesh):
+    found, gradient, cfg = run(checkpoint(family), golden(family))
+    same(found, golden(family))
+    same_slopes(gradient, cfg, checkpoint(family), golden(family))
+
+
+@FAMILIES
+def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, mesh):
+    pytest.importorskip("torch", reason="transformers computes with torch")
+    given = goldens.inputs(family, seed=2, length=40)
+    wanted = goldens.reference(checkpoint(family), family, given)
+    model, cfg, _ = hf.load(str(checkpoint(family)))
+    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    np.testing.assert_allclose(hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5)
+    if family != "bert":
+        logits = model.logits(layout.pick(hidden, layout.rows(goldens.last(given["mask"]))), cfg)
+        np.testing.assert_allclose(logits, wanted["logits"], rtol=1e-4, atol=1e-5)
+
+
+@functools.cache
+def on_one_device(family: str, folder: Path):
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        found, gradient, _ = run(folder, golden(family))
+        return found, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
+
+
+# Llama and Mistral are Qwen2 without its bias: nothing of theirs is laid out in another way.
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "bert"])
+def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
+    wanted = golden(family)
+    found, gradient, cfg = run(checkpoint(family), wanted)
+    assert not re.search("involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE)
+    same(found, wanted)
+    same_slopes(gradient, cfg, checkpoint(family), wanted)
+    # More strictly, every number is that of one device up to rounding.
+    one, one_gradient = on_one_device(family, checkpoint(family))
+    for name, value in one.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name)
+    for leaf, value in zip(jax.tree.leaves(gradient), one_gradient, strict=True):
+        np.testing.assert_allclose(np.asarray(leaf), value, rtol=1e-5, atol=2e-6 + 4e-6 * np.abs(value).max())
+
+
+def test_weights_are_spread_over_the_mesh(checkpoint):
+    with jax.set_mesh(layout.make_mesh((2, 2, 2))):
+        model, _, _ = hf.load(str(checkpoint("qwen3")))
+    shards = {name: leaf[...].addressable_shards[0].data.shape for name, leaf in hf._leaves(model)[0]}
+    assert shards["embed"] == (152, 16)
+    assert shards["q"] == (2, 16, 2, 12)
+    assert shards["down"] == (2, 24, 16)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pull(cfg, model, tokens, mask, at):
+    """The gradient of the embeddings when one component of the hidden state at `at` is pulled."""
+    return jax.grad(lambda m: m(tokens, mask, cfg)[0, at, 5])(model).embed[...]
+
+
+def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int]:
+    """The tokens that the hidden state at `at` depends on at all: all others' gradient is exactly zero."""
+    gradient = np.asarray(pull(cfg, model, layout.rows(tokens[None]), layout.rows(mask[None]), at))
+    return set(np.flatnonzero(np.abs(gradient).max(axis=1)))
+
+
+@DECODERS
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_token_has_no_effect_on_those_before_it(family, side, checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint(family)))
+    tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
+    mask = np.arange(12) < 9 if side == "right" else np.arange(12) >= 3
+    visible = tokens[mask]
+    for t in (0, 4, 8):
+        assert effect(cfg, model, tokens, mask, np.flatnonzero(mask)[t]) == set(visible[: t + 1])
+
+
+def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint("bert")))
+    tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
+    assert effect(cfg, model, tokens, np.arange(12) < 9, 4) == set(tokens[:9])
+
+
+def contents(folder: Path) -> dict[str, tuple]:
+    """Type, shape and bytes of every tensor of a folder."""
+    out = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "numpy") as handle:
+            for name in handle.keys():  # noqa: SIM118
+                value = handle.get_tensor(name)
+                out[name] = (value.dtype, value.shape, value.tobytes())
+    return out
+
+
+@FAMILIES
+@pytest.mark.parametrize("bare", [False, True], ids=["prefixed", "bare"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, mesh):
+    base = tiny.write(tmp_path / "base", family, bare=bare, files=2, dtype=dtype)
+    model, cfg, carried = hf.load(str(base))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=base, carried=carried)
+    assert len(contents(base)) == len(tiny.tensors(family))
+    assert contents(tmp_path / "out") == contents(base)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "bert"])
+def test_export_gathers_what_a_mesh_has_spread(family, tmp_path, any_mesh):
+    base = tiny.write(tmp_path / "base", family)
+    model, cfg, carried = hf.load(str(base))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=base, carried=carried)
+    assert contents(tmp_path / "out") == contents(base)
+
+
+def test_export_writes_what_changed_and_only_that(tmp_path, checkpoint, mesh):
+    model, cfg, carried = hf.load(str(checkpoint("qwen3")))
+    gate = np.array(model.blocks.gate[...])
+    gate[1, 3, 5] = 7  # layer 1, from width 3 to ffn 5
+    model.blocks.gate[...] = jax.device_put(gate, model.blocks.gate[...].sharding)
+    hf.export(model, cfg, tmp_path, base=checkpoint("qwen3"), carried=carried)
+    before, after = contents(checkpoint("qwen3")), contents(tmp_path)
+    assert [name for name in before if before[name] != after[name]] == ["model.layers.1.mlp.gate_proj.weight"]
+    wanted = tiny.tensors("qwen3")["model.layers.1.mlp.gate_proj.weight"]
+    wanted[5, 3] = 7
+    assert after["model.layers.1.mlp.gate_proj.weight"][2] == wanted.tobytes()
+
+
+def test_a_large_export_is_cut_into_files_that_an_index_names(tmp_path):
+    tensors = {name: np.full(100, i, np.float32) for i, name in enumerate("abcde")}  # 400 bytes each
+    hf._write(tensors, tmp_path, limit=1000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    first, second, third = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
+    assert index["weight_map"] == {"a": first, "b": first, "c": second, "d": second, "e": third}
+    assert index["metadata"]["total_size"] == 2000
+    assert contents(tmp_path) == {name: (x.dtype, x.shape, x.tobytes()) for name, x in tensors.items()}
+
+
+def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
+    """16 bits on disk change the weights, not the computation."""
+    given = golden("llama")
+    rounded = {n: x.astype(jnp.bfloat16).astype(np.float32) for n, x in tiny.tensors("llama").items()}
+    full = run(tiny.write(tmp_path / "full", "llama", weights=rounded), given)[0]
+    half = run(tiny.write(tmp_path / "half", "llama", dtype="bfloat16"), given)[0]
+    np.testing.assert_array_equal(half["hidden"], full["hidden"])
+
+
+def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
+    weights = tiny.tensors("qwen3")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    found = run(tiny.write(tmp_path, "qwen3", weights=weights), golden("qwen3"))[0]
+    same(found, golden("qwen3"))
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+REFUSED = [
+    ("mistral", {"sliding_window": 4}, "sliding_window"),
+    ("qwen2", {"use_sliding_window": True}, "sliding_window"),
+    ("qwen3", {"use_sliding_window": True}, "sliding_window"),
+    ("qwen3", {"rope_scaling": YARN}, "yarn"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+    ("mistral", {"rope_parameters": YARN | {"rope_theta": 12345.0}}, "yarn"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ("llama", {"mlp_bias": True}, "mlp_bias"),
+    ("llama", {"attention_bias": True}, "attention_bias"),
+    ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
+    ("qwen3", {"model_type": "gemma2"}, "gemma2"),
+    ("bert", {"model_type": "roberta"}, "roberta"),
+    ("bert", {"hidden_act": "relu"}, "hidden_act"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+    ("bert", {"is_decoder": True}, "is_decoder"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "named"), REFUSED, ids=lambda x: str(x)[:40])
+def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, named, tmp_path, mesh):
+    with pytest.raises(ValueError, match=named):
+        hf.load(str(tiny.write(tmp_path, family, changes=changes)))
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["prefixed", "bare"])
+@pytest.mark.parametrize(("family", "name"), [("qwen3", "model.layers.1.self_attn.q_norm.weight"), ("qwen2", "lm_head.weight"),
+                                              ("bert", "bert.encoder.layer.1.output.dense.bias")])
+def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
+    if bare and name == "lm_head.weight":
+        pytest.skip("the body of a model saved without its head")
+    weights = tiny.tensors(family)
+    del weights[name]
+    with pytest.raises(ValueError, match=re.escape(name.removeprefix("model.").removeprefix("bert.")) + ".*missing"):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights, bare=bare)))
+
+
+@pytest.mark.parametrize(("family", "name"), [("llama", "model.layers.1.self_attn.q_norm.weight"),
+                                              ("llama", "model.layers.2.input_layernorm.weight"),
+                                              ("qwen3", "model.layers.0.self_attn.q_proj.bias"),
+                                              ("bert", "bert.encoder.layer.0.extra.weight")])
+def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
+    weights = tiny.tensors(family) | {name: np.zeros(tiny.WIDTH, np.float32)}
+    with pytest.raises(ValueError, match=re.escape(name)):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+
+
+@pytest.mark.parametrize(("family", "name"), [("mistral", "model.layers.1.mlp.gate_proj.weight"),
+                                              ("bert", "bert.embeddings.word_embeddings.weight")])
+def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
+    weights = tiny.tensors(family)
+    weights[name] = np.ascontiguousarray(weights[name].T)
+    with pytest.raises(ValueError, match=re.escape(name) + r".*shape"):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+
+
+@FAMILIES
+def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
+    found = run(tiny.write(tmp_path, family, bare=True), golden(family))[0]
+    same(found, golden(family))
+
+
+def test_what_is_no_model_folder_is_said_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        hf.load(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config("bert")))
+    with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
+        hf.load(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        hf.load(str(tmp_path / "absent"))
