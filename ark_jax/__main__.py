@@ -80,8 +80,10 @@ def _pipeline(verb: str, args: list[str]) -> int:
         config = config_flags.DEFINE_config_file("config", None, flag_values=values)
     try:
         left = values(["ark-jax", *args])[1:]
-    except flags.Error as error:
-        raise ValueError(f"{error}; `ark-jax --help` shows how it is used") from None
+    except (flags.Error, KeyError, AttributeError, TypeError) as error:
+        # ml_collections speaks of an unknown field in a KeyError.
+        told = " ".join(str(error.args[0] if error.args else error).replace("'", "").replace("\\n", " ").split())
+        raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
     if config.value is None or not values.workdir:

@@ -187,5 +187,6 @@ def test_examples_come_back_from_array_record(tmp_path):
 
 
 def test_examples_follow_the_positives():
-    rows = curriculum.example_rows({"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, {"q0": "d", "q1": "d", "q2": "e"})
+    documents = {"q0": "d", "q1": "d", "q2": "e"}
+    rows = curriculum.example_rows({"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, documents)
     assert rows == [Example("q2", "e", ("a",), ()), Example("q0", "d", ("b", "c"), ("x",))]

@@ -134,15 +134,17 @@ def test_weights_are_spread_over_the_mesh(checkpoint):
     assert shards["down"] == (2, 24, 16)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def pull(cfg, model, tokens, mask, at):
-    """The gradient of the embeddings when one component of the hidden state at `at` is pulled."""
-    return jax.grad(lambda m: m(tokens, mask, cfg)[0, at, 5])(model).embed[...]
+@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+def pull(cfg, model, tokens, mask, where):
+    """The gradient of the embeddings when the hidden states are pulled along `where`."""
+    return jax.grad(lambda m: (m(tokens, mask, cfg) * where).sum())(model).embed[...]
 
 
 def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int]:
     """The tokens that the hidden state at `at` depends on at all: all others' gradient is exactly zero."""
-    gradient = np.asarray(pull(cfg, model, layout.rows(tokens[None]), layout.rows(mask[None]), at))
+    where = np.zeros((1, len(tokens), tiny.WIDTH), np.float32)
+    where[0, at, 5] = 1
+    gradient = np.asarray(pull(cfg, model, *map(layout.rows, (tokens[None], mask[None], where))))
     return set(np.flatnonzero(np.abs(gradient).max(axis=1)))
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import http.server
 import importlib.resources
+import itertools
 import json
 import re
 import threading
@@ -33,7 +34,8 @@ def byte_pairs() -> tokenizers.Tokenizer:
     raw = tokenizers.Tokenizer(models.BPE())
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["[CLS]", "[SEP]"], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["[CLS]", "[SEP]"], initial_alphabet=alphabet,
+                                  show_progress=False)
     raw.train_from_iterator([document["text"] for document in DOCUMENTS[:2]], trainer)
     raw.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)])
     raw.enable_truncation(8)
@@ -69,7 +71,7 @@ def test_chunks_of_a_real_document():
     spans = token_chunks(text, FAST, size=64, overlap=8)
     assert len(spans) > 20 and {span.tokens for span in spans[:-1]} == {64}
     assert text[spans[0].start : spans[0].end].startswith("The Tidal Board was founded in 1784")
-    assert all(a.start < b.start < a.end < b.end for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.start < b.start < a.end < b.end for a, b in itertools.pairwise(spans))
     assert token_chunks("", FAST, size=64, overlap=8) == []
 
 
@@ -157,7 +159,10 @@ def test_rewritten_questions_are_read(reply, questions):
     assert rewrite.parse(reply) == questions
 
 
-@given(st.text() | st.lists(st.sampled_from(['{"questions": [', "[", "]", "{", "}", '"', ",", "a", "\\", "\n", ":"])).map("".join))
+BRACKETS = st.sampled_from(['{"questions": [', "[", "]", "{", "}", '"', ",", "a", "\\", "\n", ":"])
+
+
+@given(st.text() | st.lists(BRACKETS).map("".join))
 def test_no_reply_of_a_rewriter_raises(reply):
     assert all(isinstance(x, str) and x.strip() for x in rewrite.parse(reply))
 
@@ -227,7 +232,8 @@ def test_a_new_recording_is_not_hidden_by_the_cache(recording, tmp_path):
 
 def test_a_call_that_was_not_recorded_is_named(recording, tmp_path):
     path = recording(calls(2), "ab")
-    with pytest.raises(RuntimeError, match=r"recorded\.jsonl has no reply for 2 of 4 calls, the first being extract/2: .*Record anew"):
+    missing = r"recorded\.jsonl has no reply for 2 of 4 calls, the first being extract/2: .*Record anew"
+    with pytest.raises(RuntimeError, match=missing):
         llm.complete(calls(4), replay(path), tmp_path / "cache.jsonl", "x")
     with pytest.raises(FileNotFoundError, match=r"llm\.replies='.*nowhere': no such file"):
         llm.complete(calls(), replay(tmp_path / "nowhere"), tmp_path / "cache.jsonl", "x")
@@ -259,7 +265,7 @@ def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
 
 
 def test_an_unknown_backend_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="llm.backend='gpt': must be openai, replay or none"):
+    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be openai, replay or none"):
         llm.complete(calls(), replay("", backend="gpt"), tmp_path / "cache.jsonl", "x")
 
 
@@ -301,7 +307,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             nth = len(self.server.requests[prompt])
         given = self.server.answer(prompt, nth) if self.path == "/v1/chat/completions" else (404, {})
         status, headers = given if isinstance(given, tuple) else (200, {})
-        body = completion(given) if isinstance(given, str) else {"error": {"message": "busy"}} if isinstance(given, tuple) else given
+        body = {"error": {"message": "busy"}} if isinstance(given, tuple) else completion(given) if isinstance(given, str) else given
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = "text/html" if isinstance(body, bytes) else "application/json"
         self.send_response(status)
@@ -365,7 +371,8 @@ def test_a_busy_server_is_asked_again(trouble, live):
 
 def test_a_malformed_reply_is_remarked_upon_once(live):
     accept = lambda call, text: None if "good" in text else f"Not so, {call.item}."
-    texts = {"Read passage 0": ["bad", "good"], "Read passage 1": ["bad", "worse", "never sent"], "Read passage 2": ["good as it is"]}
+    texts = {"Read passage 0": ["bad", "good"], "Read passage 1": ["bad", "worse", "never sent"],
+             "Read passage 2": ["good as it is"]}
     with endpoint(lambda prompt, nth: texts[prompt][nth - 1]) as server:
         assert live(server, calls(), accept) == {"extract/0": "good", "extract/1": "worse", "extract/2": "good as it is"}
         assert [len(server.requests[f"Read passage {i}"]) for i in range(3)] == [2, 2, 1]
@@ -380,7 +387,8 @@ def test_a_malformed_reply_is_remarked_upon_once(live):
                                      b"<html>Wrong address</html>"], ids=str)
 def test_a_call_that_fails_leaves_the_others_and_is_all_that_is_asked_again(trouble, live):
     mended = threading.Event()
-    with endpoint(lambda prompt, nth: trouble if prompt == "Read passage 1" and not mended.is_set() else f"Re: {prompt}") as server:
+    failing = lambda prompt: prompt == "Read passage 1" and not mended.is_set()
+    with endpoint(lambda prompt, nth: trouble if failing(prompt) else f"Re: {prompt}") as server:
         with pytest.raises(RuntimeError, match=r"^1 of 3 calls failed, the first being extract/1: .*run the same command again"):
             live(server, calls(), concurrency=1)
         mended.set()
@@ -391,7 +399,8 @@ def test_a_call_that_fails_leaves_the_others_and_is_all_that_is_asked_again(trou
 def test_a_reply_without_a_word_is_a_blank_one(live):
     with endpoint(lambda prompt, nth: completion(None) if nth == 1 else f"Re: {prompt}") as server:
         assert live(server, calls(1)) == {"extract/0": ""}
-        assert live(server, calls(2)[1:], lambda call, text: None if text else "Nothing came.") == {"extract/1": "Re: Read passage 1"}
+        accept = lambda call, text: None if text else "Nothing came."
+        assert live(server, calls(2)[1:], accept) == {"extract/1": "Re: Read passage 1"}
         assert [m["content"] for m in server.requests["Read passage 1"][1]["messages"]] == ["Read passage 1", "", "Nothing came."]
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,17 +32,17 @@ class Examples(tfds.core.GeneratorBasedBuilder):
         super().__init__(data_dir=folder, file_format="array_record")
 
     def _info(self):
-        text, texts = tfds.features.Text(), tfds.features.Sequence(tfds.features.Text())
-        features = {"question": text, "documents": text, "positives": texts, "negatives": texts}
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True)
+        # One field: the library serialises several in an order that changes from process to process, and a
+        # resumed run must give the same bytes.
+        features = tfds.features.FeaturesDict({"example": tfds.features.Text()})
+        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
     def _split_generators(self, dl_manager):
         return {"train": self._generate_examples()}
 
     def _generate_examples(self):
         for i, example in enumerate(self._examples):
-            yield i, {**dataclasses.asdict(example), "positives": list(example.positives),
-                      "negatives": list(example.negatives)}
+            yield i, {"example": json.dumps(dataclasses.asdict(example), ensure_ascii=False)}
 
 
 def write(examples: Sequence[Example], folder: Path) -> None:
@@ -54,9 +55,8 @@ def write(examples: Sequence[Example], folder: Path) -> None:
 def read(folder: Path) -> list[Example]:
     """What `write` stored, in the same order."""
     rows = tfds.builder_from_directory(folder / "examples" / "1.0.0").as_data_source("train")
-    text = lambda x: x.decode()
-    return [Example(text(r["question"]), text(r["documents"]), tuple(map(text, r["positives"])),
-                    tuple(map(text, r["negatives"]))) for r in rows]
+    found = (json.loads(row["example"]) for row in rows)
+    return [Example(x["question"], x["documents"], tuple(x["positives"]), tuple(x["negatives"])) for x in found]
 
 
 def order(examples: Sequence[Example], *, epochs: int, seed: int, by: str) -> np.ndarray:

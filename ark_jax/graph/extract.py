@@ -50,11 +50,11 @@ def parse(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], list[Qu
     text = re.sub(r"<think>.*?(</think>|\Z)", " ", reply, flags=re.DOTALL | re.IGNORECASE)
     text = re.sub(r"```\w*", " ", text)
     starts = [match.start() for match in _RECORD_START.finditer(text)]
-    entities, relations, lost = [], [], []
-    head = text[: starts[0]] if starts else text
     if not starts:
-        lost.append(Quarantined(chunk, "no record in the reply", reply.strip()[:500]))
-    elif "<|>" in head:
+        return [], [], [Quarantined(chunk, "no record in the reply", reply.strip()[:500])]
+    entities, relations, lost = [], [], []
+    head = text[: starts[0]]
+    if "<|>" in head:
         lost.append(Quarantined(chunk, "text with delimiters before the first record", head.strip()[:500]))
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         record = _strip_record(text[start:end])

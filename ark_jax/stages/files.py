@@ -97,8 +97,10 @@ def external(*parts: str):
 
 def retriever(context: Context, which: str = "base"):
     """The base retriever or a trained stage's; the last one used stays in memory."""
+    from ark_jax.layout import enter_mesh
     from ark_jax.models.retriever import Retriever
 
+    enter_mesh(context.config.mesh)
     if context.models.get("retriever", ("",))[0] != which:
         path = context.config.retriever.path if which == "base" else str(context / which / "model")
         context.models["retriever"] = (which, Retriever.from_pretrained(path, compute=context.config.retriever.compute))
@@ -106,8 +108,10 @@ def retriever(context: Context, which: str = "base"):
 
 
 def generator(context: Context):
+    from ark_jax.layout import enter_mesh
     from ark_jax.models.language import LanguageModel
 
+    enter_mesh(context.config.mesh)
     if "generator" not in context.models:
         c = context.config.generator
         context.models["generator"] = LanguageModel.from_pretrained(c.path, dtype=c.dtype, compute=c.dtype)

@@ -80,7 +80,7 @@ def train_step(objective: Objective, state: State, batch, learning_rate) -> tupl
     value, gradient = jax.value_and_grad(objective.loss)(state.model, batch)
     updates, opt = objective.optimizer().update(gradient, state.opt, state.model)
     updates = jax.tree.map(lambda u: -learning_rate * u, updates)
-    metrics = {"loss": value, "gradient_norm": optax.global_norm(gradient)}
+    metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradient)}
     return State(state.step + 1, optax.apply_updates(state.model, updates), opt), metrics
 
 

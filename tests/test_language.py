@@ -1,0 +1,250 @@
+"""Log-likelihoods against a plain pass over each whole pair and against transformers; greedy decoding likewise."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from ark_jax import layout
+from ark_jax.models.language import LanguageModel
+
+FAMILY = {"begin": "llama", "plain": "qwen3", "chat": "qwen3"}
+
+PASSAGES = ["The Tidal Board sat above a shop.", "It was read every hour by clerks in pairs.", "Seven came."]
+QUESTIONS = ["Who read it?", "When was that, and was it on 6 April?", "Why?"]
+ANSWERS = ["a", "y", "Seven members, and two of them never came again.", "in 1784", "no\nyes"]
+PAIRS = [
+    *[(f"Read: {p}\nQ: {q}\nA:", answer) for p in PASSAGES for q in QUESTIONS for answer in ANSWERS],  # shared prefixes
+    *[(f"{word}{i}, said {i * 37} of them", f" {word}") for i, word in enumerate(["Oak", "zinc", "Ünder", "世界", "😀", "the"])],
+    ("", "The founder's survey"), ("", "x"), ("  ", "x"), ("\n", "The founder"),  # nothing to condition on
+    ("A: ", "yes"), ("A:", " yes"), ("A:\n\n", "yes"), ("A: \t ", " yes "), ("A:", "yes"),  # blanks at the boundary
+    ("A:", "yes"), ("A: yes", " and no"), ("A", ":"), ("A", ": yes and no"),  # twice, and pairs within pairs
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`folder(kind)` -> a decoder with a tokenizer of that kind, written once."""
+    return functools.cache(lambda kind: tiny.write(tmp_path_factory.mktemp(kind), FAMILY[kind], tokenizer=kind))
+
+
+def open_model(path) -> LanguageModel:
+    return LanguageModel.from_pretrained(str(path))
+
+
+def split(tokenizer, prompt: str, target: str) -> tuple[list[int], int]:
+    """Ids of the pair as one text, and at which the target starts: after as many as the prompt without its last blanks."""
+    whole, context = tokenizer(prompt + target)["input_ids"], tokenizer(prompt.rstrip())["input_ids"]
+    if context:
+        return whole, len(context)
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    return [start, *whole], 1
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+def all_logits(cfg, model, tokens):
+    """Logits after every token of right-padded rows [b t v], by one pass that shares and caches nothing."""
+    x = model(tokens, jnp.ones(tokens.shape, bool, out_sharding=jax.typeof(tokens).sharding), cfg)
+    return jax.vmap(lambda row: model.logits(row, cfg), in_axes=1, out_axes=1)(x)
+
+
+def plain_pass(lm: LanguageModel, rows: list[list[int]]) -> np.ndarray:
+    """`all_logits` of at most 64 rows of at most 96 tokens, one shape for all."""
+    tokens = np.zeros((64, 96), np.int32)
+    for i, ids in enumerate(rows):
+        tokens[i, : len(ids)] = ids
+    return np.asarray(all_logits(lm.cfg, lm.model, layout.rows(tokens)), np.float64)
+
+
+def token_log_probabilities(lm: LanguageModel, rows: list[list[int]]) -> list[np.ndarray]:
+    """log p of each token of each row but its first."""
+    logits = plain_pass(lm, rows)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    return [logits[i, np.arange(len(ids) - 1), ids[1:]] for i, ids in enumerate(rows)]
+
+
+@functools.cache
+def expected(path) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and token counts of `PAIRS` on one device."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        lm = open_model(path)
+        rows = [split(lm.tokenizer, *pair) for pair in PAIRS]
+        found = token_log_probabilities(lm, [ids for ids, _ in rows])
+    return (np.array([x[start - 1 :].sum() for x, (_, start) in zip(found, rows, strict=True)]),
+            np.array([len(ids) - start for ids, start in rows]))
+
+
+def test_the_pairs_cover_what_they_should(folder, mesh):
+    counts = expected(folder("plain"))[1]
+    assert len(PAIRS) >= 60
+    assert (counts == 1).sum() >= 20
+    assert (counts > 8).sum() >= 10  # those are scored apart
+    assert counts.max() > 24
+
+
+def test_log_likelihood_is_that_of_transformers(folder, mesh):
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(folder("plain"), dtype=torch.float32).eval()
+    lm = open_model(folder("plain"))
+    sums, counts = [], []
+    for ids, start in (split(lm.tokenizer, *pair) for pair in PAIRS):
+        with torch.no_grad():
+            values = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+        sums.append(sum(float(values[i - 1, ids[i]]) for i in range(start, len(ids))))
+        counts.append(len(ids) - start)
+    found = lm.log_likelihood(PAIRS)
+    np.testing.assert_array_equal(found.tokens, counts)
+    np.testing.assert_allclose(found.sum, sums, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(found.mean, np.array(sums) / counts, rtol=1e-5, atol=1e-4)
+
+
+def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
+    sums, counts = expected(folder("plain"))
+    found = open_model(folder("plain")).log_likelihood(PAIRS)
+    np.testing.assert_array_equal(found.tokens, counts)
+    np.testing.assert_allclose(found.sum / counts, sums / counts, rtol=0, atol=1e-5)
+
+
+def test_batches_order_and_company_change_nothing(folder, mesh):
+    lm = open_model(folder("plain"))
+    sums, counts = expected(folder("plain"))
+    small = lm.log_likelihood(PAIRS[::-1], batch_tokens=512)
+    np.testing.assert_allclose(small.sum[::-1] / counts, sums / counts, rtol=0, atol=1e-5)
+    for i in (50, 52, 60, 61):  # short ones, since each length is compiled for
+        alone = lm.log_likelihood([PAIRS[i]])
+        assert alone.tokens.tolist() == [counts[i]]
+        assert abs(alone.sum[0] - sums[i]) / counts[i] < 1e-5
+
+
+def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
+    """ARK counts the prompt's tokens without the begin token, then reads the scores of a text that has it."""
+    lm = open_model(folder("begin"))
+    bare = lambda text: lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    pairs = [("Read: The Tidal Board sat.\nQ: Who?\nA:", answer) for answer in ("a", "y", "no\nyes")] + [("", "The Board")]
+    found = lm.log_likelihood(pairs).mean
+    rows = lm.tokenizer([prompt + answer for prompt, answer in pairs])["input_ids"]
+    early, right = [], []
+    for (prompt, answer), ids, scores in zip(pairs, rows, token_log_probabilities(lm, rows), strict=True):
+        start, window = len(bare(prompt)), len(bare(answer))
+        assert ids == [0, *bare(prompt), *bare(answer)]
+        scores = np.concatenate([[0], scores])  # the begin token has no score
+        early.append(scores[start : start + window].mean())
+        right.append(scores[start + 1 : start + 1 + window].mean())
+    assert early[0] == pytest.approx(early[1], abs=1e-6)  # one-token answers: both get the score of the prompt's colon
+    assert abs(right[0] - right[1]) > 0.1
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-5)
+    assert (np.abs(found - np.array(early)) > 1e-3).all()
+
+
+def test_no_pairs(folder, mesh):
+    found = open_model(folder("plain")).log_likelihood([])
+    assert found.sum.shape == found.tokens.shape == (0,)
+
+
+@pytest.mark.parametrize("prompt", ["A:", "", "A: "])
+def test_an_empty_target_is_refused_by_number(prompt, folder, mesh):
+    with pytest.raises(ValueError, match="pair 1: the target ''"):
+        open_model(folder("plain")).log_likelihood([("A:", "yes"), (prompt, "")])
+
+
+def test_a_pair_longer_than_the_context_is_refused_by_number(folder, mesh):
+    lm = dataclasses.replace(open_model(folder("plain")), max_length=9)
+    lm.log_likelihood([("!!!!!!!!", "?")])  # no merge has two of them
+    with pytest.raises(ValueError, match="pair 1: 10 tokens, the model takes 9"):
+        lm.log_likelihood([("A:", "yes"), ("!!!!!!!!!", "?"), ("!!!!!!!!!!", "?")])
+
+
+PROMPTS = ["The Tidal Board was", "x", "It was read every quarter of an hour by clerks who worked", "Seven members", "世界"]
+STEPS = 12
+
+
+@functools.cache
+def greedy(path) -> list[list[int]]:
+    """Greedy ids without any stop, every step a plain pass over the whole row, on one device."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        lm = open_model(path)
+        rows = [list(ids) for ids in lm.tokenizer(PROMPTS)["input_ids"]]
+        for _ in range(STEPS):
+            logits = plain_pass(lm, rows)
+            for i, ids in enumerate(rows):
+                ids.append(int(logits[i, len(ids) - 1].argmax()))
+    return [ids[-STEPS:] for ids in rows]
+
+
+def before(ids: list[int], stops: set[int]) -> list[int]:
+    return ids[: next((i for i, token in enumerate(ids) if token in stops), len(ids))]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_generate_takes_the_likeliest_token(shape, folder):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        lm = open_model(folder("plain"))
+        wanted = [lm.tokenizer.decode(before(ids, {1}), skip_special_tokens=True) for ids in greedy(folder("plain"))]
+        assert len(set(wanted)) == len(PROMPTS)
+        assert lm.generate(PROMPTS, max_new_tokens=STEPS) == wanted
+
+
+def test_generate_is_that_of_transformers(folder, tmp_path, mesh):
+    """With two stop ids of which one occurs in the middle of a continuation, and a batch for each prompt."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(folder("begin"), dtype=torch.float32).eval()
+    tokenizer = open_model(folder("begin")).tokenizer
+
+    def generate(prompt: str, stops: list[int]) -> list[int]:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = reference.generate(**ids, do_sample=False, max_new_tokens=STEPS, eos_token_id=stops, pad_token_id=2)
+        return before(out[0, ids["input_ids"].shape[1] :].tolist(), set(stops))
+
+    stop = generate(PROMPTS[0], [1])[5]
+    wanted = [generate(prompt, [1, stop]) for prompt in PROMPTS]
+    assert len(wanted[0]) <= 5 < max(map(len, wanted))  # some row goes on when another has stopped
+    lm = open_model(tiny.write(tmp_path, "llama", tokenizer="begin", changes={"eos_token_id": [1, stop]}))
+    assert lm.stop_ids == (1, stop)
+    texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in wanted]
+    assert lm.generate(PROMPTS, max_new_tokens=STEPS, batch_tokens=64) == texts
+
+
+def test_a_stop_string_ends_the_text_before_it(folder, mesh):
+    lm = open_model(folder("plain"))
+    whole = lm.generate(PROMPTS, max_new_tokens=STEPS)
+    first, second = whole[0][4:6], whole[1][2:3]
+    assert all(stop.strip() for stop in (first, second))
+    cut = lm.generate(PROMPTS, max_new_tokens=STEPS, stop=[first, second])
+    assert cut == [text.split(first)[0].split(second)[0] for text in whole]
+    assert len(cut[0]) <= 4 and len(cut[1]) <= 2
+
+
+def test_no_prompts(folder, mesh):
+    assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):
+    with pytest.raises(ValueError, match=f"prompt 1: {tiny.POSITIONS - 3} \\+ 4 tokens"):
+        open_model(folder("plain")).generate(["x", "!" * (tiny.POSITIONS - 3)], max_new_tokens=4)
+
+
+def test_chat_applies_the_template_once(folder, mesh):
+    lm = open_model(folder("chat"))
+    assert lm.chat("Who?") == "<s>Who?</s><s>"
+    assert lm.tokenizer(lm.chat("Who?"))["input_ids"][0] == 0
+    assert open_model(folder("begin")).chat("Who?") == "Who?"
+
+
+def test_an_encoder_is_no_language_model(tmp_path, mesh):
+    with pytest.raises(ValueError, match="bert generates no text"):
+        open_model(tiny.write(tmp_path, "bert", tokenizer="cls"))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_knows_the_capital_of_france(real_models, mesh):
+    lm = open_model(real_models["generator"])
+    assert "Paris" in lm.generate([lm.chat("What is the capital of France?")], max_new_tokens=16)[0]
