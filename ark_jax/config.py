@@ -111,7 +111,7 @@ def demo(models: dict[str, str], data: str, replies: str) -> ConfigDict:
     c.data.ignored_documents = ("lamp-office", "college-of-pilots", "lamp-strike", "wool-exchange", "quaywick-yard")
     c.score.candidates, c.score.positives, c.score.answers = 4, 2, "first"
     c.mine.top, c.mine.negatives = 5, 8
-    c.train.batch, c.train.epochs, c.train.learning_rates = 12, (2, 1, 1), (3e-5, 2e-5, 1e-5)
+    c.train.batch, c.train.epochs, c.train.learning_rates = 12, (1, 1, 1), (3e-5, 2e-5, 1e-5)
     c.train.save_every = 4
-    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 1, 10
+    c.evaluate.scope, c.evaluate.passages, c.evaluate.max_new_tokens = "corpus", 1, 8
     return c

@@ -307,7 +307,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             nth = len(self.server.requests[prompt])
         given = self.server.answer(prompt, nth) if self.path == "/v1/chat/completions" else (404, {})
         status, headers = given if isinstance(given, tuple) else (200, {})
-        body = {"error": {"message": "busy"}} if isinstance(given, tuple) else completion(given) if isinstance(given, str) else given
+        body = completion(given) if isinstance(given, str) else given if not isinstance(given, tuple) else {"error": "busy"}
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = "text/html" if isinstance(body, bytes) else "application/json"
         self.send_response(status)

@@ -161,7 +161,7 @@ def _tokenize(retriever: Retriever, texts: dict[str, str], wanted: set[str], kin
 def _shape(batches: Sequence[Sequence[Example]], ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:
     """Rows and padded lengths of (queries, passages) that hold every batch."""
     multiple = layout.batch_multiple()
-    grain = math.lcm(16, multiple * plan.chunks)  # coarse, so that the stages of a curriculum share a shape
+    grain = math.lcm(2, multiple * plan.chunks)
     chunks = [curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)[0] for some in batches]
     longest = lambda names, kind: tk.round_length(max(len(ids[kind][name]) for name in names))
     return (-(-plan.batch // multiple) * multiple, longest({e.question for some in batches for e in some}, "query"),

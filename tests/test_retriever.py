@@ -1,0 +1,238 @@
+"""Texts to unit vectors: pooling by hand, any batch, any mesh, and the same in sentence-transformers after a save."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from ark_jax import layout
+from ark_jax.models.retriever import Retriever, pool
+
+LONG = "a1" * 300  # at least 600 tokens of a byte-pair tokenizer, one unknown word of a word-piece one
+WORDS = "one of the clerks " * 200
+TEXTS = ["The Tidal Board was founded in 1784.", "", "x", LONG, WORDS, "😀 a wave 🌊", "潮汐委员会成立于一七八四年",
+         "   leading blanks", "both ends \n\t", "naïve Ünder ﬁne", "[SEP] <|end|> </s>", "!"]
+PROMPTS = {"query": "Find: ", "document": ""}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """`folder(pooling)` -> a sentence-transformers folder: BERT for mean (cut at 48 tokens) and cls, Qwen3 for lasttoken."""
+    @functools.cache
+    def make(pooling: str) -> Path:
+        family, tokenizer = ("qwen3", "end") if pooling == "lasttoken" else ("bert", "cls")
+        path = tiny.write(tmp_path_factory.mktemp(pooling), family, tokenizer=tokenizer, bare=pooling == "cls")
+        return tiny.sentence_transformer(path, pooling=pooling, max_seq_length=48 if pooling == "mean" else None, prompts=PROMPTS)
+
+    return make
+
+
+def open_retriever(path, **options) -> Retriever:
+    return Retriever.from_pretrained(str(path), **options)
+
+
+@functools.cache
+def on_one_device(path) -> np.ndarray:
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        return open_retriever(path).encode(TEXTS, kind="query")
+
+
+X = np.array([[[1, 2], [3, 4], [5, 6], [7, 8]]] * 4, np.float32)
+MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]], bool)  # whole, right padding, left padding, one token
+
+
+@pytest.mark.parametrize(("how", "wanted"), [
+    ("mean", [[4, 5], [2, 3], [6, 7], [3, 4]]),
+    ("lasttoken", [[7, 8], [3, 4], [7, 8], [3, 4]]),
+    ("cls", [[1, 2], [1, 2], [1, 2], [1, 2]]),
+])
+def test_pooling_by_hand(how, wanted, mesh):
+    np.testing.assert_array_equal(pool(layout.rows(X), layout.rows(MASK), how), wanted)
+
+
+def test_pooling_is_done_in_float32(mesh):
+    x = np.full((1, 3, 1), 256, jnp.bfloat16)
+    x[0, 0] = 1  # 513 / 3 in bfloat16 would be 171 only by luck: 1 + 256 is not representable
+    assert pool(layout.rows(x), layout.rows(np.ones((1, 3), bool)), "mean").dtype == jnp.float32
+    np.testing.assert_array_equal(pool(layout.rows(x), layout.rows(np.ones((1, 3), bool)), "mean"), [[171]])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
+def test_vectors_are_the_same_on_any_mesh(pooling, folder, any_mesh):
+    found = open_retriever(folder(pooling)).encode(TEXTS, kind="query")
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(found, on_one_device(folder(pooling)), rtol=0, atol=1e-5)
+
+
+def test_vectors_are_the_same_in_any_batch(folder, mesh):
+    whole = on_one_device(folder("lasttoken"))
+    retriever = open_retriever(folder("lasttoken"))
+    np.testing.assert_allclose(retriever.encode(TEXTS[::-1], kind="query", batch_tokens=1024)[::-1], whole, rtol=0, atol=1e-5)
+    for i in (1, 2, 3, 5, 11):
+        np.testing.assert_allclose(retriever.encode([TEXTS[i]], kind="query")[0], whole[i], rtol=0, atol=1e-5)
+
+
+def test_the_query_prompt_is_for_queries_only(folder, mesh):
+    retriever = open_retriever(folder("lasttoken"))
+    assert retriever.tokenize(["Who?"], kind="query") == retriever.tokenize(["Find: Who?"], kind="document")
+    assert retriever.tokenize(["Who?"], kind="document")[0][:-1] == retriever.tokenizer("Who?")["input_ids"][:-1]
+    retriever.prompts = {"query": "Find: ", "passage": "Passage: "}  # the older name of a document
+    assert retriever.tokenize(["Who?"], kind="document") == [retriever.tokenizer("Passage: Who?")["input_ids"]]
+    query, document = (retriever.encode(["Who?"], kind=kind) for kind in ("query", "document"))
+    assert np.abs(query - document).max() > 0.01
+    with pytest.raises(ValueError, match="kind='passage'"):
+        retriever.tokenize(["Who?"], kind="passage")
+
+
+def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
+    retriever = open_retriever(folder("mean"))
+    ids = retriever.tokenize([WORDS], kind="document")[0]
+    assert (len(ids), ids[0], ids[-1]) == (48, 2, 3)  # [CLS] ... [SEP]
+    retriever = open_retriever(folder("lasttoken"))
+    assert len(retriever.tokenize([LONG], kind="document")[0]) == 601
+    ids = retriever.tokenize([LONG * 2], kind="document")[0]
+    assert (len(ids), ids[-1]) == (tiny.POSITIONS, 2)
+
+
+def test_no_texts(folder, mesh):
+    assert open_retriever(folder("mean")).encode([], kind="query").shape == (0, tiny.WIDTH)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+def test_a_saved_retriever_gives_its_vectors_in_sentence_transformers(pooling, folder, tmp_path, mesh):
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    open_retriever(folder(pooling)).save_pretrained(tmp_path)
+    reference = library.SentenceTransformer(str(tmp_path), device="cpu")
+    retriever = open_retriever(folder(pooling))
+    for kind, prompt in PROMPTS.items():
+        # Its version 5 drops blanks at the ends of prompt and text as we do, version 6 keeps them: there are none here.
+        wanted = reference.encode([(prompt + text).strip() for text in TEXTS], prompt="", batch_size=5)
+        np.testing.assert_allclose(retriever.encode(TEXTS, kind=kind), wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(reference.encode(TEXTS[0], prompt_name="query"), on_one_device(folder(pooling))[0], rtol=0, atol=1e-5)
+
+
+def test_a_folder_that_sentence_transformers_saves_is_read(folder, tmp_path, mesh):
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    library.SentenceTransformer(str(folder("lasttoken")), device="cpu").save(str(tmp_path))
+    found = open_retriever(tmp_path)
+    assert (found.pooling, found.prompts, found.max_length) == ("lasttoken", PROMPTS, tiny.POSITIONS)
+    np.testing.assert_allclose(found.encode(TEXTS, kind="query"), on_one_device(folder("lasttoken")), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
+def test_a_saved_folder_has_what_older_readers_look_for(pooling, folder, tmp_path, mesh):
+    open_retriever(folder(pooling)).save_pretrained(tmp_path, card="# Card\n")
+    read = lambda name: json.loads((tmp_path / name).read_text())
+    assert read("1_Pooling/config.json") == {
+        "word_embedding_dimension": tiny.WIDTH, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": pooling == "mean",
+        "pooling_mode_max_tokens": False, "pooling_mode_mean_sqrt_len_tokens": False, "pooling_mode_weightedmean_tokens": False,
+        "pooling_mode_lasttoken": pooling == "lasttoken", "include_prompt": True}
+    assert [(m["idx"], m["path"], m["type"]) for m in read("modules.json")] == [
+        (0, "", "sentence_transformers.models.Transformer"), (1, "1_Pooling", "sentence_transformers.models.Pooling"),
+        (2, "2_Normalize", "sentence_transformers.models.Normalize")]
+    assert read("sentence_bert_config.json")["max_seq_length"] == (48 if pooling == "mean" else tiny.POSITIONS)
+    assert read("config_sentence_transformers.json")["prompts"] == PROMPTS
+    assert (tmp_path / "README.md").read_text() == "# Card\n"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / name).read_bytes() == (folder(pooling) / name).read_bytes()
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("width", [None, 20])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken"])
+def test_saving_what_was_saved_gives_the_same_bytes(pooling, width, folder, tmp_path, mesh):
+    open_retriever(folder(pooling), width=width).save_pretrained(tmp_path / "first")
+    again = open_retriever(tmp_path / "first")
+    again.save_pretrained(tmp_path / "second")
+    assert len(files(tmp_path / "first")) >= 8
+    assert files(tmp_path / "second") == files(tmp_path / "first")
+    assert again.width == (width or tiny.WIDTH)
+
+
+def test_width_keeps_the_first_components_at_unit_length(folder, mesh):
+    found = open_retriever(folder("mean"), width=20).encode(TEXTS, kind="query")
+    wanted = on_one_device(folder("mean"))[:, :20]
+    wanted = wanted / np.sqrt((wanted**2).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "tokenizer", "pooling"), [("bert", "cls", "mean"), ("mistral", "end", "lasttoken")])
+def test_the_pooling_of_a_bare_model_follows_its_family(family, tokenizer, pooling, tmp_path, mesh):
+    assert open_retriever(tiny.write(tmp_path, family, tokenizer=tokenizer)).pooling == pooling
+
+
+def change(path: Path, name: str, **changes) -> Path:
+    file = path / name
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return path
+
+
+@pytest.fixture
+def bert(tmp_path):
+    path = tiny.write(tmp_path / "bert", "bert", tokenizer="cls")
+    return tiny.sentence_transformer(path, pooling="mean", max_seq_length=64)
+
+
+def test_an_unknown_module_is_refused_by_name(bert, mesh):
+    modules = json.loads((bert / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.Dense"
+    (bert / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ValueError, match=r"models\.Dense is not implemented"):
+        open_retriever(bert)
+
+
+@pytest.mark.parametrize(("changes", "named"), [
+    ({"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}, "max"),
+    ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),  # besides the mean
+    ({"pooling_mode_mean_tokens": False, "pooling_mode": "median"}, "median"),
+    ({"pooling_mode_mean_tokens": False}, "None"),
+    ({"include_prompt": False}, "include_prompt"),
+])
+def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
+    with pytest.raises(ValueError, match=named):
+        open_retriever(change(bert, "1_Pooling/config.json", **changes))
+
+
+def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):
+    path = tiny.sentence_transformer(tiny.write(tmp_path, "qwen3", tokenizer="end"), pooling="lasttoken")
+    retriever = open_retriever(change(path, "sentence_bert_config.json", do_lower_case=True))
+    assert retriever.tokenize(["The BOARD"], kind="query") == retriever.tokenize(["the board"], kind="query")
+
+
+def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
+    """Qwen3-Embedding-8B is one."""
+    weights = tiny.tensors("qwen2")
+    del weights["lm_head.weight"]
+    found = open_retriever(tiny.write(tmp_path / "headless", "qwen2", tokenizer="end", bare=True, weights=weights))
+    wanted = open_retriever(tiny.write(tmp_path / "whole", "qwen2", tokenizer="end"))
+    np.testing.assert_array_equal(found.encode(TEXTS[:3], kind="query"), wanted.encode(TEXTS[:3], kind="query"))
+
+
+def test_a_vocabulary_that_does_not_divide_by_the_mesh(tmp_path, any_mesh):
+    """BERT's 30,522 entries divide by 2, not by 4 or 8."""
+    weights = tiny.tensors("bert")
+    weights["bert.embeddings.word_embeddings.weight"] = weights["bert.embeddings.word_embeddings.weight"][:301]
+    path = tiny.write(tmp_path, "bert", tokenizer="cls", weights=weights, changes={"vocab_size": 301})
+    retriever = open_retriever(path)
+    assert retriever.encode(["!"], kind="query").shape == (1, tiny.WIDTH)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_minilm_is_the_published_model(real_models, mesh):
+    """The first components that its model card's two sentences have in sentence-transformers, and all of odd texts."""
+    retriever = open_retriever(real_models["retriever"])
+    assert (retriever.pooling, retriever.max_length, retriever.width) == ("mean", 256, 384)
+    found = retriever.encode(["This is an example sentence", "Each sentence is converted"], kind="document")
+    np.testing.assert_allclose(found[:, :3], [[0.0677, 0.0635, 0.0487], [0.0864, 0.1028, 0.0054]], rtol=0, atol=1e-4)
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    reference = library.SentenceTransformer(real_models["retriever"], device="cpu")
+    np.testing.assert_allclose(retriever.encode(TEXTS, kind="query"), reference.encode(TEXTS), rtol=0, atol=1e-5)
