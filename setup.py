@@ -1,5 +1,7 @@
 """Packaging of ark_jax. Extras: demo (GGUF reader), llm (live endpoints), test (torch-free), reference (peers)."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 TEST = ["pytest>=8", "hypothesis>=6.100", "beartype>=0.20", "ruff>=0.12"]
@@ -7,8 +9,8 @@ TEST = ["pytest>=8", "hypothesis>=6.100", "beartype>=0.20", "ruff>=0.12"]
 setup(
     name="ark-jax",
     version="0.1.0",
-    description="Answer-centric retriever tuning (ARK) in JAX: documents and questions in, a tuned retriever out",
-    long_description=open("README.md", encoding="utf-8").read(),
+    description="Answer-centric retriever tuning (ARK) in JAX",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",

@@ -124,7 +124,8 @@ def test_training_changed_the_weights(finished):
     weights = [json.loads((workdir / f"stage{i}" / "manifest.json").read_text())["outputs"]["model/model.safetensors"]
                for i in (1, 2, 3)]
     assert len({sha for _, sha in weights}) == 3
-    assert (workdir / "export" / "model.safetensors").read_bytes() == (workdir / "stage3" / "model" / "model.safetensors").read_bytes()
+    exported, last = workdir / "export" / "model.safetensors", workdir / "stage3" / "model" / "model.safetensors"
+    assert exported.read_bytes() == last.read_bytes()
 
 
 def stage_by_stage(world: Path, workdir: Path) -> None:
