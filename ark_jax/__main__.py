@@ -88,7 +88,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
     if config.value is None or not values.workdir:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
-    return _run(verb, config.value, Path(values.workdir))
+    return _run(verb, config.value, Path(values.workdir).expanduser().absolute())
 
 
 def _demo_config(args: list[str]):

@@ -31,6 +31,7 @@ REPLIES = {
     "no delimiter": (f"{STAFF}\n{STANDS}", [ENTITY], [RELATION], []),
     "talk after the end mark": (f"{STAFF}##\n{STANDS}<|COMPLETE|> I hope (this) helps!", [ENTITY], [RELATION], []),
     "code fence": (f"Here you are:\n```text\n{STAFF}##\n{STANDS}##\n```\n", [ENTITY], [RELATION], []),
+    "code fence at the end of a description": (f"```\n{STANDS}\n{STAFF}\n```", [ENTITY], [RELATION], []),
     "think": (f'<think>First ("entity"<|>Draft<|>x<|>y)\nthen</think>{STAFF}##\n{STANDS}', [ENTITY], [RELATION], []),
     "think, never closed": (f"{STAFF}##\n<think>{STANDS}", [ENTITY], [], []),
     "newline in a description": (STAFF.replace("oak post", "oak\r\n  post"), [ENTITY], [], []),

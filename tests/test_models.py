@@ -18,7 +18,8 @@ from ark_jax import layout
 from ark_jax.models import hf
 
 FAMILIES = pytest.mark.parametrize("family", tiny.FAMILIES)
-DECODERS = pytest.mark.parametrize("family", tiny.DECODERS)
+# Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
+QUICK = {"xla_backend_optimization_level": 0}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,7 @@ def golden(family: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-# Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
-@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def evaluate(cfg, model, given):
     """((loss, {hidden, logits}), gradient) of the loss that goldens.py describes."""
 
@@ -50,7 +50,7 @@ def evaluate(cfg, model, given):
     return jax.value_and_grad(objective, has_aux=True)(model)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def forward(cfg, model, tokens, mask):
     return model(tokens, mask, cfg)
 
@@ -134,7 +134,7 @@ def test_weights_are_spread_over_the_mesh(checkpoint):
     assert shards["down"] == (2, 24, 16)
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def pull(cfg, model, tokens, mask, where):
     """The gradient of the embeddings when the hidden states are pulled along `where`."""
     return jax.grad(lambda m: (m(tokens, mask, cfg) * where).sum())(model).embed[...]
@@ -148,10 +148,9 @@ def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int
     return set(np.flatnonzero(np.abs(gradient).max(axis=1)))
 
 
-@DECODERS
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_token_has_no_effect_on_those_before_it(family, side, checkpoint, mesh):
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint("qwen3")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     mask = np.arange(12) < 9 if side == "right" else np.arange(12) >= 3
     visible = tokens[mask]
@@ -245,6 +244,9 @@ REFUSED = [
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
     ("mistral", {"rope_parameters": YARN | {"rope_theta": 12345.0}}, "yarn"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    pytest.param("mistral", {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0, "partial_rotary_factor": 0.5}},
+                 "partial_rotary_factor", marks=pytest.mark.xfail(strict=True, reason="where transformers 5 keeps it")),
+    pytest.param("qwen3", {"is_causal": False}, "is_causal", marks=pytest.mark.xfail(strict=True, reason="ignored")),
     ("llama", {"mlp_bias": True}, "mlp_bias"),
     ("llama", {"attention_bias": True}, "attention_bias"),
     ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
@@ -262,12 +264,11 @@ def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, nam
         hf.load(str(tiny.write(tmp_path, family, changes=changes)))
 
 
-@pytest.mark.parametrize("bare", [False, True], ids=["prefixed", "bare"])
-@pytest.mark.parametrize(("family", "name"), [("qwen3", "model.layers.1.self_attn.q_norm.weight"), ("qwen2", "lm_head.weight"),
-                                              ("bert", "bert.encoder.layer.1.output.dense.bias")])
+@pytest.mark.parametrize(("family", "name", "bare"), [
+    ("qwen3", "model.layers.1.self_attn.q_norm.weight", False), ("qwen3", "model.layers.1.self_attn.q_norm.weight", True),
+    ("bert", "bert.encoder.layer.1.output.dense.bias", False), ("bert", "bert.encoder.layer.1.output.dense.bias", True),
+    ("qwen2", "lm_head.weight", False)])
 def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
-    if bare and name == "lm_head.weight":
-        pytest.skip("the body of a model saved without its head")
     weights = tiny.tensors(family)
     del weights[name]
     with pytest.raises(ValueError, match=re.escape(name.removeprefix("model.").removeprefix("bert.")) + ".*missing"):

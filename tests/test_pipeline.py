@@ -71,6 +71,8 @@ def command(world: Path, workdir: Path, verb: str = "run", *flags: str) -> list[
 
 
 def call(world: Path, workdir: Path, verb: str = "run", *flags: str) -> subprocess.CompletedProcess:
+    # A relative path, as most users write it.
+    workdir = Path(os.path.relpath(workdir, REPOSITORY))
     return subprocess.run(command(world, workdir, verb, *flags), capture_output=True, text=True, cwd=REPOSITORY,
                           env={**os.environ, "ARK_CACHE": str(world / "cache")}, timeout=600)
 
