@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from ark_jax import layout
 from ark_jax.models import hf
@@ -292,6 +293,14 @@ def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
     weights[name] = np.ascontiguousarray(weights[name].T)
     with pytest.raises(ValueError, match=re.escape(name) + r".*shape"):
         hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="every *.safetensors is read")
+def test_only_the_files_that_the_index_names_are_read(tmp_path, mesh):
+    """Mistral publishes consolidated.safetensors beside, the same weights under other names."""
+    tiny.write(tmp_path, "mistral", files=2)
+    save_file({"output.weight": np.zeros((2, 2), np.float32)}, tmp_path / "consolidated.safetensors")
+    same(run(tmp_path, golden("mistral"))[0], golden("mistral"))
 
 
 @FAMILIES
