@@ -59,6 +59,7 @@ def ark(preset: str = "best") -> ConfigDict:
 
     c.score = ConfigDict()
     c.score.candidates = 0  # the base retriever's top N chunks of the question's documents; 0 scores all
+    c.score.shard = 32  # questions scored between two savings
     c.score.answers = "first" if official else "max"  # over several references: first | max | mean
     c.score.normalise = "minmax" if official else "none"  # per question, before weighing
     c.score.forward = 1.0
@@ -109,7 +110,7 @@ def demo(models: dict[str, str], data: str, replies: str) -> ConfigDict:
     c.data.held_out_documents = ("salt-company", "observatory", "lathom-library", "dunmere-hospital",
                                  "marrowgate-courier")
     c.data.ignored_documents = ("lamp-office", "college-of-pilots", "lamp-strike", "wool-exchange", "quaywick-yard")
-    c.score.candidates, c.score.positives, c.score.answers = 4, 2, "first"
+    c.score.candidates, c.score.positives, c.score.answers = 3, 2, "first"
     c.mine.top, c.mine.negatives = 5, 8
     c.train.batch, c.train.epochs, c.train.learning_rates = 12, (1, 1, 1), (3e-5, 2e-5, 1e-5)
     c.train.save_every = 4

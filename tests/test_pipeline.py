@@ -47,7 +47,7 @@ def tiny_config(world: Path):
     c.data.chunk_tokens, c.data.chunk_overlap = 80, 8
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
-    c.score.candidates, c.score.positives, c.mine.top, c.mine.negatives = 3, 2, 3, 4
+    c.score.candidates, c.score.positives, c.score.shard, c.mine.top, c.mine.negatives = 3, 2, 2, 3, 4
     c.train.batch, c.train.epochs, c.train.save_every = 4, (2, 1, 1), 1
     c.evaluate.passages, c.evaluate.max_new_tokens = 1, 4
     return c

@@ -32,7 +32,7 @@ def stages(config) -> list[Stage]:
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
               external("rewrite", "replies")),
-        Stage("score", ("data",), ("score.candidates", "score.answers", "generator.dtype", *_RETRIEVER), curriculum.score,
+        Stage("score", ("data",), ("score.candidates", "score.answers", "score.shard", "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
         Stage("positives", ("score",), _WEIGHING, curriculum.positives),
     ]

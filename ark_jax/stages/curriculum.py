@@ -31,7 +31,7 @@ def score(context: Context, folder: Path) -> dict:
         # The cosine is rounded to what differs between batches, so that ties and shards do not depend on them.
         some = sorted(((x, round(float(vectors[x.id] @ vector), 5)) for x in pool(q, chunks)), key=lambda p: (-p[1], p[0].id))
         candidates[q.id] = some[: c.score.candidates or None]
-    shards = _shards(questions)
+    shards = _shards(questions, c.score.shard)
     for i, some in enumerate(shards):
         path = folder / f"shard-{i:05d}.parquet"
         if not path.is_file():
@@ -47,7 +47,7 @@ def score(context: Context, folder: Path) -> dict:
     return {"scored": len(table), "cut_passages": sum(table.column("cut").to_pylist())}
 
 
-def _shards(questions: list[Question], size: int = 16) -> list[list[Question]]:
+def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     """Runs of questions over the same documents, joined until they are at least `size`."""
     shards: list[list[Question]] = []
     for question in questions:
