@@ -67,7 +67,8 @@ class SeedFinder:
         return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:most], "embedding")
 
     def _holds(self, chunk: str, answer: str) -> bool:
-        return re.search(rf"(?<!\w){re.escape(fold(answer))}(?!\w)", self.folded.get(chunk, "")) is not None
+        wanted = fold(answer)  # an answer without a word is nowhere
+        return bool(wanted) and re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", self.folded.get(chunk, "")) is not None
 
 
 def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -> list[int]:

@@ -10,7 +10,7 @@ import html
 import re
 
 _RECORD_START = re.compile(r"\(\s*[\"'“”]?(entity|relationship)[\"'“”]?\s*<?\s*\|\s*>", re.IGNORECASE)
-_FIELD = re.compile(r"<\s*\|\s*>|<\|>|<\|\|>")
+_FIELD = re.compile(r"<\s*\|\|?\s*>|(?<=[\"'”])\s*<?\|>")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -72,8 +72,8 @@ def parse(reply: str, chunk: str) -> tuple[list[Entity], list[Relation], list[Qu
 
 
 def _strip_record(record: str) -> str:
-    """Takes off the end mark, the delimiter and the outer parentheses."""
-    record = record.split("<|COMPLETE|>")[0].strip()
+    """Takes off the end mark, the delimiter with whatever follows it, and the outer parentheses."""
+    record = re.split(r"<\|COMPLETE\|>|(?<=\))\s*##", record)[0].strip()
     record = re.sub(r"[#\s]+$", "", record)
     record = record.removeprefix("(").strip()
     return record[:-1] if record.endswith(")") else record

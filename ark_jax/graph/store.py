@@ -21,8 +21,9 @@ UNKNOWN = "unknown"  # the type of a relation's end that no entity record descri
 
 def fold(name: str) -> str:
     """The form under which names are equal."""
-    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split()).strip("\"'“”‘’ .,;:")
-    return folded.removeprefix("the ")
+    outer = "\"'“”‘’ .,;:"
+    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split()).strip(outer)
+    return folded.removeprefix("the ").strip(outer)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ _TRAIN = tuple(f"train.{name}" for name in (
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
     "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))
+_SCORING = ("score.candidates", "score.answers", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "ignored_documents", "chunk_tokens", "chunk_overlap"))
 _EVALUATE = tuple(f"evaluate.{name}" for name in ("scope", "passages", "max_new_tokens", "bootstrap"))
@@ -32,7 +33,7 @@ def stages(config) -> list[Stage]:
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
               external("rewrite", "replies")),
-        Stage("score", ("data",), ("score.candidates", "score.answers", "score.shard", "generator.dtype", *_RETRIEVER), curriculum.score,
+        Stage("score", ("data",), (*_SCORING, "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
         Stage("positives", ("score",), _WEIGHING, curriculum.positives),
     ]

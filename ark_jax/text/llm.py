@@ -74,7 +74,7 @@ def read_rows(path: Path) -> Iterator[dict]:
     """The complete rows of a replies file."""
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             row = json.loads(line)
         except ValueError:
@@ -85,7 +85,7 @@ def read_rows(path: Path) -> Iterator[dict]:
 
 def text_of(reply: dict) -> str:
     """The text of a chat completion."""
-    return reply["choices"][0]["message"]["content"] or ""
+    return reply["choices"][0]["message"].get("content") or ""
 
 
 def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
@@ -103,18 +103,14 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
         RuntimeError: calls that failed for good, with the reason and how to go on. Finished ones are kept.
     """
     replies = Replies(cache)
+    if settings.backend == "replay":
+        return _replay(calls, settings)
     todo = [call for call in calls if settings.key(call) not in replies.rows]
     if len(todo) < len(calls):
         say(f"  {label}: {len(calls) - len(todo):,} of {len(calls):,} replies are in the cache")
-    drifted: list[str] = []
     row = lambda call, reply: {"item": call.item, "key": settings.key(call),
                                "prompt": hashlib.sha256(call.prompt.encode()).hexdigest(), "reply": reply}
-    if settings.backend == "replay":
-        for call, reply in _replay(todo, settings):
-            replies.add(row(call, reply))
-        recorded = {r["item"]: r.get("prompt") for r in read_rows(Path(settings.replies))}
-        drifted = [c.item for c in calls if recorded.get(c.item) != hashlib.sha256(c.prompt.encode()).hexdigest()]
-    elif settings.backend == "none":
+    if settings.backend == "none":
         for call in todo:
             replies.add(row(call, _completion(offline.reply(call.kind, call.fields))))
     elif settings.backend == "openai":
@@ -122,24 +118,26 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
             asyncio.run(_live(todo, settings, lambda call, reply: replies.add(row(call, reply)), accept, label))
     else:
         raise ValueError(f"llm.backend={settings.backend!r}: must be openai, replay or none")
-    return {call.item: text_of(replies.rows[settings.key(call)]["reply"]) for call in calls}, drifted
+    return {call.item: text_of(replies.rows[settings.key(call)]["reply"]) for call in calls}, []
 
 
 def _completion(text: str) -> dict:
     return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}
 
 
-def _replay(calls: Sequence[Call], settings: Settings) -> Iterator[tuple[Call, dict]]:
+def _replay(calls: Sequence[Call], settings: Settings) -> tuple[dict[str, str], list[str]]:
+    """Recorded texts by item, and the items recorded under another prompt."""
     path = Path(settings.replies)
     if not path.is_file():
         raise FileNotFoundError(f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording")
-    recorded = {row["item"]: row["reply"] for row in read_rows(path)}
+    recorded = {row["item"]: row for row in read_rows(path)}
     missing = [call.item for call in calls if call.item not in recorded]
     if missing:
         raise RuntimeError(f"{path} has no reply for {len(missing)} of {len(calls)} calls, the first being "
                            f"{missing[0]}: the documents or the chunking changed since it was recorded. Record anew "
                            "with --config.llm.backend=openai, or use --config.llm.backend=none")
-    yield from ((call, recorded[call.item]) for call in calls)
+    drifted = [c.item for c in calls if recorded[c.item].get("prompt") != hashlib.sha256(c.prompt.encode()).hexdigest()]
+    return {call.item: text_of(recorded[call.item]["reply"]) for call in calls}, drifted
 
 
 async def _live(calls: Sequence[Call], settings: Settings, keep: Callable[[Call, dict], None],
@@ -171,7 +169,8 @@ async def _live(calls: Sequence[Call], settings: Settings, keep: Callable[[Call,
                 if remark:
                     messages += [{"role": "assistant", "content": text_of(reply)}, {"role": "user", "content": remark}]
                     reply = await ask(messages)
-            except openai.OpenAIError as error:
+            except (openai.OpenAIError, LookupError, TypeError, ValueError, AttributeError) as error:
+                # Besides refusals: a body that is no chat completion, as a wrong address gives.
                 failed.append((call.item, f"{type(error).__name__}: {error}"))
                 return
             keep(call, reply)
