@@ -245,9 +245,9 @@ REFUSED = [
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
     ("mistral", {"rope_parameters": YARN | {"rope_theta": 12345.0}}, "yarn"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    pytest.param("mistral", {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0, "partial_rotary_factor": 0.5}},
-                 "partial_rotary_factor", marks=pytest.mark.xfail(strict=True, reason="where transformers 5 keeps it")),
-    pytest.param("qwen3", {"is_causal": False}, "is_causal", marks=pytest.mark.xfail(strict=True, reason="ignored")),
+    ("mistral", {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0, "partial_rotary_factor": 0.5}},
+     "partial_rotary_factor"),
+    ("qwen3", {"is_causal": False}, "is_causal"),
     ("llama", {"mlp_bias": True}, "mlp_bias"),
     ("llama", {"attention_bias": True}, "attention_bias"),
     ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
@@ -295,7 +295,6 @@ def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
         hf.load(str(tiny.write(tmp_path, family, weights=weights)))
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="every *.safetensors is read")
 def test_only_the_files_that_the_index_names_are_read(tmp_path, mesh):
     """Mistral publishes consolidated.safetensors beside, the same weights under other names."""
     tiny.write(tmp_path, "mistral", files=2)

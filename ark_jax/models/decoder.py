@@ -55,8 +55,9 @@ class Config:
         refuse_unless(hf.get("hidden_act", "silu") == "silu", "hidden_act", hf.get("hidden_act"))
         refuse_unless(not hf.get("use_sliding_window") and (family == "qwen2" or not hf.get("sliding_window")
                       or "use_sliding_window" in hf), "sliding_window", hf.get("sliding_window"))
-        refuse_unless(hf.get("partial_rotary_factor", 1) == 1, "partial_rotary_factor",
-                      hf.get("partial_rotary_factor"))
+        turned = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
+        refuse_unless(turned == 1, "partial_rotary_factor", turned)
+        refuse_unless(hf.get("is_causal", True), "is_causal", hf.get("is_causal"))
         refuse_unless(not hf.get("mlp_bias"), "mlp_bias", hf.get("mlp_bias"))
         refuse_unless(not hf.get("attention_bias"), "attention_bias", hf.get("attention_bias"))
         llama3 = (rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"],

@@ -106,7 +106,10 @@ class Checkpoint:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        files = sorted(folder.glob("*.safetensors"))
+        # An index names the files that count; some publishers leave a second copy beside them.
+        index = folder / "model.safetensors.index.json"
+        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else ()
+        files = [folder / name for name in sorted(set(named))] or sorted(folder.glob("*.safetensors"))
         if not files:
             raise FileNotFoundError(f"{folder}: no *.safetensors; convert the checkpoint to safetensors first")
         handles = [safe_open(file, "numpy") for file in files]

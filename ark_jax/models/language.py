@@ -100,7 +100,7 @@ class LanguageModel:
             if not context:  # nothing to condition on: the begin token stands in
                 ids, context = [start, *ids], [start]
             n = len(ids) - len(context)
-            if n < 1:
+            if n < 1 or not pairs[i][1]:
                 raise ValueError(f"pair {i}: the target {pairs[i][1]!r} adds no token to its prompt; give a target")
             if len(ids) > self.max_length:
                 raise ValueError(f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the passage")

@@ -63,6 +63,7 @@ class Retriever:
     prompts: dict[str, str]
     max_length: int
     width: int
+    lower: bool  # texts are lowered before the tokenizer sees them
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str, *, dtype: str = "float32", compute: str = "float32",
@@ -82,7 +83,8 @@ class Retriever:
         limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length")
         positions = hf.read_config(folder).get("max_position_embeddings", 512)
         return cls(model, cfg, tokenizer, folder, carried, pooling, settings.get("prompts") or {},
-                   min(limit or positions, positions), width or cfg.width)
+                   min(limit or positions, positions), width or settings.get("truncate_dim") or cfg.width,
+                   bool(_read_json(folder / "sentence_bert_config.json").get("do_lower_case")))
 
     def tokenize(self, texts: Sequence[str], *, kind: str) -> list[list[int]]:
         """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor."""
@@ -91,6 +93,7 @@ class Retriever:
         prompt = self.prompts.get(kind, self.prompts.get("passage", "") if kind == "document" else "")
         # Whitespace at the ends is dropped, as sentence-transformers does.
         texts = [(prompt + text).strip() for text in texts]
+        texts = [text.lower() for text in texts] if self.lower else texts
         if not texts:
             return []
         return self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)["input_ids"]
@@ -138,8 +141,7 @@ class Retriever:
         _write_json(folder / "1_Pooling" / "config.json",
                     {"word_embedding_dimension": self.cfg.width, **pooling, "include_prompt": True})
         (folder / "2_Normalize").mkdir(exist_ok=True)
-        lower = bool(_read_json(self.base / "sentence_bert_config.json").get("do_lower_case", False))
-        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.max_length, "do_lower_case": lower})
+        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.max_length, "do_lower_case": self.lower})
         _write_json(folder / "config_sentence_transformers.json", {
             "prompts": self.prompts, "default_prompt_name": None, "similarity_fn_name": "cosine",
             **({"truncate_dim": self.width} if self.width != self.cfg.width else {})})
@@ -182,5 +184,7 @@ def _read_pooling(folder: Path) -> str | None:
             if len(chosen) != 1 or chosen[0] not in POOLINGS:
                 raise ValueError(f"{folder}/{module['path']}: pooling {chosen} is not implemented; "
                                  f"implemented: {', '.join(POOLINGS)}")
+            if not config.get("include_prompt", True):
+                raise ValueError(f"{folder}/{module['path']}: include_prompt=false is not implemented")
             pooling = chosen[0]
     return pooling
