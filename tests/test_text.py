@@ -392,6 +392,16 @@ def test_a_call_that_fails_leaves_the_others_and_is_all_that_is_asked_again(trou
         assert [len(server.requests[f"Read passage {i}"]) for i in range(3)] == [1, 2, 1]
 
 
+def test_a_second_reply_that_is_none_is_not_kept(live):
+    mended = threading.Event()
+    with endpoint(lambda prompt, nth: "good" if mended.is_set() else "bad" if nth == 1 else {"choices": []}) as server:
+        accept = lambda call, text: None if text == "good" else "Not so."
+        with pytest.raises(RuntimeError, match=r"^1 of 1 calls failed, the first being extract/0"):
+            live(server, calls(1), accept)
+        mended.set()
+        assert live(server, calls(2), accept) == {"extract/0": "good", "extract/1": "good"}
+
+
 def test_a_reply_without_a_word_is_a_blank_one(live):
     with endpoint(lambda prompt, nth: completion(None) if nth == 1 else f"Re: {prompt}") as server:
         assert live(server, calls(1)) == {"extract/0": ""}

@@ -139,7 +139,7 @@ def rewrite(context: Context, folder: Path) -> dict:
         filled = prompts.fill(template, question=q.question, answer=q.answers[0], entities=entities, count=count)
         calls.append(llm.Call(f"rewrite/{q.id}/{row['size']}", "rewrite", filled, {
             "question": q.question, "names": [made.names[i] for i in row["nodes"]], "count": count}))
-    of = lambda call: questions[call.item.split("/")[1]]
+    of = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     texts, drifted = ask(context, calls, "rewrite", lambda call, text: complaint(parse(text), of(call), count))
     rows, quarantine, leaking = [], [], 0
     for call in calls:

@@ -158,7 +158,9 @@ async def _live(calls: Sequence[Call], settings: Settings, keep: Callable[[Call,
     async def ask(messages: list[dict]) -> dict:
         answer = await client.chat.completions.create(
             model=settings.model, messages=messages, temperature=settings.temperature, max_tokens=settings.max_tokens)
-        return answer.model_dump(exclude_none=True)
+        reply = answer.model_dump(exclude_none=True)
+        text_of(reply)  # what is no chat completion fails here, before it is kept
+        return reply
 
     async def one(call: Call, bar: Progress) -> None:
         async with slots:
