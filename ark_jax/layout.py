@@ -53,10 +53,13 @@ def groups(side: str) -> list[list[str]]:
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", side)]
 
 
-def weight_spec(side: str) -> P:
-    """How a weight is stored. Vectors stay replicated: a scaled activation must not take on their layout."""
+def weight_spec(side: str, dims: dict[str, int]) -> P:
+    """How a weight is stored. Vectors stay replicated: a scaled activation must not take on their layout. So does a
+    vocabulary that does not divide by its axis: BERT's has 30,522 entries."""
     parts = groups(side)
-    return P(*(WEIGHTS.get(part[0]) for part in parts)) if len(parts) > 1 else P()
+    whole = dims["v"] % jax.sharding.get_abstract_mesh().shape.get(WEIGHTS["v"], 1) != 0
+    axes = [None if part == ["v"] and whole else WEIGHTS.get(part[0]) for part in parts]
+    return P(*axes) if len(parts) > 1 else P()
 
 
 def activation_spec(side: str) -> P:
@@ -72,7 +75,7 @@ def shape_of(side: str, dims: dict[str, int]) -> tuple[int, ...]:
 def param(side: str, dims: dict[str, int], dtype: str, rngs: nnx.Rngs, init=None) -> nnx.Param:
     """A parameter with these letters, sharded as they say; normal(0.02) unless `init` is given."""
     init = init or jax.nn.initializers.normal(0.02)
-    value = init(rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side))
+    value = init(rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side, dims))
     return nnx.Param(value)
 
 

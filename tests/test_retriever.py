@@ -213,7 +213,6 @@ def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):
     assert retriever.tokenize(["The BOARD"], kind="query") == retriever.tokenize(["the board"], kind="query")
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="lm_head.weight is asked for although nothing uses it")
 def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
     """Qwen3-Embedding-8B is one."""
     weights = tiny.tensors("qwen2")
@@ -223,7 +222,6 @@ def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
     np.testing.assert_array_equal(found.encode(TEXTS[:3], kind="query"), wanted.encode(TEXTS[:3], kind="query"))
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="the embedding's rows are always sharded over fsdp")
 def test_a_vocabulary_that_does_not_divide_by_the_mesh(tmp_path):
     """BERT's 30,522 entries divide by 2, not by 4 or 8."""
     weights = tiny.tensors("bert")

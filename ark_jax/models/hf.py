@@ -4,6 +4,7 @@ Each row of a table is `our name: (hugging face name, "hugging face letters -> o
 shardings of both sides, and the conversion either way, follow from the letters.
 """
 
+import dataclasses
 import fnmatch
 import functools
 import json
@@ -66,7 +67,7 @@ BERT = {
     "ffn_norm_bias": (_LAYER + "output.LayerNorm.bias", "d -> d"),
 }
 # Tensors that take no part in our computation. They are carried from the base to the export, untouched.
-CARRIED = ("*pooler.dense.*", "*position_ids", "cls.*", "*rotary_emb.inv_freq")
+CARRIED = ("*pooler.dense.*", "*position_ids", "cls.*", "lm_head.weight", "*rotary_emb.inv_freq")
 # Checkpoints saved from the bare model lack these prefixes.
 PREFIXES = ("model.", "bert.")
 
@@ -132,7 +133,7 @@ class Checkpoint:
         return self._where[name].get_slice(name)
 
 
-def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32"):
+def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32", head: bool = True):
     """Reads a model folder straight into the shards of each device.
 
     Returns:
@@ -146,6 +147,9 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     hf = read_config(folder)
     config_class, model_class, table = family(hf)
     cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
+    tied = getattr(cfg, "tied", False)
+    if not head and model_class is decoder.Decoder:
+        cfg = dataclasses.replace(cfg, tied=True)
     files = Checkpoint(folder)
     leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
     params, used = [], set()
@@ -156,7 +160,7 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
         parts = [_read(files, n, pattern.split("->")[0], cfg.dims, dtype) for n in names]
         params.append(nnx.Param(_assemble(parts, pattern, tuple(cfg.dims.items()), "{l}" in hf_name)))
     surplus = files.names() - used
-    if getattr(cfg, "tied", False):
+    if tied:
         surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
     carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, c) for c in CARRIED)}
     if surplus - set(carried):
@@ -226,7 +230,7 @@ def _read(files: Checkpoint, name: str, side: str, dims: dict[str, int], dtype: 
     shape = shape_of(side, dims)
     if tuple(source.get_shape()) != shape:
         raise ValueError(f"{files.folder}: tensor {name} has shape {tuple(source.get_shape())}, config.json says {shape}")
-    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side))
+    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side, dims))
     return jax.make_array_from_callback(shape, sharding, lambda index: source[index].astype(jnp.dtype(dtype)))
 
 

@@ -75,7 +75,7 @@ class Retriever:
         """
         layout.enter_mesh()
         folder = hf.resolve(name_or_folder)
-        model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute)
+        model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute, head=False)
         causal = isinstance(cfg, decoder.Config)
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
         settings = _read_json(folder / "config_sentence_transformers.json")
