@@ -75,7 +75,9 @@ def _pipeline(verb: str, args: list[str]) -> int:
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
     file = any(arg.startswith(("--config=", "-config=")) or arg in ("--config", "-config") for arg in args)
     if verb == "demo" and not file:
-        config = config_flags.DEFINE_config_dict("config", _demo_config(args), flag_values=values)
+        from ark_jax.config import demo
+
+        config = config_flags.DEFINE_config_dict("config", demo(), flag_values=values)
     else:
         config = config_flags.DEFINE_config_file("config", None, flag_values=values)
     try:
@@ -89,16 +91,6 @@ def _pipeline(verb: str, args: list[str]) -> int:
     if config.value is None or not values.workdir:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
     return _run(verb, config.value, Path(values.workdir).expanduser().absolute())
-
-
-def _demo_config(args: list[str]):
-    import importlib.resources
-
-    from ark_jax import config
-    from ark_jax.models import wheels
-
-    folder = importlib.resources.files("ark_jax.embedded")
-    return config.demo(wheels.demo_models(), str(folder), str(folder / "replies.jsonl"))
 
 
 def _run(verb: str, config, workdir: Path) -> int:

@@ -1,6 +1,9 @@
 """What the user sees while a run works: plain lines, progress with rate and time left, metrics.jsonl."""
 
+import contextlib
+import fcntl
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -48,7 +51,7 @@ class Progress:
             return
         self._last = now
         rate = self.done / (now - self._start)
-        left = (self.total - self.done) / rate
+        left = (self.total - self.done) / max(rate, 1e-9)
         line = (f"  {self.label}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.1f}/s, "
                 f"{duration(left)} left{', ' + note if note else ''}")
         print(f"\r\x1b[K{line}" if self._tty else line, end="" if self._tty else "\n", flush=True)
@@ -69,6 +72,28 @@ def progress(items: Iterable, label: str, total: int, unit: str) -> Iterator:
             bar.add()
 
 
+def append_row(row: object, path: Path) -> None:
+    """Adds one JSON line for good, whole or not at all, whoever else is appending."""
+    line = (json.dumps(row) + "\n").encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            line = b"\n" + line  # a killed process left half a row: keep it from swallowing this one
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> Iterator:
+    """The whole rows of a file that `append_row` filled; what a kill cut off is passed over."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
+
+
 class Metrics:
     """Appends rows to `metrics.jsonl`: one JSON object a line, with the wall-clock time."""
 
@@ -77,5 +102,4 @@ class Metrics:
 
     def write(self, stage: str, **values: object) -> None:
         if primary():
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": round(time.time(), 3), "stage": stage, **values}) + "\n")
+            append_row({"time": round(time.time(), 3), "stage": stage, **values}, self.path)

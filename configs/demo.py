@@ -7,12 +7,8 @@ Another endpoint instead of the recordings, whose replies can then be recorded a
     ark-jax run --config=configs/demo.py --workdir=DIR --config.llm.backend=openai --config.llm.model=MODEL
 """
 
-import importlib.resources
-
 from ark_jax import config
-from ark_jax.models import wheels
 
 
 def get_config():
-    folder = importlib.resources.files("ark_jax.embedded")
-    return config.demo(wheels.demo_models(), str(folder), str(folder / "replies.jsonl"))
+    return config.demo()

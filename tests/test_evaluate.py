@@ -1,5 +1,6 @@
 """Retrieval metrics and answer scores: tables worked out by hand, and other people's published numbers."""
 
+import collections
 import json
 import math
 import os
@@ -31,13 +32,15 @@ OTHERS = [f"x{i}" for i in range(10)]
     (["b", "x", "a"], [["a"], ["b"]], 1, 1, (1 + THIRD) / (1 + SECOND), 1),
     (["x", "a", "y"], [["a"], ["b"]], 0.5, 0.5, SECOND / (1 + SECOND), 0.5),
     (["x", "a", *OTHERS[:7], "b"], [["a"], ["b"]], 0.5, 1, (SECOND + 1 / math.log2(11)) / (1 + SECOND), 0.5),
-    # Two passages in one chunk: one find is all there is to find.
+    # Two passages in one chunk: one find brings both.
     (["a", "x"], [["a"], ["a"]], 1, 1, 1, 1),
     (["x", "a"], [["a"], ["a"]], 1, 1, SECOND, 0.5),
     # Two chunks hold one passage: the first of them counts, the other is neither needed nor rewarded.
     (["x", "b", "a"], [["a", "b"]], 1, 1, SECOND, 0.5),
     (["a", "b"], [["a", "b"]], 1, 1, 1, 1),
-    (["b", "a"], [["a", "b"], ["a"]], 1, 1, 1, 1),
+    (["b", "a"], [["a", "b"], ["a"]], 1, 1, (1 + SECOND) / 2, 1),
+    (["a"], [["a", "b"], ["b", "c"]], 0.5, 0.5, 0.5, 1),
+    (["a", *OTHERS[:8], "c"], [["a", "b"], ["b", "c"]], 0.5, 1, (1 + 1 / math.log2(11)) / 2, 1),  # found late, still found
     (["x", "b", "y", "c"], [["a", "b"], ["c"], ["d"]], 2 / 3, 2 / 3, (SECOND + FOURTH) / (1 + SECOND + THIRD), 0.5),
 ])
 def test_metrics_by_hand(ranked, gold, at5, at10, ndcg, mrr):
@@ -53,9 +56,12 @@ def test_metrics_stay_within_their_bounds(ranked, gold):
     assert all(0 <= value <= 1 + 1e-12 for value in found.values())
     assert found["recall@5"] <= found["recall@10"]
     assert (found["ndcg@10"] > 0) == (found["recall@10"] > 0)
-    # With one holder a passage the best list is the distinct holders.
+    # A longer list is never worse.
+    shorter = retrieval.metrics(ranked[:-1], gold)
+    assert all(found[name] >= shorter[name] for name in found)
+    # With one holder a passage the best list is the holders, those of most passages first.
     single = [holders[:1] for holders in gold]
-    best = list(dict.fromkeys(id for holders in single for id in holders))
+    best = [id for id, _ in collections.Counter(id for holders in single for id in holders).most_common()]
     if best:
         assert retrieval.metrics(best, single)["ndcg@10"] == pytest.approx(1)
         assert retrieval.metrics(["other", *best], single)["ndcg@10"] < 1

@@ -45,6 +45,7 @@ REPLIES = {
     "missing strength": ('("relationship"<|>Long Staff<|>Marrowgate<|>Since 1790.)', [],
                          [("Long Staff", "Marrowgate", "Since 1790.", 1.0)], []),
     "strength in words": (STANDS.replace("7", "7.5 of 10"), [], [(*RELATION[:3], 7.5)], []),
+    "endless strength": (STANDS.replace("7", "9" * 400), [], [(*RELATION[:2], f"{RELATION[2]} {'9' * 400}", 1.0)], []),
     "negative strength": (STANDS.replace("7", "-2"), [], [(*RELATION[:3], 0.0)], []),
     "too few fields": (f'{STAFF}##("entity"<|>Dipper<|>boat)##("relationship"<|>Dipper<|>Quill)##{STANDS}', [ENTITY], [RELATION],
                        ["entity with 2 fields", "relationship with 2 fields"]),
@@ -302,6 +303,12 @@ def test_a_seed_set_does_not_depend_on_its_batch():
 def test_pagerank_under_a_mesh(any_mesh):
     ranks = personalized_pagerank(numbered(3, [(0, 1)]), [[0], [2]], teleport=0.5, tolerance=1e-6)
     np.testing.assert_allclose(ranks, [[2 / 3, 1 / 3, 0], [0, 0, 1]], atol=1e-5)
+
+
+@pytest.mark.parametrize("triple", [("a", "b"), "abc", ("a", "b", 3), ("a", "b", "c", "d")], ids=str)
+def test_what_is_no_triple_is_named(triple):
+    with pytest.raises(ValueError, match=r"triples\[1\] is .*give \(head, relation, tail\)"):
+        KnowledgeGraph.from_triples([("x", "y", "z"), triple])
 
 
 def test_no_seed_sets_no_rows():

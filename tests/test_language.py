@@ -228,6 +228,12 @@ def test_no_prompts(folder, mesh):
     assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
 
 
+def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
+    """Or from the stop token, where a model has no begin token, as in log_likelihood."""
+    lm = open_model(folder("plain"))
+    assert lm.generate(["", PROMPTS[0]], max_new_tokens=STEPS) == lm.generate(["</s>", PROMPTS[0]], max_new_tokens=STEPS)
+
+
 def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):
     with pytest.raises(ValueError, match=f"prompt 1: {tiny.POSITIONS - 3} \\+ 4 tokens"):
         open_model(folder("plain")).generate(["x", "!" * (tiny.POSITIONS - 3)], max_new_tokens=4)

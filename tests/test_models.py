@@ -308,6 +308,20 @@ def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
     same(found, golden(family))
 
 
+@pytest.mark.parametrize(("family", "field"), [("llama", "rms_norm_eps"), ("bert", "layer_norm_eps"), ("qwen3", "vocab_size")])
+def test_a_setting_that_the_config_lacks_is_named(family, field, tmp_path, mesh):
+    with pytest.raises(ValueError, match=f"config.json: no '{field}'; a {family} checkpoint"):
+        hf.load(str(tiny.write(tmp_path, family, changes={field: None})))
+
+
+def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
+    model, cfg, carried = hf.load(str(tiny.write(tmp_path / "a", "bert")))
+    (tmp_path / "b").mkdir()
+    hf.export(model, cfg, tmp_path / "b", base=tmp_path / "a", carried=carried)
+    (tmp_path / "any").touch()
+    assert (tmp_path / "b" / "model.safetensors").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
 def test_what_is_no_model_folder_is_said_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
         hf.load(str(tmp_path))

@@ -163,6 +163,14 @@ def test_saving_what_was_saved_gives_the_same_bytes(pooling, width, folder, tmp_
     assert again.width == (width or tiny.WIDTH)
 
 
+def test_the_folder_of_a_retriever_is_not_written_over(folder, mesh):
+    path = folder("cls")
+    before = (path / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="is the folder this model was read from; give another"):
+        open_retriever(path).save_pretrained(path / ".." / path.name)
+    assert (path / "model.safetensors").read_bytes() == before
+
+
 def test_width_keeps_the_first_components_at_unit_length(folder, mesh):
     found = open_retriever(folder("mean"), width=20).encode(TEXTS, kind="query")
     wanted = on_one_device(folder("mean"))[:, :20]

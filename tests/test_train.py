@@ -129,8 +129,8 @@ def passages_and_loss(chunks: int):
         passages = loss.in_chunks(lambda *x: toy(weights, *x), chunks)(layout.rows(tokens), layout.rows(mask))
         return loss.info_nce(queries, passages, layout.rows(positive), layout.rows(~positive), temperature=0.5), passages
 
-    sides = {"embed": "v e", "out": "d e"}
-    placed = {name: jax.device_put(w, layout.weight_spec(sides[name])) for name, w in weights.items()}
+    sides, dims = {"embed": "v e", "out": "d e"}, {"v": 32, "d": 16, "e": 16}
+    placed = {name: jax.device_put(w, layout.weight_spec(sides[name], dims)) for name, w in weights.items()}
     return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value, has_aux=True))(placed))
 
 

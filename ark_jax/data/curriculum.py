@@ -82,6 +82,11 @@ def batches(indices: np.ndarray, size: int) -> grain.MapDataset:
     return grain.MapDataset.source(indices).batch(size, drop_remainder=False)
 
 
+def chunks_of(some: Sequence[Example], *, use_negatives: bool) -> list[str]:
+    """The distinct chunks that examples are trained on."""
+    return sorted({c for e in some for c in (*e.positives, *(e.negatives if use_negatives else ()))})
+
+
 def masks(some: Sequence[Example], *, use_negatives: bool, denominator: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """The distinct chunks of a batch, and who is whose positive and negative: bool `[b c]` twice.
 
@@ -89,7 +94,7 @@ def masks(some: Sequence[Example], *, use_negatives: bool, denominator: str) -> 
     denominator="own" contrasts with a question's own hard negatives only, eq. 8; "batch" with every chunk in
     the batch. A question's own positives, whichever question brought them in, are never its negatives.
     """
-    chunks = sorted({c for e in some for c in (*e.positives, *(e.negatives if use_negatives else ()))})
+    chunks = chunks_of(some, use_negatives=use_negatives)
     index = {c: i for i, c in enumerate(chunks)}
     positive = np.zeros((len(some), len(chunks)), bool)
     negative = np.ones_like(positive) if not use_negatives or denominator == "batch" else np.zeros_like(positive)

@@ -1,12 +1,12 @@
 """Answers read from retrieved passages, and their token F1 against the references."""
 
 import collections
-import json
 import re
 import string
 from collections.abc import Sequence
 from pathlib import Path
 
+from ark_jax.log import append_row, read_rows
 from ark_jax.models.language import LanguageModel
 from ark_jax.text import prompts
 
@@ -46,17 +46,12 @@ def read(lm: LanguageModel, asked: Sequence[str], *, kept: Path, max_new_tokens:
 
     Answers are appended to the file `kept` as they come; those already there are not read again.
     """
-    lines = kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else []
-    known = dict(json.loads(line) for line in lines if line.endswith("]"))
+    known = dict(row for row in read_rows(kept) if isinstance(row, list) and len(row) == 2)
     todo = [prompt for prompt in dict.fromkeys(asked) if prompt not in known]
-    with kept.open("a", encoding="utf-8") as file:
-        if lines and not lines[-1].endswith("]"):
-            file.write("\n")  # half a row from a killed run
 
-        def done(i: int, text: str) -> None:
-            known[todo[i]] = text.strip()
-            file.write(json.dumps([todo[i], text.strip()]) + "\n")
-            file.flush()
+    def done(i: int, text: str) -> None:
+        known[todo[i]] = text.strip()
+        append_row([todo[i], text.strip()], kept)
 
-        lm.generate(todo, max_new_tokens=max_new_tokens, stop=("\n",), batch_tokens=batch_tokens, label=label, done=done)
+    lm.generate(todo, max_new_tokens=max_new_tokens, stop=("\n",), batch_tokens=batch_tokens, label=label, done=done)
     return known

@@ -1,5 +1,6 @@
 """Retrieval metrics from ranked lists and gold sets, with bootstrap intervals."""
 
+import collections
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -34,37 +35,30 @@ def metrics(ranked: Sequence[str], gold: Sequence[Sequence[str]]) -> dict[str, f
 
     Returns:
         recall@5, recall@10: share of the needed passages that are among the first k.
-        ndcg@10: gain 1 for the first holder of each needed passage, discount log2(rank + 1).
+        ndcg@10: each needed passage gains 1 / log2(rank + 1) where it is first found, over what the best list
+            gains; where every passage has one chunk of its own this is the usual nDCG.
         mrr: 1 / rank of the first needed passage, 0 if none is listed.
     """
-    ranks = []
-    for holders in gold:
-        # A chunk that holds two needed passages counts for both, at the same rank.
-        at = next((i + 1 for i, id in enumerate(ranked) if id in holders), 0)
-        ranks.append(at)
+    ranks = [next((i for i, id in enumerate(ranked, 1) if id in holders), 0) for holders in gold]
     within = lambda k: sum(0 < r <= k for r in ranks) / max(len(ranks), 1)
-    # Distinct chunks are what a list can show, so the ideal lists each of them once.
-    gains = sorted({r for r in ranks if 0 < r <= 10})
-    ideal = len(_cover(gold))
-    dcg = sum(1 / np.log2(r + 1) for r in gains)
-    best = sum(1 / np.log2(r + 1) for r in range(1, min(max(ideal, len(gains)), 10) + 1))
+    gain = lambda found: sum(1 / np.log2(r + 1) for r in found if 0 < r <= 10)
+    best = gain(_ideal(gold))
     first = min((r for r in ranks if r), default=0)
-    return {"recall@5": within(5), "recall@10": within(10), "ndcg@10": float(dcg / best) if best else 0.0,
+    return {"recall@5": within(5), "recall@10": within(10), "ndcg@10": min(float(gain(ranks) / best), 1.0) if best else 0.0,
             "mrr": 1 / first if first else 0.0}
 
 
-def _cover(gold: Sequence[Sequence[str]]) -> set[str]:
-    """A small set of chunks that holds every needed passage, greedily."""
-    left, chosen = [set(g) for g in gold if g], set()
+def _ideal(gold: Sequence[Sequence[str]]) -> list[int]:
+    """The rank of each needed passage in the list whose every chunk holds as many missing ones as any (greedy, so in
+    odd cases not the very best list)."""
+    left, ranks = [set(holders) for holders in gold if holders], []
     while left:
-        counts: dict[str, int] = {}
-        for holders in left:
-            for id in holders:
-                counts[id] = counts.get(id, 0) + 1
+        counts = collections.Counter(id for holders in left for id in holders)
         best = min(counts, key=lambda id: (-counts[id], id))
-        chosen.add(best)
+        rank = max(ranks, default=0) + 1
+        ranks += [rank] * counts[best]
         left = [holders for holders in left if best not in holders]
-    return chosen
+    return ranks
 
 
 def interval(values: Sequence[float], *, draws: int, seed: int) -> dict[str, float]:

@@ -7,6 +7,7 @@ The wire format is GraphRAG's: `("entity"<|>name<|>type<|>description)` and
 
 import dataclasses
 import html
+import math
 import re
 
 _RECORD_START = re.compile(r"\(\s*[\"'“”]?(entity|relationship)[\"'“”]?\s*<?\s*\|\s*>", re.IGNORECASE)
@@ -87,6 +88,6 @@ def _clean(field: str) -> str:
 def _strength(fields: list[str]) -> tuple[float, str]:
     """The last field is the strength if it holds a number; otherwise it belongs to the description."""
     number = _NUMBER.search(fields[-1]) if len(fields) > 1 else None
-    if number:
+    if number and math.isfinite(float(number[0])):
         return max(float(number[0]), 0.0), " ".join(fields[:-1])
     return 1.0, " ".join(fields)

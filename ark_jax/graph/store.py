@@ -83,8 +83,17 @@ class KnowledgeGraph:
 
     @classmethod
     def from_triples(cls, triples: Iterable[Sequence[str]]) -> "KnowledgeGraph":
-        """From (head, relation, tail) strings; equal pairs are merged and their weights counted."""
-        rows = [Relation(head, tail, relation, 1.0, "") for head, relation, tail in triples]
+        """From (head, relation, tail) strings; equal pairs are merged and their weights counted.
+
+        Raises:
+            ValueError: something else than three strings, with its number.
+        """
+        rows = []
+        for i, triple in enumerate(triples):
+            if isinstance(triple, str) or len(triple) != 3 or not all(isinstance(part, str) for part in triple):
+                raise ValueError(f"triples[{i}] is {triple!r}: give (head, relation, tail), three strings")
+            head, relation, tail = triple
+            rows.append(Relation(head, tail, relation, 1.0, ""))
         return cls.from_records([], rows)
 
     def with_similar(self, vectors: np.ndarray, threshold: float, block: int = 2048) -> "KnowledgeGraph":

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from ark_jax.layout import groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
@@ -102,6 +102,11 @@ def family(hf: dict):
     raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
 
 
+def layer_parameters(model) -> int:
+    """Weights that a token is multiplied with in the layers."""
+    return sum(x.size for x in jax.tree.leaves(model.blocks))
+
+
 class Checkpoint:
     """The safetensors files of a folder, addressed by tensor name with or without the family's prefix."""
 
@@ -146,7 +151,10 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     folder = resolve(name_or_folder)
     hf = read_config(folder)
     config_class, model_class, table = family(hf)
-    cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
+    try:
+        cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
+    except KeyError as error:
+        raise ValueError(f"{folder}/config.json: no {error}; a {hf['model_type']} checkpoint must say it") from None
     tied = getattr(cfg, "tied", False)
     if not head and model_class is decoder.Decoder:
         cfg = dataclasses.replace(cfg, tied=True)
@@ -191,6 +199,8 @@ def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarra
 
 
 def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
+    # Not `save_file`, whose files nobody but their owner may read.
+    write = lambda shard, name: (folder / name).write_bytes(save(shard, metadata={"format": "pt"}))
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name in sorted(tensors):
@@ -200,12 +210,12 @@ def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_
         shards[-1][name] = tensors[name]
         size += tensors[name].nbytes
     if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        write(shards[0], "model.safetensors")
         return
     index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": {}}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        save_file(shard, folder / file, metadata={"format": "pt"})
+        write(shard, file)
         index["weight_map"] |= dict.fromkeys(shard, file)
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 

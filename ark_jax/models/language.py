@@ -56,11 +56,6 @@ class LanguageModel:
         stops = tuple(sorted((stops | {tokenizer.eos_token_id}) - {None}))
         return cls(model, cfg, tokenizer, folder, settings.get("max_position_embeddings", 2048), stops)
 
-    @property
-    def parameters(self) -> int:
-        """Weights a token is multiplied with in the layers."""
-        return sum(x.size for x in jax.tree.leaves(self.model.blocks))
-
     def log_likelihood(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = 8192,
                        label: str = "") -> LogLikelihoods:
         """log p(target | prompt), teacher-forced, for (prompt, target) pairs.
@@ -76,12 +71,20 @@ class LanguageModel:
         total = np.zeros(len(rows), np.float32)
         groups = _groups(rows)
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
-            for part, height, length in tk.by_length([g.prefix for g in groups], budget=batch_tokens,
-                                                     parameters=self.parameters, multiple=layout.batch_multiple()):
+            for part, height, length in self._batches([g.prefix for g in groups], batch_tokens, layout.batch_multiple()):
                 for members, values in self._score([groups[i] for i in part], height, length, rows, batch_tokens):
                     total[members] = values
                     bar.add(len(members))
         return LogLikelihoods(total, np.array([n for _, n in rows], np.int32))
+
+    def _batches(self, lengths: Sequence[int], budget: int, multiple: int = 1):
+        return tk.by_length(lengths, budget=budget, parameters=hf.layer_parameters(self.model), multiple=multiple)
+
+    @property
+    def _begin(self) -> int:
+        """The token that stands in where there is nothing to condition on."""
+        begin = self.tokenizer.bos_token_id
+        return self.stop_ids[0] if begin is None else begin
 
     def _encode_pairs(self, pairs) -> list[tuple[list[int], int]]:
         """[(token ids of prompt and target, number of target tokens)]"""
@@ -94,11 +97,10 @@ class LanguageModel:
             texts.append(prompt + target)
         whole = self.tokenizer(texts)["input_ids"]
         before = self.tokenizer(prompts)["input_ids"]
-        start = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.stop_ids[0]
         rows = []
         for i, (ids, context) in enumerate(zip(whole, before, strict=True)):
-            if not context:  # nothing to condition on: the begin token stands in
-                ids, context = [start, *ids], [start]
+            if not context:
+                ids, context = [self._begin, *ids], [self._begin]
             n = len(ids) - len(context)
             if n < 1 or not pairs[i][1]:
                 raise ValueError(f"pair {i}: the target {pairs[i][1]!r} adds no token to its prompt; give a target")
@@ -120,7 +122,7 @@ class LanguageModel:
         # Short targets apart from long ones: logits are computed for as many positions as the longest has.
         for targets in (lambda n: n <= 8, lambda n: n > 8):
             some = [i for i in suffix if targets(rows[i][1])]
-            for part, _, t in tk.by_length([len(suffix[i]) for i in some], budget=budget, parameters=self.parameters):
+            for part, _, t in self._batches([len(suffix[i]) for i in some], budget):
                 members = [some[i] for i in part]
                 shares = [[i for i in members if seat[i][0] == device] for device in range(devices)]
                 share = tk.round_rows(max(map(len, shares)), 1)
@@ -154,14 +156,13 @@ class LanguageModel:
         ids = []
         if prompts:
             ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
+            ids = [row or [self._begin] for row in ids]
         for i, row in enumerate(ids):
             if len(row) + max_new_tokens > self.max_length:
                 raise ValueError(f"prompt {i}: {len(row)} + {max_new_tokens} tokens, the model takes {self.max_length}")
         out = [""] * len(ids)
-        multiple = layout.batch_multiple()
         with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens,
-                                                   parameters=self.parameters, multiple=multiple):
+            for part, rows, length in self._batches([len(i) for i in ids], batch_tokens, layout.batch_multiple()):
                 tokens, mask = tk.pad([ids[i] for i in part], rows, length)
                 new = np.asarray(_generate(self.model, self.cfg, layout.rows(tokens), layout.rows(mask),
                                            max_new_tokens, self.stop_ids))

@@ -109,10 +109,9 @@ class Retriever:
         ids = self.tokenize(texts, kind=kind)
         out = np.zeros((len(ids), self.width), np.float32)
         multiple = layout.batch_multiple()
-        parameters = sum(x.size for x in jax.tree.leaves(self.model.blocks))
         with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens, parameters=parameters,
-                                                   multiple=multiple):
+            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens,
+                                                   parameters=hf.layer_parameters(self.model), multiple=multiple):
                 tokens, mask = tk.pad([ids[i] for i in part], rows, length)
                 vectors = _embed(self.model, self.cfg, self.pooling, self.width, layout.rows(tokens), layout.rows(mask))
                 out[part] = _to_host(vectors)[: len(part)]
@@ -123,8 +122,13 @@ class Retriever:
         """Writes the layout that sentence-transformers, transformers and text-embeddings-inference open.
 
         Weights keep the names, types and (if untouched) bytes of the base. `card` becomes README.md.
+
+        Raises:
+            ValueError: `folder` is the one the model was read from, whose files are still in use.
         """
         folder = Path(folder)
+        if folder.resolve() == self.base.resolve():
+            raise ValueError(f"{folder} is the folder this model was read from; give another")
         if primary():
             folder.mkdir(parents=True, exist_ok=True)
         hf.export(self.model, self.cfg, folder, base=self.base, carried=self.carried)

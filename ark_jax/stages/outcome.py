@@ -10,7 +10,7 @@ import numpy as np
 from ark_jax import __version__
 from ark_jax.data.records import Document, Question
 from ark_jax.graph.store import KnowledgeGraph
-from ark_jax.log import say
+from ark_jax.log import read_rows, say
 from ark_jax.pipeline import Context, read_manifest
 from ark_jax.stages.curriculum import positives_of
 from ark_jax.stages.files import (
@@ -50,7 +50,7 @@ def evaluate(context: Context, folder: Path) -> dict:
              for name, lists in ranked.items() for q in questions}
     known = answers.read(lm, list(asked.values()), kept=folder / "known.jsonl", max_new_tokens=c.max_new_tokens,
                          batch_tokens=context.config.generator.batch_tokens, label="read answers")
-    (folder / "known.jsonl").unlink()
+    (folder / "known.jsonl").unlink(missing_ok=True)
     rows = []
     for name, lists in ranked.items():
         for q in questions:
@@ -227,11 +227,10 @@ def _report_data(context: Context) -> dict:
 def _times(context: Context) -> list[list]:
     """Seconds of the latest run of each stage, in the order they ran."""
     latest: dict[str, float] = {}
-    if context.metrics.path.is_file():
-        for row in map(json.loads, context.metrics.path.read_text(encoding="utf-8").splitlines()):
-            if "seconds" in row:
-                latest.pop(row["stage"], None)
-                latest[row["stage"]] = row["seconds"]
+    for row in read_rows(context.metrics.path):
+        if isinstance(row, dict) and "seconds" in row:
+            latest.pop(row["stage"], None)
+            latest[row["stage"]] = row["seconds"]
     return [[stage, seconds] for stage, seconds in latest.items()]
 
 

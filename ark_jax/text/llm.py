@@ -7,15 +7,17 @@ That file is the cache of a live run and the recording that the `replay` backend
 
 import asyncio
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ark_jax.log import Progress, say
+from ark_jax import __version__
+from ark_jax.log import Progress, append_row, read_rows, say
 from ark_jax.text import offline
+
+BACKENDS = ("openai", "replay", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,45 +44,30 @@ class Settings:
     replies: str
 
     def key(self, call: Call) -> str:
-        """What a cached reply is filed under: everything that decides it."""
-        if self.backend == "openai":
-            decides = [self.backend, self.model, self.base_url, self.temperature, self.max_tokens, call.prompt]
-        else:
-            decides = [self.backend, call.item, call.prompt]
-        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
+        """What a cached reply is filed under: everything that decides it. `none` is our own code, which changes."""
+        decides = {"openai": [self.model, self.base_url, self.temperature, self.max_tokens], "none": [__version__, call.item]}
+        return digest(json.dumps([self.backend, *decides[self.backend], call.prompt]))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Replies:
-    """The rows of one replies.jsonl. Appending is atomic between processes; a half-written last row is dropped."""
+    """The rows of one replies.jsonl by key."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.rows: dict[str, dict] = {row["key"]: row for row in read_rows(path)}
+        self.rows: dict[str, dict] = {row["key"]: row for row in complete_rows(path)}
 
     def add(self, row: dict) -> None:
         self.rows[row["key"]] = row
-        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                line = b"\n" + line  # a killed process left half a row: keep it from swallowing this one
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        append_row(row, self.path)
 
 
-def read_rows(path: Path) -> Iterator[dict]:
-    """The complete rows of a replies file."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # cut off by a kill; its call is made again
-        if isinstance(row, dict) and "key" in row and "reply" in row:
-            yield row
+def complete_rows(path: Path) -> Iterator[dict]:
+    """The usable rows of a replies file."""
+    return (row for row in read_rows(path) if isinstance(row, dict) and "key" in row and "reply" in row)
 
 
 def text_of(reply: dict) -> str:
@@ -102,22 +89,21 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
     Raises:
         RuntimeError: calls that failed for good, with the reason and how to go on. Finished ones are kept.
     """
-    replies = Replies(cache)
+    if settings.backend not in BACKENDS:
+        raise ValueError(f"llm.backend={settings.backend!r}: must be one of {', '.join(BACKENDS)}")
     if settings.backend == "replay":
         return _replay(calls, settings)
+    replies = Replies(cache)
     todo = [call for call in calls if settings.key(call) not in replies.rows]
     if len(todo) < len(calls):
         say(f"  {label}: {len(calls) - len(todo):,} of {len(calls):,} replies are in the cache")
     row = lambda call, reply: {"item": call.item, "key": settings.key(call),
-                               "prompt": hashlib.sha256(call.prompt.encode()).hexdigest(), "reply": reply}
+                               "prompt": digest(call.prompt), "reply": reply}
     if settings.backend == "none":
         for call in todo:
             replies.add(row(call, _completion(offline.reply(call.kind, call.fields))))
-    elif settings.backend == "openai":
-        if todo:
-            asyncio.run(_live(todo, settings, lambda call, reply: replies.add(row(call, reply)), accept, label))
-    else:
-        raise ValueError(f"llm.backend={settings.backend!r}: must be openai, replay or none")
+    elif todo:
+        asyncio.run(_live(todo, settings, lambda call, reply: replies.add(row(call, reply)), accept, label))
     return {call.item: text_of(replies.rows[settings.key(call)]["reply"]) for call in calls}, []
 
 
@@ -130,13 +116,13 @@ def _replay(calls: Sequence[Call], settings: Settings) -> tuple[dict[str, str], 
     path = Path(settings.replies)
     if not path.is_file():
         raise FileNotFoundError(f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording")
-    recorded = {row["item"]: row for row in read_rows(path)}
+    recorded = {row["item"]: row for row in complete_rows(path)}
     missing = [call.item for call in calls if call.item not in recorded]
     if missing:
         raise RuntimeError(f"{path} has no reply for {len(missing)} of {len(calls)} calls, the first being "
                            f"{missing[0]}: the documents or the chunking changed since it was recorded. Record anew "
                            "with --config.llm.backend=openai, or use --config.llm.backend=none")
-    drifted = [c.item for c in calls if recorded[c.item].get("prompt") != hashlib.sha256(c.prompt.encode()).hexdigest()]
+    drifted = [c.item for c in calls if recorded[c.item].get("prompt") != digest(c.prompt)]
     return {call.item: text_of(recorded[call.item]["reply"]) for call in calls}, drifted
 
 

@@ -54,18 +54,19 @@ def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]
     return spans
 
 
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
 def round_length(length: int) -> int:
     """The smallest padded length that holds `length` tokens."""
-    for fixed in LENGTHS:
-        if fixed >= length:
-            return fixed
-    return -(-length // 1024) * 1024
+    return next((fixed for fixed in LENGTHS if fixed >= length), round_up(length, 1024))
 
 
 def round_rows(n: int, multiple: int) -> int:
     """At least n, rounded up to one of four steps an octave (..., 16, 20, 24, 28, 32, 40, ...) and to `multiple`."""
     step = max(1 << max(n - 1, 0).bit_length() >> 3, 1)
-    return -(-(-(-max(n, 1) // step) * step) // multiple) * multiple
+    return round_up(round_up(max(n, 1), step), multiple)
 
 
 def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:

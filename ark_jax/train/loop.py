@@ -98,14 +98,13 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     rate = optim.schedule(plan.learning_rate, steps, plan.warmup)
     objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, plan.temperature,
                           plan.weight_decay, plan.clip)
-    question_ids = {e.question for e in examples}
-    chunk_ids = {c for e in examples for c in (*e.positives, *(e.negatives if plan.use_negatives else ()))}
-    ids = {"query": _tokenize(retriever, queries, question_ids, "query"),
-           "document": _tokenize(retriever, passages, chunk_ids, "document")}
+    chunks_of = functools.partial(curriculum.chunks_of, use_negatives=plan.use_negatives)
+    ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
+           "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
     # Copied, because the step donates its state and the caller keeps its retriever.
     create = lambda model: State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), objective.optimizer().init(model))
     # One shape for all batches of the stage: padding is cheaper than compiling a step again.
-    shape = _shape([[examples[i] for i in order[at : at + plan.batch]] for at in range(0, len(order), plan.batch)], ids, plan)
+    shape = _shape(max(len(chunks_of([examples[i] for i in data[k]])) for k in range(steps)), ids, plan)
     policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
     with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:
         iterator = iter(data.to_iter_dataset())
@@ -153,19 +152,16 @@ class Curve:
                 file.write(json.dumps(row) + "\n")
 
 
-def _tokenize(retriever: Retriever, texts: dict[str, str], wanted: set[str], kind: str) -> dict[str, list[int]]:
-    names = sorted(wanted)
+def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str) -> dict[str, list[int]]:
     return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
 
 
-def _shape(batches: Sequence[Sequence[Example]], ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:
-    """Rows and padded lengths of (queries, passages) that hold every batch."""
+def _shape(chunks: int, ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:
+    """Rows and padded lengths of (queries, passages) that hold every batch, the largest having so many `chunks`."""
     multiple = layout.batch_multiple()
-    grain = math.lcm(2, multiple * plan.chunks)
-    chunks = [curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)[0] for some in batches]
-    longest = lambda names, kind: tk.round_length(max(len(ids[kind][name]) for name in names))
-    return (-(-plan.batch // multiple) * multiple, longest({e.question for some in batches for e in some}, "query"),
-            -(-max(map(len, chunks)) // grain) * grain, longest({c for some in chunks for c in some}, "document"))
+    longest = lambda kind: tk.round_length(max(map(len, ids[kind].values())))
+    return (tk.round_up(plan.batch, multiple), longest("query"),
+            tk.round_up(chunks, math.lcm(2, multiple * plan.chunks)), longest("document"))
 
 
 def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan, shape: tuple[int, int, int, int]) -> dict:
