@@ -82,7 +82,7 @@ def test_the_pairs_cover_what_they_should(folder, mesh):
     counts = expected(folder("plain"))[1]
     assert len(PAIRS) >= 60
     assert (counts == 1).sum() >= 20
-    assert (counts > 8).sum() >= 10  # those are scored apart
+    assert (counts > 8).sum() >= 10
     assert counts.max() > 24
 
 

@@ -37,7 +37,7 @@ def test_metrics_are_one_object_a_line(tmp_path):
     assert row.pop("time") > 1.7e9 and row == {"stage": "score", "seconds": 2.5, "scored": 7}
 
 
-@pytest.mark.parametrize("seconds, text", [(0.4, "0s"), (59.6, "1m00s"), (75, "1m15s"), (3600, "1h00m"), (86399, "23h59m"), (90000, "25h00m")])
+@pytest.mark.parametrize("seconds, text", [(0.4, "0s"), (59.6, "1m00s"), (75, "1m15s"), (3600, "1h00m"), (90000, "25h00m")])
 def test_durations(seconds, text):
     assert log.duration(seconds) == text
 

@@ -21,23 +21,37 @@ def attend(
     k: Float[Array, "b s k h"],
     v: Float[Array, "b s k h"],
     mask: Bool[Array, "b t s"],
+    *,
+    causal: bool,
 ) -> Float[Array, "b t n h"]:
-    """Softmax attention; query heads share key/value heads in groups of n/k. Softmax in float32."""
+    """Softmax attention; query heads share key/value heads in groups of n/k. Softmax in float32.
+
+    `causal` promises a mask that hides every later token, whose scores are then not computed.
+    """
     specs = [activation_spec(side) for side in ("b t n h", "b s k h", "b s k h", "b t s")]
-    return jax.shard_map(_attend, in_specs=tuple(specs), out_specs=specs[0])(q, k, v, mask)
+    local = _causal if causal else _attend
+    return jax.shard_map(local, in_specs=tuple(specs), out_specs=specs[0])(q, k, v, mask)
+
+
+def _causal(q, k, v, mask):
+    """In blocks of queries, each with the keys up to its end: half the scores, and tiles that fit a cache."""
+    size = max(64, -(-q.shape[1] // 8))
+    blocks = [_attend(q[:, at : at + size], k[:, : at + size], v[:, : at + size], mask[:, at : at + size, : at + size])
+              for at in range(0, q.shape[1], size)]
+    return jnp.concatenate(blocks, axis=1)
 
 
 def attend_shared(
     q: Float[Array, "b t n h"],
-    k: Float[Array, "b t k h"],
-    v: Float[Array, "b t k h"],
-    mask: Bool[Array, "b t t"],
+    k: Float[Array, "b u k h"],
+    v: Float[Array, "b u k h"],
+    mask: Bool[Array, "b t u"],
     prefix_k: Float[Array, "g s k h"],
     prefix_v: Float[Array, "g s k h"],
     prefix_mask: Bool[Array, "g s"],
     owner: Int[Array, " b"],
 ) -> Float[Array, "b t n h"]:
-    """Suffixes that continue shared prefixes: row i sees prefix `owner[i]`, then itself.
+    """Rows that go on from shared prefixes: row i sees prefix `owner[i]`, then its own u keys.
 
     `owner` counts within the prefixes of the row's own device: who shards rows and prefixes keeps them together.
     """

@@ -171,7 +171,7 @@ class Decoder(nnx.Module):
         t = tokens.shape[1]
         allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
         positions = jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
-        attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed), None)
+        attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True), None)
         return self.layers(tokens, positions, attend, cfg)[0]
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:

@@ -70,7 +70,7 @@ class Block(nnx.Module):
     def __call__(self, x, mask, cfg: Config):
         q, k, v = (einsum(f"b{s}d,dnh->b{s}nh", x, w[...]) + bias[...].astype(x.dtype) for s, w, bias in
                    (("t", self.q, self.q_bias), ("s", self.k, self.k_bias), ("s", self.v, self.v_bias)))
-        y = einsum("btnh,nhd->btd", attention.attend(q, k, v, mask), self.o[...])
+        y = einsum("btnh,nhd->btd", attention.attend(q, k, v, mask, causal=False), self.o[...])
         x = layer_norm(x + y + self.o_bias[...].astype(x.dtype), self.attn_norm[...], self.attn_norm_bias[...],
                        cfg.norm_eps)
         y = einsum("btd,df->btf", x, self.up[...]) + self.up_bias[...].astype(x.dtype)

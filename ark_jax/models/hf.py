@@ -102,11 +102,6 @@ def family(hf: dict):
     raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
 
 
-def layer_parameters(model) -> int:
-    """Weights that a token is multiplied with in the layers."""
-    return sum(x.size for x in jax.tree.leaves(model.blocks))
-
-
 class Checkpoint:
     """The safetensors files of a folder, addressed by tensor name with or without the family's prefix."""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.log import Progress
 from ark_jax.models import attention, decoder, hf
+from ark_jax.models.sharing import Batch, plan
 from ark_jax.text import tokens as tk
+
+BLOCK = 64  # positions whose logits a device holds at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,17 +71,31 @@ class LanguageModel:
             ValueError: an empty target, or a pair longer than the model's context, with its number.
         """
         rows = self._encode_pairs(pairs)
+        counts = [n for _, n in rows]
         total = np.zeros(len(rows), np.float32)
-        groups = _groups(rows)
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
-            for part, height, length in self._batches([g.prefix for g in groups], batch_tokens, layout.batch_multiple()):
-                for members, values in self._score([groups[i] for i in part], height, length, rows, batch_tokens):
-                    total[members] = values
-                    bar.add(len(members))
-        return LogLikelihoods(total, np.array([n for _, n in rows], np.int32))
+            for memory, batch in self._shared([(ids, len(ids) - n - 1) for ids, n in rows], batch_tokens):
+                where, wanted, spans = _targets(batch, counts)
+                blocks = -(-max(end for _, _, end in spans.values()) // BLOCK)
+                values = np.asarray(_suffix(self.model, self.cfg, memory, *_arrays(batch), *map(layout.rows, (where, wanted)),
+                                            blocks))
+                for i, (device, start, end) in spans.items():
+                    total[i] = values[device, start:end].sum()
+                bar.add(len(spans))
+        return LogLikelihoods(total, np.array(counts, np.int32))
 
-    def _batches(self, lengths: Sequence[int], budget: int, multiple: int = 1):
-        return tk.by_length(lengths, budget=budget, parameters=hf.layer_parameters(self.model), multiple=multiple)
+    def _shared(self, rows: Sequence[tuple[list[int], int]], budget: int) -> Iterator[tuple[Any, Batch]]:
+        """Computes every shared prefix once; yields its keys and values, [l g s k h] twice, with batches that go on from it.
+
+        Args:
+            rows: token ids, and how many of them a prefix may take at most (not all).
+        """
+        slack = tk.COMPILATION / sum(x.size for x in jax.tree.leaves(self.model.blocks))
+        for prefixes, longest, batches in plan(rows, budget, slack, layout.batch_multiple()):
+            tokens, mask = tk.pad(prefixes, len(prefixes), tk.round_length(max(map(len, prefixes))))
+            memory = _prefix(self.model, self.cfg, layout.rows(tokens), layout.rows(mask), longest)
+            for batch in batches:
+                yield memory, batch
 
     @property
     def _begin(self) -> int:
@@ -109,37 +126,6 @@ class LanguageModel:
             rows.append((ids, n))
         return rows
 
-    def _score(self, groups: list["Group"], height: int, length: int, rows, budget: int):
-        """One pass over the prefixes of `groups` (padded to height × length), then batches of their suffixes."""
-        # Each device gets the suffixes of its own prefixes, so that no key or value travels.
-        devices = layout.batch_multiple()
-        seat = {}
-        for i, group in enumerate(groups):
-            seat |= dict.fromkeys(group.members, divmod(i, height // devices))
-        tokens, mask = map(layout.rows, tk.pad([rows[g.members[0]][0][: g.prefix] for g in groups], height, length))
-        memory = _prefix(self.model, self.cfg, tokens, mask)
-        suffix = {i: rows[i][0][g.prefix :] for g in groups for i in g.members}
-        # Short targets apart from long ones: logits are computed for as many positions as the longest has.
-        for targets in (lambda n: n <= 8, lambda n: n > 8):
-            some = [i for i in suffix if targets(rows[i][1])]
-            for part, _, t in self._batches([len(suffix[i]) for i in some], budget):
-                members = [some[i] for i in part]
-                shares = [[i for i in members if seat[i][0] == device] for device in range(devices)]
-                share = tk.round_rows(max(map(len, shares)), 1)
-                places = {i: d * share + j for d, those in enumerate(shares) for j, i in enumerate(those)}
-                n = tk.round_length(max(rows[i][1] for i in members))
-                ids, seen = np.zeros((devices * share, t), np.int32), np.zeros((devices * share, t), bool)
-                where, wanted = np.zeros((devices * share, n), np.int32), np.full((devices * share, n), -1, np.int32)
-                owner = np.zeros(devices * share, np.int32)
-                for i, row in places.items():
-                    size, count = len(suffix[i]), rows[i][1]
-                    ids[row, :size], seen[row, :size], owner[row] = suffix[i], True, seat[i][1]
-                    where[row, :count] = np.arange(size - count - 1, size - 1)
-                    wanted[row, :count] = suffix[i][-count:]
-                arrays = map(layout.rows, (ids, seen, where, wanted, owner))
-                values = np.asarray(_suffix(self.model, self.cfg, memory, mask, *arrays))
-                yield list(places), values[list(places.values())]
-
     def chat(self, prompt: str) -> str:
         """`prompt` as a user's turn in the model's chat template; as it is for a model without one."""
         if not self.tokenizer.chat_template:
@@ -162,116 +148,116 @@ class LanguageModel:
                 raise ValueError(f"prompt {i}: {len(row)} + {max_new_tokens} tokens, the model takes {self.max_length}")
         out = [""] * len(ids)
         with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in self._batches([len(i) for i in ids], batch_tokens, layout.batch_multiple()):
-                tokens, mask = tk.pad([ids[i] for i in part], rows, length)
-                new = np.asarray(_generate(self.model, self.cfg, layout.rows(tokens), layout.rows(mask),
-                                           max_new_tokens, self.stop_ids))
-                for i, row in zip(part, new, strict=False):
+            for memory, batch in self._shared([(row, len(row) - 1) for row in ids], batch_tokens):
+                new = np.asarray(_generate(self.model, self.cfg, memory, *_arrays(batch), max_new_tokens, self.stop_ids))
+                for i, row in zip(batch.members, new, strict=True):
+                    if i is None:
+                        continue
                     ends = np.flatnonzero(np.isin(row, self.stop_ids))
                     text = self.tokenizer.decode(row[: ends[0] if len(ends) else None], skip_special_tokens=True)
                     out[i] = text[: min((text.find(s) for s in stop if s in text), default=len(text))]
                     done(i, out[i])
-                bar.add(len(part))
+                    bar.add()
         return out
 
 
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Pairs that share their first `prefix` tokens."""
-
-    prefix: int
-    members: list[int]
+def _arrays(batch: Batch) -> Iterator[jax.Array]:
+    return map(layout.rows, (batch.seen, batch.owner, batch.tokens, batch.mask))
 
 
-def _groups(rows: list[tuple[list[int], int]]) -> list[Group]:
-    """Cuts the lexicographically sorted pairs where a longer shared prefix saves more than more sharers do."""
-    order = sorted(range(len(rows)), key=lambda i: rows[i][0])
-    groups: list[Group] = []
-    members: list[int] = []
-    prefix = 0
-    for i in order:
-        ids, n = rows[i]
-        usable = len(ids) - n - 1  # the last prompt token predicts the first target token, so it is not shared
-        if members:
-            common = min(prefix, usable, _common(rows[members[-1]][0], ids))
-            if len(members) * common >= (len(members) - 1) * prefix and common > 0:
-                members.append(i)
-                prefix = common
-                continue
-            groups.append(Group(prefix, members))
-        members, prefix = [i], usable
-    if members:
-        groups.append(Group(prefix, members))
-    return groups
+def _targets(batch: Batch, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, tuple[int, int, int]]]:
+    """Where in each device's tokens the targets are predicted and what they are, `[D p]`; row -> (device, start, end) in both."""
+    devices = layout.batch_multiple()
+    b, t = batch.tokens.shape
+    where = np.zeros((devices, tk.round_up(b // devices * t, BLOCK)), np.int32)
+    wanted, spans, ends = np.zeros_like(where), {}, [0] * devices
+    for r, i in enumerate(batch.members):
+        if i is None:
+            continue
+        device, at = divmod(r, b // devices)
+        size, start, end = int(batch.mask[r].sum()), ends[device], ends[device] + counts[i]
+        where[device, start:end] = at * t + np.arange(size - counts[i] - 1, size - 1)
+        wanted[device, start:end] = batch.tokens[r, size - counts[i] : size]
+        spans[i], ends[device] = (device, start, end), end
+    return where, wanted, spans
 
 
-def _common(a: list[int], b: list[int]) -> int:
-    n = min(len(a), len(b))
-    return next((i for i in range(n) if a[i] != b[i]), n)
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _prefix(model, cfg, tokens, mask):
-    """Keys and values of every layer, [l g s k h] twice."""
+@functools.partial(jax.jit, static_argnums=(1, 4))
+def _prefix(model, cfg, tokens, mask, longest: int):
+    """Keys and values of every layer, padded to `longest` positions: [l g s k h] twice."""
     t = tokens.shape[1]
     allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
     positions = jnp.broadcast_to(jnp.arange(t), tokens.shape)
-    keep = lambda q, k, v, _: (attention.attend(q, k, v, allowed), (k, v))
-    return model.layers(tokens, positions, keep, cfg)[1]
+    keep = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True), (k, v))
+    return _longer(model.layers(tokens, positions, keep, cfg)[1], longest - t)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _suffix(model, cfg, memory, prefix_mask, tokens, mask, where, targets, owner):
-    """Sum of the targets' log-probabilities per row [b]; logits exist for one target position at a time."""
-    b, t = tokens.shape
+def _longer(memory, by: int):
+    """Keys and values [l b s k h] with `by` more positions."""
+    return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, by), (0, 0), (0, 0))), memory)
+
+
+def _go_on(model, cfg, memory, seen, owner, tokens, mask, *, keep: bool):
+    """What follows the prefixes: hidden states [b t d], own keys and values if they are to be kept, the first positions [b]."""
+    t = tokens.shape[1]
     allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
     local = jax.shard_map(lambda seen, owner: seen.sum(-1)[owner],
                           in_specs=(activation_spec("b s"), activation_spec("b")), out_specs=activation_spec("b"))
-    positions = local(prefix_mask, owner)[:, None] + jnp.arange(t)
+    start = local(seen, owner)
 
     def attend(q, k, v, cache):
-        return attention.attend_shared(q, k, v, allowed, *cache, prefix_mask, owner), None
+        return attention.attend_shared(q, k, v, allowed, *cache, seen, owner), (k, v) if keep else None
 
-    x, _ = model.layers(tokens, positions, attend, cfg, memory)
-    x = layout.pick(x, where)
+    x, own = model.layers(tokens, start[:, None] + jnp.arange(t), attend, cfg, memory)
+    return x, own, start
 
-    def position(total, at):
-        hidden, target = at
+
+@functools.partial(jax.jit, static_argnums=1)
+def _suffix(model, cfg, memory, seen, owner, tokens, mask, where, wanted, blocks):
+    """Log-probabilities [D p] of the tokens `wanted` right after the positions `where` of each device's tokens; computed are
+    the first `blocks` blocks, one at a time, since a position's logits are as many as the vocabulary."""
+    x, _, _ = _go_on(model, cfg, memory, seen, owner, tokens, mask, keep=False)
+    devices = len(where)
+    x = x.reshape(devices, -1, x.shape[-1], out_sharding=activation_spec("b t d"))
+
+    def block(i, out):
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=1)
+        hidden = layout.pick(x, cut(where)).reshape(devices * BLOCK, -1, out_sharding=activation_spec("a d"))
         logits = model.logits(hidden, cfg)
-        chosen = layout.pick(logits, jnp.maximum(target, 0))
-        return total + jnp.where(target >= 0, chosen - jax.nn.logsumexp(logits, axis=-1), 0), None
+        target = cut(wanted).reshape(devices * BLOCK, out_sharding=activation_spec("a"))
+        value = layout.pick(logits, target) - jax.nn.logsumexp(logits, axis=-1)
+        value = value.reshape(devices, BLOCK, out_sharding=activation_spec("b t"))
+        return jax.lax.dynamic_update_slice_in_dim(out, value, i * BLOCK, axis=1)
 
-    zero = jnp.zeros(b, jnp.float32, out_sharding=activation_spec("b"))
-    return jax.lax.scan(position, zero, (jnp.moveaxis(x, 1, 0), targets.T))[0]
+    zeros = jnp.zeros(where.shape, jnp.float32, out_sharding=activation_spec("b t"))
+    return jax.lax.fori_loop(0, blocks, block, zeros)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 4, 5))
-def _generate(model, cfg, tokens, mask, steps: int, stop_ids: tuple[int, ...]):
-    """Greedy token ids [b steps]; rows that stopped repeat their stop id."""
+@functools.partial(jax.jit, static_argnums=(1, 7, 8))
+def _generate(model, cfg, memory, seen, owner, tokens, mask, steps: int, stop_ids: tuple[int, ...]):
+    """Greedy token ids [b steps]; rows that stopped repeat a stop id."""
     b, t = tokens.shape
-    memory = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, steps), (0, 0), (0, 0))),
-                          _prefix(model, cfg, tokens, mask))
-    lengths = mask.sum(-1)
-    # The last prompt token is run again as the first step, which writes its own key over the same key.
-    last = layout.pick(tokens, lengths - 1)
-    mask = jnp.pad(mask & (jnp.arange(t) < lengths[:, None] - 1), ((0, 0), (0, steps)))
-    out = jnp.full((b, steps), stop_ids[0], jnp.int32, out_sharding=activation_spec("b t"))
+    x, own, start = _go_on(model, cfg, memory, seen, owner, tokens, mask, keep=True)
+    own, lengths = _longer(own, steps), mask.sum(-1)
+    greedy = lambda x: jnp.argmax(model.logits(x, cfg), -1).astype(jnp.int32)
+    first = greedy(layout.pick(x, lengths - 1))
+    out = jnp.full((b, steps), stop_ids[0], jnp.int32, out_sharding=activation_spec("b t")).at[:, 0].set(first)
     stops = jnp.array(stop_ids)
-    done = jnp.zeros(b, bool, out_sharding=activation_spec("b"))
 
     def step(state):
-        i, token, done, mask, memory, out = state
-        mask = mask.at[:, t + i].set(True)
+        i, token, done, mask, own, out = state
+        mask = mask.at[:, t + i - 1].set(True)
 
-        def attend(q, k, v, cache):
-            keys, values = (jax.lax.dynamic_update_slice_in_dim(old, new, t + i, axis=1)
-                            for old, new in zip(cache, (k, v), strict=True))
-            return attention.attend(q, keys, values, mask[:, None, :]), (keys, values)
+        def attend(q, k, v, caches):
+            cache, mine = caches
+            mine = tuple(jax.lax.dynamic_update_slice_in_dim(old, new, t + i - 1, axis=1)
+                         for old, new in zip(mine, (k, v), strict=True))
+            return attention.attend_shared(q, *mine, mask[:, None, :], *cache, seen, owner), mine
 
-        x, memory = model.layers(token[:, None], (lengths - 1 + i)[:, None], attend, cfg, memory)
-        token = jnp.where(done, stop_ids[0], jnp.argmax(model.logits(x[:, 0], cfg), -1)).astype(jnp.int32)
-        out = out.at[:, i].set(token)
-        return i + 1, token, done | jnp.isin(token, stops), mask, memory, out
+        x, own = model.layers(token[:, None], (start + lengths + i - 1)[:, None], attend, cfg, (memory, own))
+        token = jnp.where(done, stop_ids[0], greedy(x[:, 0]))
+        return i + 1, token, done | jnp.isin(token, stops), mask, own, out.at[:, i].set(token)
 
     running = lambda state: (state[0] < steps) & ~state[2].all()
-    return jax.lax.while_loop(running, step, (0, last, done, mask, memory, out))[-1]
+    state = (1, first, jnp.isin(first, stops), jnp.pad(mask, ((0, 0), (0, steps))), own, out)
+    return jax.lax.while_loop(running, step, state)[-1]

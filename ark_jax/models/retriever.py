@@ -109,9 +109,10 @@ class Retriever:
         ids = self.tokenize(texts, kind=kind)
         out = np.zeros((len(ids), self.width), np.float32)
         multiple = layout.batch_multiple()
+        parameters = sum(x.size for x in jax.tree.leaves(self.model.blocks))
         with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens,
-                                                   parameters=hf.layer_parameters(self.model), multiple=multiple):
+            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens, parameters=parameters,
+                                                   multiple=multiple):
                 tokens, mask = tk.pad([ids[i] for i in part], rows, length)
                 vectors = _embed(self.model, self.cfg, self.pooling, self.width, layout.rows(tokens), layout.rows(mask))
                 out[part] = _to_host(vectors)[: len(part)]

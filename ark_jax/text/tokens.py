@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 # Powers of two waste 9-47 % of the work on real lengths, these 2-7 %, for a bounded number of compilations.
-LENGTHS = (*range(8, 192, 8), *range(192, 512, 32), 512, 576, 640, 704, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560,
-           3072, 3584, 4096, 5120, 6144, 7168, 8192)
+LENGTHS = (*range(8, 192, 8), *range(192, 384, 16), *range(384, 512, 32), 512, 576, 640, 704, 768, 896, 1024, 1280, 1536,
+           1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192)
 # Padding that costs about as much as compiling for one more length, in multiply-adds: a second of a small machine.
 COMPILATION = 5e10
 
