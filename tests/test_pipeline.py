@@ -252,6 +252,16 @@ def test_bad_flags_are_one_clear_line(world, tmp_path, flags, told):
     assert told in done.stderr and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("flag", "told"), [
+    ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
+    ("--config=configs/ark.py:nope", "preset nope: must be one of best, paper, official"),
+])
+def test_a_config_that_cannot_be_had_is_one_clear_line(flag, told, tmp_path):
+    done = subprocess.run([sys.executable, "-m", "ark_jax", "status", flag, f"--workdir={tmp_path}"], capture_output=True,
+                          text=True, cwd=REPOSITORY)
+    assert done.returncode == 1 and told in done.stderr and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
 def test_help_and_unknown_verbs():
     run = lambda *args: subprocess.run([sys.executable, "-m", "ark_jax", *args], capture_output=True, text=True, cwd=REPOSITORY)
     assert "ark-jax demo" in run("--help").stdout and run("--help").returncode == 0
