@@ -298,4 +298,4 @@ def test_the_demo_itself_at_reduced_size(tmp_path, real_models):
     assert counts["rewrite"]["drifted_prompts"] == 0 and counts["rewrite"]["rewritten"] == 1440
     table = json.loads((tmp_path / "evaluate" / "metrics.json").read_text())["table"]
     # MiniLM itself, which no setting of ours moves: 60 held-out questions over 69 chunks.
-    assert abs(table[0]["values"]["ndcg@10"]["mean"] - 0.5655) < 2e-3
+    assert abs(table[0]["values"]["ndcg@10"]["mean"] - 0.5649) < 2e-3
