@@ -123,7 +123,7 @@ def verdict(table: list[dict]) -> str:
     steps = [row["system"] for before, row in itertools.pairwise(table)
              if row["values"]["ndcg@10"]["mean"] < before["values"]["ndcg@10"]["mean"]]
     setback = f" nDCG@10 fell at {' and '.join(steps)}." if steps else ""
-    return f"{head} on the held-out documents: {tell(better + worse) or 'nothing moved'}.{setback}"
+    return f"{head} on the held-out questions: {tell(better + worse) or 'nothing moved'}.{setback}"
 
 
 def export(context: Context, folder: Path) -> dict:
@@ -151,8 +151,9 @@ tags: [sentence-transformers, feature-extraction, ark]
 # {base}, tuned with ARK
 
 Base model: {base}. Tuned by ark_jax {__version__} with answer-centric contrastive learning (ARK, ACL 2026) on
-{counts['train_questions']} questions; measured on {counts['held_out_questions']} questions over documents it never saw
-(mean and 95 % bootstrap interval):
+{counts['train_questions']} questions; measured on {counts['held_out_questions']} held-out questions
+{"over documents it never saw" if counts["split_by"] == "document" else "that may share passages with those"} (mean and 95 %
+bootstrap interval):
 
 {header}
 {rows}
