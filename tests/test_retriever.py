@@ -165,6 +165,14 @@ def test_no_text_is_longer_than_the_positions_left_beside_padding(tmp_path, mesh
     assert (len(ids), ids[0], ids[-1]) == (634, 0, 1)
 
 
+def test_a_saved_folder_keeps_the_pieces_that_slow_tokenizers_read(tmp_path, mesh):
+    """XLM-R is published with them beside tokenizer.json."""
+    path = tiny.write(tmp_path / "base", "xlm-roberta", tokenizer="both")
+    (path / "sentencepiece.bpe.model").write_bytes(b"pieces")
+    open_retriever(path).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "sentencepiece.bpe.model").read_bytes() == b"pieces"
+
+
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
 def test_a_saved_folder_has_what_older_readers_look_for(pooling, folder, tmp_path, mesh):
     open_retriever(folder(pooling)).save_pretrained(tmp_path, card="# Card\n")
