@@ -66,10 +66,37 @@ BERT = {
     "ffn_norm": (_LAYER + "output.LayerNorm.weight", "d -> d"),
     "ffn_norm_bias": (_LAYER + "output.LayerNorm.bias", "d -> d"),
 }
+ROBERTA = {name: ("roberta." + theirs.removeprefix("bert."), pattern) for name, (theirs, pattern) in BERT.items()}
+_LAYER = "distilbert.transformer.layer.{l}."
+DISTILBERT = {
+    "embed": ("distilbert.embeddings.word_embeddings.weight", "v e -> v e"),
+    "position": ("distilbert.embeddings.position_embeddings.weight", "p e -> p e"),
+    "embed_norm": ("distilbert.embeddings.LayerNorm.weight", "d -> d"),
+    "embed_norm_bias": ("distilbert.embeddings.LayerNorm.bias", "d -> d"),
+    "q": (_LAYER + "attention.q_lin.weight", "(n h) d -> d n h"),
+    "q_bias": (_LAYER + "attention.q_lin.bias", "(n h) -> n h"),
+    "k": (_LAYER + "attention.k_lin.weight", "(n h) d -> d n h"),
+    "k_bias": (_LAYER + "attention.k_lin.bias", "(n h) -> n h"),
+    "v": (_LAYER + "attention.v_lin.weight", "(n h) d -> d n h"),
+    "v_bias": (_LAYER + "attention.v_lin.bias", "(n h) -> n h"),
+    "o": (_LAYER + "attention.out_lin.weight", "d (n h) -> n h d"),
+    "o_bias": (_LAYER + "attention.out_lin.bias", "d -> d"),
+    "attn_norm": (_LAYER + "sa_layer_norm.weight", "d -> d"),
+    "attn_norm_bias": (_LAYER + "sa_layer_norm.bias", "d -> d"),
+    "up": (_LAYER + "ffn.lin1.weight", "f d -> d f"),
+    "up_bias": (_LAYER + "ffn.lin1.bias", "f -> f"),
+    "down": (_LAYER + "ffn.lin2.weight", "d f -> f d"),
+    "down_bias": (_LAYER + "ffn.lin2.bias", "d -> d"),
+    "ffn_norm": (_LAYER + "output_layer_norm.weight", "d -> d"),
+    "ffn_norm_bias": (_LAYER + "output_layer_norm.bias", "d -> d"),
+}
+ENCODERS = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "distilbert": DISTILBERT}
 # Tensors that take no part in our computation. They are carried from the base to the export, untouched.
 CARRIED = ("*pooler.dense.*", "*position_ids", "cls.*", "lm_head.weight", "*rotary_emb.inv_freq")
+# So are an encoder's heads for masked words. A decoder's head is computed with: its bias would be missed.
+MASKED_WORDS = ("lm_head.*", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*")
 # Checkpoints saved from the bare model lack these prefixes.
-PREFIXES = ("model.", "bert.")
+PREFIXES = ("model.", "bert.", "roberta.", "distilbert.")
 
 
 def resolve(name_or_folder: str) -> Path:
@@ -97,7 +124,7 @@ def family(hf: dict):
     if hf.get("model_type") in decoder.FAMILIES:
         return decoder.Config, decoder.Decoder, DECODER
     if hf.get("model_type") in encoder.FAMILIES:
-        return encoder.Config, encoder.Encoder, BERT
+        return encoder.Config, encoder.Encoder, ENCODERS[hf["model_type"]]
     known = ", ".join((*decoder.FAMILIES, *encoder.FAMILIES))
     raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
 
@@ -165,7 +192,8 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     surplus = files.names() - used
     if tied:
         surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
-    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, c) for c in CARRIED)}
+    kinds = CARRIED + (MASKED_WORDS if model_class is encoder.Encoder else ())
+    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, kind) for kind in kinds)}
     if surplus - set(carried):
         raise ValueError(f"{folder}: tensors the architecture has no place for: {', '.join(sorted(surplus)[:5])}")
     return jax.tree.unflatten(tree, params), cfg, carried
