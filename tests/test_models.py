@@ -348,6 +348,19 @@ def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
     same(found, golden(family))
 
 
+def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
+    """As in the published bert-base-uncased: LayerNorm.gamma and LayerNorm.beta."""
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+           for n, x in tiny.tensors("bert").items()}
+    model, cfg, carried = hf.load(str(tiny.write(tmp_path / "old", "bert", weights=old)))
+    new, _, _ = hf.load(str(tiny.write(tmp_path / "new", "bert")))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), model, new))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=tmp_path / "old", carried=carried)
+    files = [tmp_path / name / "model.safetensors" for name in ("old", "out")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 @pytest.mark.parametrize(("family", "field"), [("llama", "rms_norm_eps"), ("bert", "layer_norm_eps"), ("qwen3", "vocab_size"),
                                                ("roberta", "pad_token_id"), ("xlm-roberta", "type_vocab_size"),
                                                ("distilbert", "hidden_dim")])
