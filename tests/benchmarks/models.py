@@ -26,6 +26,7 @@ from ark_jax.train import loop
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
+TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions to encode
 
 
 def under(precision: str, run):
@@ -52,13 +53,13 @@ def minilm():
 
 
 def encode() -> None:
-    """Whole `encode`, tokenisation and all, of 2,000 passages."""
-    compete("MiniLM, encode, 2,000 story passages", stories()[0][:2000], "document", 5)
+    """Whole `encode` of story passages, tokenisation and all."""
+    compete(f"MiniLM, encode, {TEXTS:,} story passages", stories()[0][:TEXTS], "document", 5)
 
 
 def queries() -> None:
-    """Whole `encode` of 2,000 questions."""
-    compete("MiniLM, encode, 2,000 questions", stories()[1][:2000], "query", 7)
+    """Whole `encode` of questions."""
+    compete(f"MiniLM, encode, {TEXTS:,} questions", stories()[1][:TEXTS], "query", 7)
 
 
 def compete(work: str, texts: list[str], kind: str, rounds: int) -> None:
