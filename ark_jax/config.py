@@ -88,6 +88,9 @@ def ark(preset: str = "best") -> ConfigDict:
     c.train.denominator = "own" if paper else "batch"  # stages 2, 3: own hard negatives (eq. 8), or all in the batch
     c.train.order = "question" if preset != "best" else "document"  # shuffled questions, or documents kept together
     c.train.save_every = 50  # steps
+    c.train.lora_rank = 0  # 0: all weights; else an adapter of this rank, which wants some ten times the learning rates
+    c.train.lora_alpha = 32.0  # an adapter counts alpha / rank times
+    c.train.lora_targets = ()  # of q k v o gate up down; () is every matrix of the blocks
 
     c.evaluate = ConfigDict()
     c.evaluate.scope = "document"  # document: a question's own documents; corpus: all held-out chunks

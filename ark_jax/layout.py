@@ -2,7 +2,7 @@
 
 b batch   a all tokens of a batch (b·t)   t query token   s key token   d model width   e embedding width
 (d's size, sharded the other way)   n query heads   k key/value heads   h head dim   f ffn width
-v vocabulary   p position   y segment type   l layer
+v vocabulary   p position   y segment type   l layer   r rank of an adapter
 
 A letter means one thing everywhere, so the letters of an einsum's output say how it is sharded and the
 letters of a weight say how it is stored. Library code never mentions a mesh; the entrance sets it once.

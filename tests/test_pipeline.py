@@ -213,6 +213,38 @@ def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finishe
     assert json.loads((tmp_path / "w" / "positives" / "manifest.json").read_text())["config"]["score.forward"] == 0.5
 
 
+def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh, tmp_path):
+    import jax
+    import numpy as np
+
+    from ark_jax.models import hf, lora
+
+    workdir = tmp_path / "w"
+    shutil.copytree(finished[0], workdir)
+    c = tiny_config(world)
+    c.train.lora_rank, c.train.lora_targets, c.train.learning_rates = 2, ("q", "down"), (1e-2, 1e-2, 1e-2)
+    why = {s.stage: s.why for s in pipeline.examine(stages(c), c, workdir)}
+    assert why["positives"] == "" and why["stage1"] == "config.train.lora_rank was 0, is 2"
+    context = pipeline.Context(c, workdir, Metrics(tmp_path / "metrics.jsonl"))
+    before, named = world / "retriever", str(world / "retriever")
+    for stage in ("stage1", "mine2", "stage2"):
+        pipeline.run(stages(c), context, only=stage)
+        if stage == "mine2":
+            continue
+        folder = workdir / stage
+        settings = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+        assert (settings["base_model_name_or_path"], settings["r"], settings["lora_alpha"]) == (named, 2, 32)
+        start, cfg, _ = hf.load(str(before))
+        handed_on, _, _ = hf.load(str(folder / "model"))
+        merged = lora.merge(start, lora.load_peft(folder / "adapter", before, cfg))
+        moved = 0
+        for found, expected, was in zip(*map(jax.tree.leaves, (handed_on, merged, start)), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+            moved += not np.array_equal(found, was)
+        assert moved == 2
+        before, named = folder / "model", f"{stage}/model"
+
+
 def test_a_damaged_output_is_made_again(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     (tmp_path / "w" / "graph" / "nodes.parquet").write_bytes(b"")

@@ -12,7 +12,7 @@ from ark_jax.stages.files import external
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens")
 _TRAIN = tuple(f"train.{name}" for name in (
     "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "denominator",
-    "order"))
+    "order", "lora_rank", "lora_alpha", "lora_targets"))
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
     "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))

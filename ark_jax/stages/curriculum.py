@@ -118,6 +118,7 @@ def _before(config, stage: int) -> str:
 def train(context: Context, folder: Path, *, stage: int) -> dict:
     """One stage of the curriculum, from the stage before."""
     from ark_jax.data import curriculum
+    from ark_jax.models import lora
     from ark_jax.train import loop
 
     c, chunks = context.config, chunks_of(context)
@@ -135,11 +136,16 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     plan = loop.Plan(epochs=c.train.epochs[i], learning_rate=c.train.learning_rates[i], seed=c.seed + stage,
                      use_negatives=stage > 1,
                      **{name: c.train[name] for name in ("warmup", "weight_decay", "clip", "batch", "chunks", "temperature",
-                                                         "denominator", "order", "save_every")})
+                                                         "denominator", "order", "save_every", "lora_rank", "lora_alpha",
+                                                         "lora_targets")})
     passages = {x.id: x.text for some in chunks.values() for x in some}
-    tuned, curve = loop.train(retriever(context, _before(c, stage)), examples, {id: q.question for id, q in questions.items()},
-                              passages, plan, folder, f"stage {stage}")
+    before = _before(c, stage)
+    tuned, adapter, curve = loop.train(retriever(context, before), examples, {id: q.question for id, q in questions.items()},
+                                       passages, plan, folder, f"stage {stage}")
     tuned.save_pretrained(folder / "model")
+    if adapter:
+        # What lies in the workdir is named from there, so that the files do not depend on where it stands.
+        lora.save_peft(adapter, folder / "adapter", base=c.retriever.path if before == "base" else f"{before}/model")
     shutil.rmtree(folder / "checkpoints")
     context.models["retriever"] = (f"stage{stage}", tuned)
     return {"steps": len(curve), "examples": len(examples), "first_loss": round(curve[0]["loss"], 4),

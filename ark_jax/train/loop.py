@@ -20,6 +20,7 @@ from ark_jax import layout
 from ark_jax.data import curriculum
 from ark_jax.data.curriculum import Example
 from ark_jax.log import Progress, primary, say
+from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.text import tokens as tk
 from ark_jax.train import loss, optim
@@ -42,13 +43,16 @@ class Plan:
     save_every: int
     seed: int
     use_negatives: bool
+    lora_rank: int  # 0 trains all weights
+    lora_alpha: float
+    lora_targets: tuple[str, ...]
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["step", "model", "opt"], meta_fields=[])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["step", "trained", "opt"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class State:
     step: jax.Array
-    model: Any
+    trained: Any  # the model, or an adapter beside it
     opt: optax.OptState
 
 
@@ -75,18 +79,19 @@ class Objective:
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def train_step(objective: Objective, state: State, batch, learning_rate) -> tuple[State, dict]:
-    """One update; `state` is consumed."""
-    value, gradient = jax.value_and_grad(objective.loss)(state.model, batch)
-    updates, opt = objective.optimizer().update(gradient, state.opt, state.model)
+def train_step(objective: Objective, state: State, frozen, batch, learning_rate) -> tuple[State, dict]:
+    """One update; `state` is consumed. An adapter is trained beside the model `frozen`, a model (None) by itself."""
+    whole = lambda trained: trained if frozen is None else lora.merge(frozen, trained)
+    value, gradient = jax.value_and_grad(lambda trained: objective.loss(whole(trained), batch))(state.trained)
+    updates, opt = objective.optimizer().update(gradient, state.opt, state.trained)
     updates = jax.tree.map(lambda u: -learning_rate * u, updates)
     metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradient)}
-    return State(state.step + 1, optax.apply_updates(state.model, updates), opt), metrics
+    return State(state.step + 1, optax.apply_updates(state.trained, updates), opt), metrics
 
 
 def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
-          plan: Plan, folder: Path, label: str) -> tuple[Retriever, list[dict]]:
-    """Trains a copy of `retriever` and returns it with the curve, one row a step.
+          plan: Plan, folder: Path, label: str) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
+    """Trains a copy of `retriever`; returns it, the adapter that was merged into it if any, and the curve, a row a step.
 
     Args:
         queries, passages: id -> text of the questions and chunks the examples name.
@@ -101,8 +106,15 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     chunks_of = functools.partial(curriculum.chunks_of, use_negatives=plan.use_negatives)
     ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
            "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
-    # Copied, because the step donates its state and the caller keeps its retriever.
-    create = lambda model: State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), objective.optimizer().init(model))
+    rows = lora.rows(retriever.base, plan.lora_targets) if plan.lora_rank else ()
+    frozen = retriever.model if rows else None
+
+    def create(model) -> State:
+        # Copied, because the step donates its state and the caller keeps its retriever.
+        trained = lora.init(rows, retriever.cfg, rank=plan.lora_rank, alpha=plan.lora_alpha,
+                            key=jax.random.key(plan.seed)) if rows else jax.tree.map(jnp.copy, model)
+        return State(jnp.zeros((), jnp.int32), trained, objective.optimizer().init(trained))
+
     # One shape for all batches of the stage: padding is cheaper than compiling a step again.
     shape = _shape(max(len(chunks_of([examples[i] for i in data[k]])) for k in range(steps)), ids, plan)
     policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
@@ -121,7 +133,7 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
             for number in range(int(state.step) + 1, steps + 1):
                 some = [examples[i] for i in next(iterator)]
                 now = float(rate(number - 1))
-                state, metrics = train_step(objective, state, _batch(some, ids, plan, shape), now)
+                state, metrics = train_step(objective, state, frozen, _batch(some, ids, plan, shape), now)
                 row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": now,
                        "gradient_norm": float(metrics["gradient_norm"])}
                 if not np.isfinite(row["loss"] + row["gradient_norm"]):
@@ -131,7 +143,8 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
                 curve.add(row)
                 checkpointer.save_checkpointables_async(number, {"state": state, "data": iterator})
                 bar.add(note=f"loss {row['loss']:.3f}")
-    return dataclasses.replace(retriever, model=state.model), curve.rows
+    model = jax.jit(lora.merge)(frozen, state.trained) if rows else state.trained
+    return dataclasses.replace(retriever, model=model), state.trained if rows else None, curve.rows
 
 
 class Curve:
