@@ -80,7 +80,8 @@ def train() -> None:
            "document": {str(i): row[:127] + row[-1:] for i, row in enumerate(ours.tokenize(passages, kind="document"))}}
     examples = [Example(i, "", (str(i),), (str(32 + i),)) for i in range(32)]
     plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
-                     denominator="batch", order="question", save_every=1, seed=0, use_negatives=True)
+                     denominator="batch", order="question", save_every=1, seed=0, use_negatives=True,
+                     lora_rank=0, lora_alpha=1.0, lora_targets=())
     batch = loop._batch(examples, ids, plan, (32, 32, 64, 128))
     objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, 0.05, 0.01, 1.0)
     state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, ours.model), objective.optimizer().init(ours.model))
@@ -88,7 +89,7 @@ def train() -> None:
 
     def step():
         nonlocal state
-        state, metrics = loop.train_step(objective, state, batch, 1e-5)
+        state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
         losses.append(float(metrics["loss"]))
 
     encoder = theirs[0].auto_model.train()
