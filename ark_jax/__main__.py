@@ -1,6 +1,7 @@
 """The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def _pipeline(verb: str, args: list[str]) -> int:
 
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
-    file = any(arg.startswith(("--config=", "-config=")) or arg in ("--config", "-config") for arg in args)
-    if verb == "demo" and not file:
+    given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
+    if given and not Path(given[1]).is_file():
+        raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
+    if verb == "demo" and not given:
         from ark_jax.config import demo
 
         config = config_flags.DEFINE_config_dict("config", demo(), flag_values=values)
@@ -83,8 +86,9 @@ def _pipeline(verb: str, args: list[str]) -> int:
     try:
         left = values(["ark-jax", *args])[1:]
     except (flags.Error, KeyError, AttributeError, TypeError) as error:
-        # ml_collections speaks of an unknown field in a KeyError.
-        told = " ".join(str(error.args[0] if error.args else error).replace("'", "").replace("\\n", " ").split())
+        # ml_collections speaks of an unknown field in a KeyError, and of a failing config file with its whole traceback.
+        told = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
+        told = " ".join((told.splitlines()[-1] if "Traceback" in told else told).replace("'", "").split())
         raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")

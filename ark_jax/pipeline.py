@@ -184,8 +184,8 @@ def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
     _sync(context.workdir)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
-    told = ", ".join(f"{value:,} {name.replace('_', ' ')}" if isinstance(value, int) else f"{name} {value}"
-                     for name, value in counts.items())
+    told = ", ".join(f"{value:,} {name}" if isinstance(value, int) else f"{name} {value:.4g}" if isinstance(value, float)
+                     else f"{name} {value}" for name, value in ((name.replace("_", " "), x) for name, x in counts.items()))
     say(f"  {told} ({duration(seconds)})")
     return fingerprint(outputs)
 

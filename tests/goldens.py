@@ -1,4 +1,4 @@
-"""What transformers computes for the tiny checkpoints: `python tests/goldens.py` writes golden/<family>.npz again.
+"""What transformers computes for the tiny checkpoints: `python tests/goldens.py [family ...]` writes golden/<family>.npz again.
 
 The tests compare with these files where torch is not installed, and with transformers itself where it is.
 """
@@ -16,14 +16,15 @@ FOLDER = Path(__file__).parent / "golden"
 
 def inputs(family: str, *, seed: int, rows: int = 8, length: int = 12) -> dict[str, np.ndarray]:
     """Tokens and mask [rows length], padding of many widths, on the left of the later half for decoders; and what
-    the loss wants: a token per row [rows], a direction of the hidden states [rows length width]. Token 0 does not
-    occur, since torch gives the embedding of BERT's pad token no gradient."""
+    the loss wants: a token per row [rows], a direction of the hidden states [rows length width]. The pad token
+    and those before it do not occur, since torch gives an encoder's embedding of it no gradient."""
     random = np.random.default_rng([seed, tiny.FAMILIES.index(family)])
     seen = np.arange(length) < random.integers(2, length + 1, (rows, 1))
     seen[0] = True
-    if family != "bert":
+    if family in tiny.DECODERS:
         seen[rows // 2 :] = seen[rows // 2 :, ::-1]
-    return {"tokens": random.integers(1, tiny.VOCAB, (rows, length)).astype(np.int32), "mask": seen,
+    first = 1 + tiny.config(family).get("pad_token_id", 0)
+    return {"tokens": random.integers(first, tiny.VOCAB, (rows, length)).astype(np.int32), "mask": seen,
             "wanted": random.integers(0, tiny.VOCAB, rows).astype(np.int32),
             "direction": (random.standard_normal((rows, length, tiny.WIDTH)) * seen[..., None]).astype(np.float32)}
 
@@ -47,28 +48,27 @@ def reference(folder: Path, family: str, given: dict[str, np.ndarray]) -> dict[s
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
 
-    kind = AutoModel if family == "bert" else AutoModelForCausalLM
+    kind = AutoModelForCausalLM if family in tiny.DECODERS else AutoModel
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     mask = torch.tensor(given["mask"])
     tokens = torch.tensor(given["tokens"], dtype=torch.long)
-    body = model if family == "bert" else model.model
+    body, prefix = (model.model, "") if family in tiny.DECODERS else (model, tiny.PREFIX[family])
     hidden = body(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
     loss = (hidden * torch.tensor(given["direction"])).sum() / len(tokens)
     out = {"hidden": hidden.detach().numpy() * given["mask"][..., None]}
-    if family != "bert":
+    if family in tiny.DECODERS:
         logits = model.lm_head(hidden[torch.arange(len(tokens)), torch.tensor(last(given["mask"]))])
         loss = loss + torch.nn.functional.cross_entropy(logits, torch.tensor(given["wanted"], dtype=torch.long))
         out["logits"] = logits.detach().numpy()
     loss.backward()
-    slopes = {(f"bert.{n}" if family == "bert" else n): slope(f"bert.{n}" if family == "bert" else n, p.grad.numpy())
-              for n, p in model.named_parameters() if p.grad is not None}
+    slopes = {prefix + n: slope(prefix + n, p.grad.numpy()) for n, p in model.named_parameters() if p.grad is not None}
     names = sorted(slopes)
     return out | {"loss": np.float64(loss.item()), "names": np.array(names), "slopes": np.array([slopes[n] for n in names])}
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for family in tiny.FAMILIES:
+    for family in sys.argv[1:] or tiny.FAMILIES:
         with tempfile.TemporaryDirectory() as scratch:
             given = inputs(family, seed=1)
             found = reference(tiny.write(Path(scratch), family), family, given)

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ark_jax import layout
-from ark_jax.models import hf
+from ark_jax.models import encoder, hf
 
 FAMILIES = pytest.mark.parametrize("family", tiny.FAMILIES)
 # Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
@@ -83,7 +83,7 @@ def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
 
 
 # The others are compared in test_every_mesh_gives_what_transformers_gave_once.
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "xlm-roberta", "distilbert"])
 def test_one_device_gives_what_transformers_gave_once(family, checkpoint, mesh):
     found, gradient, cfg = run(checkpoint(family), golden(family))
     same(found, golden(family))
@@ -98,7 +98,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, 
     model, cfg, _ = hf.load(str(checkpoint(family)))
     hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
     np.testing.assert_allclose(hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5)
-    if family != "bert":
+    if family in tiny.DECODERS:
         logits = model.logits(layout.pick(hidden, layout.rows(goldens.last(given["mask"]))), cfg)
         np.testing.assert_allclose(logits, wanted["logits"], rtol=1e-4, atol=1e-5)
 
@@ -110,8 +110,9 @@ def on_one_device(family: str, folder: Path):
         return found, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
 
 
-# Llama and Mistral are Qwen2 without its bias: nothing of theirs is laid out in another way.
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "bert"])
+# Llama and Mistral are Qwen2 without its bias, XLM-R is RoBERTa, DistilBERT is BERT without segments: nothing of theirs is
+# laid out in another way.
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "bert", "roberta", pytest.param("distilbert", marks=pytest.mark.slow)])
 def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
     wanted = golden(family)
     found, gradient, cfg = run(checkpoint(family), wanted)
@@ -163,6 +164,33 @@ def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
     model, cfg, _ = hf.load(str(checkpoint("bert")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     assert effect(cfg, model, tokens, np.arange(12) < 9, 4) == set(tokens[:9])
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def positions(tokens, mask, cfg):
+    return encoder.positions(tokens, mask, cfg)
+
+
+def test_positions_count_the_tokens_that_are_no_padding(mesh):
+    """RoBERTa's begin after the pad token's id, here 3, and stay there where a text spells that token out."""
+    tokens = np.array([[0, 9, 3, 8, 1, 0], [0, 7, 1, 3, 3, 3]], np.int32)
+    mask = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]], bool)
+    read = lambda family: encoder.Config.from_hf(tiny.config(family))
+    found = positions(tokens, mask, read("roberta"))
+    np.testing.assert_array_equal(found, [[4, 5, 3, 6, 7, 3], [4, 5, 6, 3, 3, 3]])
+    for family in ("bert", "distilbert"):
+        np.testing.assert_array_equal(positions(tokens, mask, read(family)), [[0, 1, 2, 3, 4, 5]] * 2)
+    assert [read(family).max_length for family in tiny.ENCODERS] == [640, 636, 634, 640]
+
+
+def test_a_pad_token_in_the_text_is_what_it_is_for_transformers(checkpoint, mesh):
+    pytest.importorskip("torch", reason="transformers computes with torch")
+    given = goldens.inputs("roberta", seed=2, length=40)
+    given["tokens"][:, 1] = given["tokens"][::2, 5] = 3
+    wanted = goldens.reference(checkpoint("roberta"), "roberta", given)
+    model, cfg, _ = hf.load(str(checkpoint("roberta")))
+    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    np.testing.assert_allclose(hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5)
 
 
 def contents(folder: Path) -> dict[str, tuple]:
@@ -252,10 +280,16 @@ REFUSED = [
     ("llama", {"attention_bias": True}, "attention_bias"),
     ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
     ("qwen3", {"model_type": "gemma2"}, "gemma2"),
-    ("bert", {"model_type": "roberta"}, "roberta"),
+    ("bert", {"model_type": "mpnet"}, "mpnet"),
     ("bert", {"hidden_act": "relu"}, "hidden_act"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("bert", {"is_decoder": True}, "is_decoder"),
+    ("roberta", {"add_cross_attention": True}, "add_cross_attention"),
+    ("roberta", {"hidden_act": "gelu_new"}, "hidden_act='gelu_new'"),
+    ("roberta", {"pad_token_id": -1}, "pad_token_id=-1"),
+    ("xlm-roberta", {"is_decoder": True}, "is_decoder"),
+    ("xlm-roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
+    ("distilbert", {"activation": "relu"}, "activation='relu'"),
 ]
 
 
@@ -268,18 +302,23 @@ def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, nam
 @pytest.mark.parametrize(("family", "name", "bare"), [
     ("qwen3", "model.layers.1.self_attn.q_norm.weight", False), ("qwen3", "model.layers.1.self_attn.q_norm.weight", True),
     ("bert", "bert.encoder.layer.1.output.dense.bias", False), ("bert", "bert.encoder.layer.1.output.dense.bias", True),
+    ("xlm-roberta", "roberta.embeddings.token_type_embeddings.weight", False),
+    ("distilbert", "distilbert.transformer.layer.1.ffn.lin2.bias", True),
     ("qwen2", "lm_head.weight", False)])
 def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
     weights = tiny.tensors(family)
     del weights[name]
-    with pytest.raises(ValueError, match=re.escape(name.removeprefix("model.").removeprefix("bert.")) + ".*missing"):
+    with pytest.raises(ValueError, match=re.escape(name.removeprefix(tiny.PREFIX[family])) + ".*missing"):
         hf.load(str(tiny.write(tmp_path, family, weights=weights, bare=bare)))
 
 
 @pytest.mark.parametrize(("family", "name"), [("llama", "model.layers.1.self_attn.q_norm.weight"),
                                               ("llama", "model.layers.2.input_layernorm.weight"),
                                               ("qwen3", "model.layers.0.self_attn.q_proj.bias"),
-                                              ("bert", "bert.encoder.layer.0.extra.weight")])
+                                              ("qwen2", "lm_head.bias"),
+                                              ("bert", "bert.encoder.layer.0.extra.weight"),
+                                              ("roberta", "classifier.dense.weight"),
+                                              ("distilbert", "distilbert.embeddings.token_type_embeddings.weight")])
 def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family) | {name: np.zeros(tiny.WIDTH, np.float32)}
     with pytest.raises(ValueError, match=re.escape(name)):
@@ -287,7 +326,8 @@ def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
 
 
 @pytest.mark.parametrize(("family", "name"), [("mistral", "model.layers.1.mlp.gate_proj.weight"),
-                                              ("bert", "bert.embeddings.word_embeddings.weight")])
+                                              ("bert", "bert.embeddings.word_embeddings.weight"),
+                                              ("distilbert", "distilbert.transformer.layer.0.ffn.lin1.weight")])
 def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family)
     weights[name] = np.ascontiguousarray(weights[name].T)
@@ -308,7 +348,22 @@ def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
     same(found, golden(family))
 
 
-@pytest.mark.parametrize(("family", "field"), [("llama", "rms_norm_eps"), ("bert", "layer_norm_eps"), ("qwen3", "vocab_size")])
+def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
+    """As in the published bert-base-uncased: LayerNorm.gamma and LayerNorm.beta."""
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+           for n, x in tiny.tensors("bert").items()}
+    model, cfg, carried = hf.load(str(tiny.write(tmp_path / "old", "bert", weights=old)))
+    new, _, _ = hf.load(str(tiny.write(tmp_path / "new", "bert")))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), model, new))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=tmp_path / "old", carried=carried)
+    files = [tmp_path / name / "model.safetensors" for name in ("old", "out")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(("family", "field"), [("llama", "rms_norm_eps"), ("bert", "layer_norm_eps"), ("qwen3", "vocab_size"),
+                                               ("roberta", "pad_token_id"), ("xlm-roberta", "type_vocab_size"),
+                                               ("distilbert", "hidden_dim")])
 def test_a_setting_that_the_config_lacks_is_named(family, field, tmp_path, mesh):
     with pytest.raises(ValueError, match=f"config.json: no '{field}'; a {family} checkpoint"):
         hf.load(str(tiny.write(tmp_path, family, changes={field: None})))

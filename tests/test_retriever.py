@@ -130,6 +130,49 @@ def test_a_folder_that_sentence_transformers_saves_is_read(folder, tmp_path, mes
     np.testing.assert_allclose(found.encode(TEXTS, kind="query"), on_one_device(folder("lasttoken")), rtol=0, atol=1e-5)
 
 
+def test_a_limit_that_sentence_transformers_saves_is_read(folder, tmp_path, mesh):
+    """Its version 6 writes it to tokenizer_config.json only."""
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    library.SentenceTransformer(str(folder("mean")), device="cpu").save(str(tmp_path))
+    assert open_retriever(tmp_path).max_length == 48
+
+
+@pytest.mark.parametrize(("family", "tokenizer", "pooling", "changes", "limit"), [
+    ("roberta", "both", "mean", {}, 636),  # the first four of 640 positions belong to padding
+    ("distilbert", "cls", "cls", {"max_position_embeddings": 500}, 500),  # its batch is padded to 512
+])
+def test_an_encoder_gives_the_vectors_of_sentence_transformers(family, tokenizer, pooling, changes, limit, tmp_path, mesh):
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    weights = {n: x[:limit] if changes and "position_emb" in n else x for n, x in tiny.tensors(family).items()}
+    path = tiny.write(tmp_path, family, tokenizer=tokenizer, weights=weights, changes=changes, bare=family == "roberta")
+    retriever = open_retriever(tiny.sentence_transformer(path, pooling=pooling, prompts=PROMPTS))
+    unit = "a" if family == "roberta" else "! "
+    fits, long = unit * (limit - 2), unit * (limit - 1)
+    assert len(retriever.tokenizer(fits)["input_ids"]) == limit == len(retriever.tokenizer(long)["input_ids"]) - 1
+    texts = [*TEXTS, "<pad> and [PAD] spelt <pad> out", fits, long, long * 2]
+    reference = library.SentenceTransformer(str(path), device="cpu")
+    assert reference.max_seq_length == retriever.max_length == limit
+    wanted = reference.encode([text.strip() for text in texts], prompt="", batch_size=5)
+    np.testing.assert_allclose(retriever.encode(texts, kind="document"), wanted, rtol=0, atol=1e-5)
+
+
+def test_no_text_is_longer_than_the_positions_left_beside_padding(tmp_path, mesh):
+    """What sentence-transformers does with such a folder is fail on a long text."""
+    path = tiny.write(tmp_path, "xlm-roberta", tokenizer="both")
+    retriever = open_retriever(tiny.sentence_transformer(path, pooling="cls", max_seq_length=tiny.POSITIONS))
+    assert retriever.max_length == 634  # its pad token is number 5
+    ids = retriever.tokenize(["a1" * 400], kind="query")[0]
+    assert (len(ids), ids[0], ids[-1]) == (634, 0, 1)
+
+
+def test_a_saved_folder_keeps_the_pieces_that_slow_tokenizers_read(tmp_path, mesh):
+    """XLM-R is published with them beside tokenizer.json."""
+    path = tiny.write(tmp_path / "base", "xlm-roberta", tokenizer="both")
+    (path / "sentencepiece.bpe.model").write_bytes(b"pieces")
+    open_retriever(path).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "sentencepiece.bpe.model").read_bytes() == b"pieces"
+
+
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])
 def test_a_saved_folder_has_what_older_readers_look_for(pooling, folder, tmp_path, mesh):
     open_retriever(folder(pooling)).save_pretrained(tmp_path, card="# Card\n")
@@ -178,7 +221,8 @@ def test_width_keeps_the_first_components_at_unit_length(folder, mesh):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "tokenizer", "pooling"), [("bert", "cls", "mean"), ("mistral", "end", "lasttoken")])
+@pytest.mark.parametrize(("family", "tokenizer", "pooling"), [
+    ("bert", "cls", "mean"), ("roberta", "both", "mean"), ("mistral", "end", "lasttoken")])
 def test_the_pooling_of_a_bare_model_follows_its_family(family, tokenizer, pooling, tmp_path, mesh):
     assert open_retriever(tiny.write(tmp_path, family, tokenizer=tokenizer)).pooling == pooling
 

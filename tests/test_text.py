@@ -261,7 +261,7 @@ def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
 
 
 def test_an_unknown_backend_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be openai, replay or none"):
+    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be one of openai, replay, none"):
         llm.complete(calls(), replay("", backend="gpt"), tmp_path / "cache.jsonl", "x")
 
 

@@ -165,8 +165,8 @@ def test_the_rate_rises_and_falls_to_zero(steps, warmup, expected):
     assert max(float(rate(i)) for i in range(steps)) == pytest.approx(8e-6) and float(rate(steps - 1)) > 0
 
 
-BERT = encoder.Config(vocab=32, width=16, layers=2, heads=2, ffn=8, positions=8, segments=1, norm_eps=1e-6, dtype="float32",
-                      compute="float32")
+BERT = encoder.Config(vocab=32, width=16, layers=2, heads=2, ffn=8, positions=8, pad=None, segments=1, norm_eps=1e-6,
+                      dtype="float32", compute="float32")
 QWEN = decoder.Config(vocab=32, width=16, layers=2, heads=4, kv_heads=2, head_dim=4, ffn=8, rope_theta=1e4, rope_llama3=None,
                       norm_eps=1e-6, qk_norm=True, qkv_bias=True, tied=False, dtype="float32", compute="float32")
 

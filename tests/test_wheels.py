@@ -317,8 +317,10 @@ def child(root: Path, wheel: Path) -> subprocess.Popen:
     code = (f"import sys; sys.path[:0] = [{str(here.parent)!r}, {str(here.parents[1])!r}]\n"
             "from pathlib import Path; from test_wheels import toy, wheels\n"
             "wheels.prepare(toy(Path(sys.argv[1])), Path(sys.argv[2]))")
+    # A suite that runs in the background ignores SIGINT, and would hand that on.
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen([sys.executable, "-c", code, wheel, root], start_new_session=True, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed)
 
 
 def until(condition) -> None:

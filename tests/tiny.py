@@ -16,12 +16,16 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import ark_jax
 
 DECODERS = ("qwen3", "qwen2", "llama", "mistral")
-FAMILIES = (*DECODERS, "bert")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")
+FAMILIES = (*DECODERS, *ENCODERS)  # the weights are drawn by place: add at the end
+PREFIX = dict.fromkeys(DECODERS, "model.") | {"bert": "bert.", "roberta": "roberta.", "xlm-roberta": "roberta.",
+                                              "distilbert": "distilbert."}
 VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, SEGMENTS = 304, 32, 2, 4, 2, 12, 48, 3
 POSITIONS = 640
 DOCUMENTS = Path(ark_jax.__file__).parent / "embedded" / "documents.jsonl"
-# The first three ids of every tokenizer here. The retriever's end token is its pad token, as in Qwen3-Embedding.
-BEGIN, STOP, END = "<s>", "</s>", "<|end|>"
+# The first ids of every tokenizer here. The retriever's end token is its pad token, as in Qwen3-Embedding. `<pad>` is in
+# RoBERTa's vocabulary only.
+BEGIN, STOP, END, PAD = "<s>", "</s>", "<|end|>", "<pad>"
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
 
 
@@ -32,6 +36,15 @@ def config(family: str) -> dict:
     if family == "bert":
         return common | {"architectures": ["BertModel"], "type_vocab_size": SEGMENTS, "layer_norm_eps": 3e-5,
                          "hidden_act": "gelu", "pad_token_id": 0}
+    if family == "distilbert":
+        # The eps and the activation under these names are read by nobody, and sinusoids are only how training began.
+        return {"model_type": family, "architectures": ["DistilBertForMaskedLM"], "vocab_size": VOCAB, "dim": WIDTH,
+                "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": FFN, "max_position_embeddings": POSITIONS, "pad_token_id": 0,
+                "activation": "gelu", "hidden_act": "relu", "sinusoidal_pos_embds": True, "layer_norm_eps": 3e-2}
+    if family in ENCODERS:
+        name, segments, pad = {"roberta": ("RobertaForMaskedLM", 1, 3), "xlm-roberta": ("XLMRobertaModel", SEGMENTS, 5)}[family]
+        return common | {"architectures": [name], "type_vocab_size": segments, "layer_norm_eps": 3e-5, "hidden_act": "gelu",
+                         "pad_token_id": pad, "bos_token_id": 0, "eos_token_id": 1}
     common |= {"architectures": [{"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama", "mistral": "Mistral"}[family]
                                  + "ForCausalLM"],
                "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "hidden_act": "silu", "rms_norm_eps": 3e-5,
@@ -51,21 +64,8 @@ def config(family: str) -> dict:
 
 def shapes(family: str) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes of a family's published checkpoints."""
-    if family == "bert":
-        out = {"bert.embeddings.word_embeddings.weight": (VOCAB, WIDTH),
-               "bert.embeddings.position_embeddings.weight": (POSITIONS, WIDTH),
-               "bert.embeddings.token_type_embeddings.weight": (SEGMENTS, WIDTH),
-               "bert.pooler.dense.weight": (WIDTH, WIDTH), "bert.pooler.dense.bias": (WIDTH,)}
-        dense = {"attention.self.query": (WIDTH, WIDTH), "attention.self.key": (WIDTH, WIDTH),
-                 "attention.self.value": (WIDTH, WIDTH), "attention.output.dense": (WIDTH, WIDTH),
-                 "intermediate.dense": (FFN, WIDTH), "output.dense": (WIDTH, FFN)}
-        norms = ["bert.embeddings.LayerNorm"]
-        for layer in range(LAYERS):
-            prefix = f"bert.encoder.layer.{layer}."
-            for name, (rows, columns) in dense.items():
-                out |= {f"{prefix}{name}.weight": (rows, columns), f"{prefix}{name}.bias": (rows,)}
-            norms += [f"{prefix}attention.output.LayerNorm", f"{prefix}output.LayerNorm"]
-        return out | {f"{norm}.{part}": (WIDTH,) for norm in norms for part in ("weight", "bias")}
+    if family in ENCODERS:
+        return _encoder_shapes(family)
     q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     out = {"model.embed_tokens.weight": (VOCAB, WIDTH), "model.norm.weight": (WIDTH,)}
     if not config(family)["tie_word_embeddings"]:
@@ -80,6 +80,34 @@ def shapes(family: str) -> dict[str, tuple[int, ...]]:
         if family == "qwen3":
             block |= {"self_attn.q_norm.weight": (HEAD_DIM,), "self_attn.k_norm.weight": (HEAD_DIM,)}
         out |= {f"model.layers.{layer}.{name}": shape for name, shape in block.items()}
+    return out
+
+
+def _encoder_shapes(family: str) -> dict[str, tuple[int, ...]]:
+    """With the pooler, or the head for masked words, that a family is published with."""
+    prefix, square = PREFIX[family], (WIDTH, WIDTH)
+    out = {f"{prefix}embeddings.word_embeddings.weight": (VOCAB, WIDTH),
+           f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, WIDTH)}
+    if family == "distilbert":
+        layer, norms = "transformer.layer", ("sa_layer_norm", "output_layer_norm")
+        linear = ("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "ffn.lin1", "ffn.lin2")
+        pairs = {"vocab_transform": square, "vocab_layer_norm": (WIDTH,), "vocab_projector": (VOCAB, WIDTH)}
+    else:
+        layer, norms = "encoder.layer", ("attention.output.LayerNorm", "output.LayerNorm")
+        linear = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+                  "intermediate.dense", "output.dense")
+        out[f"{prefix}embeddings.token_type_embeddings.weight"] = (config(family)["type_vocab_size"], WIDTH)
+        pairs = {f"{prefix}pooler.dense": square}
+    if family == "roberta":
+        out["lm_head.bias"] = (VOCAB,)
+        pairs = {"lm_head.dense": square, "lm_head.layer_norm": (WIDTH,), "lm_head.decoder": (VOCAB, WIDTH)}
+    for i in range(LAYERS):
+        pairs |= {f"{prefix}{layer}.{i}.{name}": shape for name, shape in
+                  zip(linear, (*[square] * 4, (FFN, WIDTH), (WIDTH, FFN)), strict=True)}
+    pairs[f"{prefix}embeddings.LayerNorm"] = (WIDTH,)
+    pairs |= {f"{prefix}{layer}.{i}.{name}": (WIDTH,) for i in range(LAYERS) for name in norms}
+    for name, shape in pairs.items():
+        out |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return out
 
 
@@ -98,8 +126,8 @@ def tensors(family: str, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             value = 1.5 * value / np.sqrt(shape[1])
         out[name] = value.astype(np.float32)
-    if family == "bert":
-        out["bert.embeddings.position_ids"] = np.arange(POSITIONS)[None]
+    if family in ("bert", "roberta", "distilbert"):
+        out[f"{PREFIX[family]}embeddings.position_ids"] = np.arange(POSITIONS)[None]
     return out
 
 
@@ -117,7 +145,7 @@ def write(folder: Path, family: str, *, tokenizer: str = "", bare: bool = False,
     weights = tensors(family) if weights is None else weights
     weights = {n: x.astype(kind) if x.dtype == np.float32 else x for n, x in weights.items()}
     if bare:
-        weights = {n.removeprefix("model.").removeprefix("bert."): x for n, x in weights.items()}
+        weights = {n.removeprefix(PREFIX[family]): x for n, x in weights.items()}
     names = sorted(weights)
     for i in range(files):
         name = "model.safetensors" if files == 1 else f"model-{i + 1:05d}-of-{files:05d}.safetensors"
@@ -136,6 +164,7 @@ def make_tokenizer(folder: Path, kind: str) -> None:
     cls: word pieces, lower case, `[CLS] text [SEP]`, like BERT's.   plain: byte pairs, adds nothing and has no
     begin token, like Qwen's.   begin: adds `<s>` in front, has no pad token, like Llama's.   end: adds
     `<|end|>`, its pad token but not its stop token, like Qwen3-Embedding's.   chat: plain with a chat template.
+    both: `<s> text </s>` and a pad token of its own, like RoBERTa's; its limit leaves out the positions that pad takes.
     """
     with DOCUMENTS.open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"][:2000] for line in file][:4]
@@ -153,15 +182,18 @@ def make_tokenizer(folder: Path, kind: str) -> None:
         backend = tks.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=[BEGIN, STOP, END], show_progress=False,
+        special = [BEGIN, STOP, END, *([PAD] if kind == "both" else [])]
+        trainer = trainers.BpeTrainer(vocab_size=VOCAB, special_tokens=special, show_progress=False,
                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        if kind in ("begin", "end"):
-            single, token = {"begin": (f"{BEGIN} $A", (BEGIN, 0)), "end": (f"$A {END}", (END, 2))}[kind]
-            backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=[token])
-        roles = {"eos_token": STOP} | {"begin": {"bos_token": BEGIN}}.get(kind, {"pad_token": END})
+        if kind in ("begin", "end", "both"):
+            single = {"begin": f"{BEGIN} $A", "end": f"$A {END}", "both": f"{BEGIN} $A {STOP}"}[kind]
+            tokens = [(token, i) for i, token in enumerate(special) if token in single]
+            backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=tokens)
+        roles = {"eos_token": STOP} | {"begin": {"bos_token": BEGIN}, "both": {"bos_token": BEGIN, "cls_token": BEGIN,
+                                       "sep_token": STOP, "pad_token": PAD}}.get(kind, {"pad_token": END})
     backend.train_from_iterator(texts, trainer)
     backend.save(str(folder / "tokenizer.json"))
-    roles |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS}
+    roles |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS - (4 if kind == "both" else 0)}
     roles |= {"chat_template": TEMPLATE} if kind == "chat" else {}
     (folder / "tokenizer_config.json").write_text(json.dumps(roles))
 

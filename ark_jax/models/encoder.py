@@ -1,4 +1,4 @@
-"""Bidirectional encoders of the BERT family (MiniLM, BGE, E5)."""
+"""Bidirectional encoders: BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa, XLM-R (multilingual E5, BGE-M3). One Config, one Block."""
 
 import dataclasses
 import functools
@@ -12,7 +12,10 @@ from ark_jax.layout import activation_spec, einsum, param
 from ark_jax.models import attention
 from ark_jax.models.decoder import ones, refuse_unless, zeros
 
-FAMILIES = ("bert",)
+FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+# Names that DistilBERT's config.json has for BERT's.
+_DISTILBERT = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+               "intermediate_size": "hidden_dim", "hidden_act": "activation"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,8 +27,9 @@ class Config:
     layers: int
     heads: int
     ffn: int
-    positions: int
-    segments: int
+    positions: int  # rows of their table
+    pad: int | None  # RoBERTa's positions count the tokens that differ from this id, from the id after it; None: all, from 0
+    segments: int  # 0: the family has none
     norm_eps: float
     dtype: str
     compute: str
@@ -35,19 +39,31 @@ class Config:
         return {"v": self.vocab, "d": self.width, "e": self.width, "n": self.heads,
                 "h": self.width // self.heads, "f": self.ffn, "p": self.positions, "y": self.segments}
 
+    @property
+    def max_length(self) -> int:
+        """The most tokens that a text may have."""
+        return self.positions if self.pad is None else self.positions - self.pad - 1
+
     @classmethod
     def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32") -> "Config":
         """Reads a Hugging Face `config.json`; what we cannot compute is refused by name."""
-        if hf["model_type"] not in FAMILIES:
-            raise ValueError(f"model_type {hf['model_type']!r} is no encoder we know; known: {', '.join(FAMILIES)}")
-        refuse_unless(hf.get("hidden_act", "gelu") == "gelu", "hidden_act", hf.get("hidden_act"))
+        family = hf["model_type"]
+        if family not in FAMILIES:
+            raise ValueError(f"model_type {family!r} is no encoder we know; known: {', '.join(FAMILIES)}")
+        distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
+        name = lambda field: _DISTILBERT.get(field, field) if distilled else field
+        act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None
+        refuse_unless(hf.get(act, "gelu") == "gelu", act, hf.get(act))
         kind = hf.get("position_embedding_type", "absolute")
         refuse_unless(kind == "absolute", "position_embedding_type", kind)
-        refuse_unless(not hf.get("is_decoder"), "is_decoder", hf.get("is_decoder"))
-        return cls(vocab=hf["vocab_size"], width=hf["hidden_size"], layers=hf["num_hidden_layers"],
-                   heads=hf["num_attention_heads"], ffn=hf["intermediate_size"],
-                   positions=hf["max_position_embeddings"], segments=hf["type_vocab_size"],
-                   norm_eps=hf["layer_norm_eps"], dtype=dtype, compute=compute)
+        for field in ("is_decoder", "add_cross_attention"):
+            refuse_unless(not hf.get(field), field, hf.get(field))
+        refuse_unless(not counted or (pad is not None and pad >= 0), "pad_token_id", pad)
+        # DistilBERT has no segments, and its eps stands in its source, not in its config.
+        return cls(vocab=hf["vocab_size"], width=hf[name("hidden_size")], layers=hf[name("num_hidden_layers")],
+                   heads=hf[name("num_attention_heads")], ffn=hf[name("intermediate_size")],
+                   positions=hf["max_position_embeddings"], pad=pad, segments=0 if distilled else hf["type_vocab_size"],
+                   norm_eps=1e-12 if distilled else hf["layer_norm_eps"], dtype=dtype, compute=compute)
 
 
 def layer_norm(x, scale, bias, eps: float):
@@ -55,6 +71,15 @@ def layer_norm(x, scale, bias, eps: float):
     y = y - y.mean(-1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
     return (y * scale + bias).astype(x.dtype)
+
+
+def positions(tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Int[Array, "b t"]:
+    """Each token's row of the position table; padding must stand on the right."""
+    if cfg.pad is None:
+        return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    # By the id, not by the mask alone: a text that spells the pad token out has it counted as padding.
+    counted = mask & (tokens != cfg.pad)
+    return jnp.where(counted, jnp.cumsum(counted, axis=-1), 0) + cfg.pad
 
 
 class Block(nnx.Module):
@@ -85,7 +110,8 @@ class Encoder(nnx.Module):
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
         self.position = param("p e", cfg.dims, cfg.dtype, rngs)
-        self.segment = param("y e", cfg.dims, cfg.dtype, rngs)
+        if cfg.segments:
+            self.segment = param("y e", cfg.dims, cfg.dtype, rngs)
         self.embed_norm = param("d", cfg.dims, cfg.dtype, rngs, init=ones)
         self.embed_norm_bias = param("d", cfg.dims, cfg.dtype, rngs, init=zeros)
         keys = jax.random.split(rngs.params(), cfg.layers)
@@ -96,8 +122,9 @@ class Encoder(nnx.Module):
         t = tokens.shape[1]
         spec = activation_spec("b t d")
         x = self.embed[...].at[tokens].get(out_sharding=spec)
-        x = x + self.position[...].at[jnp.broadcast_to(jnp.arange(t), tokens.shape)].get(out_sharding=spec)
-        x = x + self.segment[...].at[jnp.zeros_like(tokens)].get(out_sharding=spec)
+        x = x + self.position[...].at[positions(tokens, mask, cfg)].get(out_sharding=spec)
+        if cfg.segments:
+            x = x + self.segment[...].at[jnp.zeros_like(tokens)].get(out_sharding=spec)
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
         seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
         # No rematerialisation: these models are small, and GradCache bounds what is held.

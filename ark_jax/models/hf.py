@@ -1,8 +1,4 @@
-"""Hugging Face weights: one table per family, read in both directions.
-
-Each row of a table is `our name: (hugging face name, "hugging face letters -> our letters")`. Shapes and
-shardings of both sides, and the conversion either way, follow from the letters.
-"""
+"""Hugging Face checkpoints: read straight into the shards of each device, and written back under the same names."""
 
 import dataclasses
 import fnmatch
@@ -21,55 +17,7 @@ from safetensors.numpy import save
 
 from ark_jax.layout import groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
-
-_LAYER = "model.layers.{l}."
-DECODER = {
-    "embed": ("model.embed_tokens.weight", "v e -> v e"),
-    "norm": ("model.norm.weight", "d -> d"),
-    "head": ("lm_head.weight", "v e -> v e"),
-    "attn_norm": (_LAYER + "input_layernorm.weight", "d -> d"),
-    "ffn_norm": (_LAYER + "post_attention_layernorm.weight", "d -> d"),
-    "q": (_LAYER + "self_attn.q_proj.weight", "(n h) d -> d n h"),
-    "k": (_LAYER + "self_attn.k_proj.weight", "(k h) d -> d k h"),
-    "v": (_LAYER + "self_attn.v_proj.weight", "(k h) d -> d k h"),
-    "o": (_LAYER + "self_attn.o_proj.weight", "d (n h) -> n h d"),
-    "q_bias": (_LAYER + "self_attn.q_proj.bias", "(n h) -> n h"),
-    "k_bias": (_LAYER + "self_attn.k_proj.bias", "(k h) -> k h"),
-    "v_bias": (_LAYER + "self_attn.v_proj.bias", "(k h) -> k h"),
-    "q_norm": (_LAYER + "self_attn.q_norm.weight", "h -> h"),
-    "k_norm": (_LAYER + "self_attn.k_norm.weight", "h -> h"),
-    "gate": (_LAYER + "mlp.gate_proj.weight", "f d -> d f"),
-    "up": (_LAYER + "mlp.up_proj.weight", "f d -> d f"),
-    "down": (_LAYER + "mlp.down_proj.weight", "d f -> f d"),
-}
-_LAYER = "bert.encoder.layer.{l}."
-BERT = {
-    "embed": ("bert.embeddings.word_embeddings.weight", "v e -> v e"),
-    "position": ("bert.embeddings.position_embeddings.weight", "p e -> p e"),
-    "segment": ("bert.embeddings.token_type_embeddings.weight", "y e -> y e"),
-    "embed_norm": ("bert.embeddings.LayerNorm.weight", "d -> d"),
-    "embed_norm_bias": ("bert.embeddings.LayerNorm.bias", "d -> d"),
-    "q": (_LAYER + "attention.self.query.weight", "(n h) d -> d n h"),
-    "q_bias": (_LAYER + "attention.self.query.bias", "(n h) -> n h"),
-    "k": (_LAYER + "attention.self.key.weight", "(n h) d -> d n h"),
-    "k_bias": (_LAYER + "attention.self.key.bias", "(n h) -> n h"),
-    "v": (_LAYER + "attention.self.value.weight", "(n h) d -> d n h"),
-    "v_bias": (_LAYER + "attention.self.value.bias", "(n h) -> n h"),
-    "o": (_LAYER + "attention.output.dense.weight", "d (n h) -> n h d"),
-    "o_bias": (_LAYER + "attention.output.dense.bias", "d -> d"),
-    "attn_norm": (_LAYER + "attention.output.LayerNorm.weight", "d -> d"),
-    "attn_norm_bias": (_LAYER + "attention.output.LayerNorm.bias", "d -> d"),
-    "up": (_LAYER + "intermediate.dense.weight", "f d -> d f"),
-    "up_bias": (_LAYER + "intermediate.dense.bias", "f -> f"),
-    "down": (_LAYER + "output.dense.weight", "d f -> f d"),
-    "down_bias": (_LAYER + "output.dense.bias", "d -> d"),
-    "ffn_norm": (_LAYER + "output.LayerNorm.weight", "d -> d"),
-    "ffn_norm_bias": (_LAYER + "output.LayerNorm.bias", "d -> d"),
-}
-# Tensors that take no part in our computation. They are carried from the base to the export, untouched.
-CARRIED = ("*pooler.dense.*", "*position_ids", "cls.*", "lm_head.weight", "*rotary_emb.inv_freq")
-# Checkpoints saved from the bare model lack these prefixes.
-PREFIXES = ("model.", "bert.")
+from ark_jax.models.tables import CARRIED, DECODER, ENCODERS, MASKED_WORDS, OLD, PREFIXES
 
 
 def resolve(name_or_folder: str) -> Path:
@@ -97,7 +45,7 @@ def family(hf: dict):
     if hf.get("model_type") in decoder.FAMILIES:
         return decoder.Config, decoder.Decoder, DECODER
     if hf.get("model_type") in encoder.FAMILIES:
-        return encoder.Config, encoder.Encoder, BERT
+        return encoder.Config, encoder.Encoder, ENCODERS[hf["model_type"]]
     known = ", ".join((*decoder.FAMILIES, *encoder.FAMILIES))
     raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
 
@@ -122,10 +70,10 @@ class Checkpoint:
 
     def real(self, name: str) -> str:
         """A table's name as this checkpoint spells it."""
-        for prefix in PREFIXES:
-            if self.bare and name.startswith(prefix):
-                return name.removeprefix(prefix)
-        return name
+        prefix = next((p for p in PREFIXES if self.bare and name.startswith(p)), "")
+        name = name.removeprefix(prefix)
+        older = [name.removesuffix(new) + old for new, old in OLD.items() if name.endswith(new)]
+        return older[0] if older and older[0] in self._where else name
 
     def slice(self, name: str):
         if name not in self._where:
@@ -165,7 +113,8 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     surplus = files.names() - used
     if tied:
         surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
-    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, c) for c in CARRIED)}
+    kinds = CARRIED + (MASKED_WORDS if model_class is encoder.Encoder else ())
+    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, kind) for kind in kinds)}
     if surplus - set(carried):
         raise ValueError(f"{folder}: tensors the architecture has no place for: {', '.join(sorted(surplus)[:5])}")
     return jax.tree.unflatten(tree, params), cfg, carried

@@ -25,7 +25,7 @@ _POOLING_KEYS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tok
                  "weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 _MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json",
-                    "merges.txt", "added_tokens.json", "chat_template.jinja")
+                    "merges.txt", "sentencepiece.bpe.model", "added_tokens.json", "chat_template.jinja")
 
 
 def pool(x: Float[Array, "b t d"], mask: Bool[Array, "b t"], how: str) -> Float[Array, "b d"]:
@@ -80,10 +80,11 @@ class Retriever:
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
         settings = _read_json(folder / "config_sentence_transformers.json")
         tokenizer = tk.load_tokenizer(str(folder))
-        limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length")
-        positions = hf.read_config(folder).get("max_position_embeddings", 512)
+        # Version 6 of sentence-transformers keeps the limit with the tokenizer.
+        limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
+        positions = hf.read_config(folder).get("max_position_embeddings", 512) if causal else cfg.max_length
         return cls(model, cfg, tokenizer, folder, carried, pooling, settings.get("prompts") or {},
-                   min(limit or positions, positions), width or settings.get("truncate_dim") or cfg.width,
+                   min(limit, positions), width or settings.get("truncate_dim") or cfg.width,
                    bool(_read_json(folder / "sentence_bert_config.json").get("do_lower_case")))
 
     def tokenize(self, texts: Sequence[str], *, kind: str) -> list[list[int]]:

@@ -6,7 +6,7 @@ Heavy imports stand inside the stage functions: looking up what is done must not
 import functools
 
 from ark_jax.pipeline import Stage
-from ark_jax.stages import curriculum, graph, outcome
+from ark_jax.stages import curriculum, graph, outcome, report
 from ark_jax.stages.files import external
 
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens")
@@ -53,4 +53,4 @@ def stages(config) -> list[Stage]:
               external("retriever", "generator", "read")),
         Stage("export", (trained[-1], "evaluate"), (), outcome.export),
     ]
-    return [*out, Stage("report", tuple(stage.name for stage in out), (), outcome.report)]
+    return [*out, Stage("report", tuple(stage.name for stage in out), (), report.report)]

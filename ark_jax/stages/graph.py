@@ -1,5 +1,6 @@
 """From documents to rewritten questions: data, extract, graph, communities, rewrite."""
 
+import collections
 import hashlib
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from ark_jax.data import readers
 from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.log import say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
 from ark_jax.text import llm, prompts
@@ -18,18 +20,15 @@ def data(context: Context, folder: Path) -> dict:
 
     c = context.config.data
     corpus = readers.load(c.path)
-    held_out = _held_out([d.id for d in corpus.documents], context.config)
     unknown = (set(c.held_out_documents) | set(c.ignored_documents)) - {d.id for d in corpus.documents}
     if unknown:
         raise ValueError(f"config.data: no document {sorted(unknown)[0]!r} in {c.path}; see `ark-jax check`")
-    ignored = set(c.ignored_documents)
-    part = lambda q: "ignored" if ignored & set(q.documents) else \
-        "held_out" if set(q.documents) <= held_out else "train" if not held_out & set(q.documents) else "ignored"
-    parts = {name: [q for q in corpus.questions if part(q) == name] for name in ("train", "held_out", "ignored")}
+    parts, by = _split(corpus.questions, context.config)
     for name in ("train", "held_out"):
         if not parts[name]:
             raise ValueError(f"{c.path}: the split leaves no {name.replace('_', '-')} question of {len(corpus.questions)}; "
                              "change config.data.held_out or name config.data.held_out_documents")
+    ignored = set(c.ignored_documents)
     documents = [d for d in corpus.documents if d.id not in ignored]
     tokenizer = load_tokenizer(context.config.retriever.path)
     chunks = []
@@ -45,15 +44,41 @@ def data(context: Context, folder: Path) -> dict:
         save_rows(parts[name], folder / f"questions_{name}.parquet", Question)
     return {"format": corpus.format, "documents": len(documents), "chunks": len(chunks),
             "train_questions": len(parts["train"]), "held_out_questions": len(parts["held_out"]),
-            "unused_questions": len(parts["ignored"])}
+            "unused_questions": len(parts["ignored"]), "split_by": by}
 
 
-def _held_out(ids: list[str], config) -> set[str]:
-    """Named documents, or a share of them drawn by hashing: adding a document never moves another one."""
-    if config.data.held_out_documents:
-        return set(config.data.held_out_documents)
-    draw = lambda id: int(hashlib.sha256(f"{config.seed} {id}".encode()).hexdigest()[:8], 16) / 2**32
-    return {id for id in ids if draw(id) < config.data.held_out}
+def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]], str]:
+    """Questions of "train", "held_out" and "ignored", and whether they were told apart by document or by question.
+
+    Held out are named documents, or a share drawn by hashing, so that a new document moves no other one. Documents that a
+    question joins are drawn together. Where nearly all are joined so, questions are drawn instead.
+    """
+    from networkx.utils import UnionFind
+
+    c = config.data
+    ignored, named = set(c.ignored_documents), set(c.held_out_documents)
+    parts: dict[str, list[Question]] = {"train": [], "held_out": [], "ignored": []}
+    used = [q for q in questions if not ignored & set(q.documents)]
+    parts["ignored"] = [q for q in questions if ignored & set(q.documents)]
+    if named:
+        for q in used:
+            own = set(q.documents)
+            parts["held_out" if own <= named else "ignored" if own & named else "train"].append(q)
+        return parts, "document"
+    joined = UnionFind()
+    for q in used:
+        joined.union(*q.documents)
+    key = {document: min(together) for together in joined.to_sets() for document in together}
+    keys = [key[q.documents[0]] for q in used]
+    by = "document"
+    if used and max(collections.Counter(keys).values()) > (1 - c.held_out) * len(used):
+        by, keys = "question", [q.id for q in used]
+        say("  nearly all documents are joined by questions: the split is by question, so a held-out question may share passages "
+            "with a training one")
+    draw = lambda key: int(hashlib.sha256(f"{config.seed} {key}".encode()).hexdigest()[:8], 16) / 2**32
+    for q, key in zip(used, keys, strict=True):
+        parts["held_out" if draw(key) < c.held_out else "train"].append(q)
+    return parts, by
 
 
 def extract(context: Context, folder: Path) -> dict:

@@ -1,0 +1,155 @@
+"""Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries] [train] [qwen3]`.
+
+Both sides compute the same numbers from the same weights on the CPU with the same threads; the differences are
+printed. The peer runs as shipped and with `torch.set_float32_matmul_precision("medium")`, faster on some CPUs.
+"""
+
+import csv
+import functools
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from timing import machine, race, report
+from transformers import Qwen3Config, Qwen3Model
+
+from ark_jax import Retriever, layout
+from ark_jax.data.curriculum import Example
+from ark_jax.models import hf
+from ark_jax.models.wheels import demo_models
+from ark_jax.train import loop
+
+DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
+PRECISIONS = {"default": "highest", "tuned": "medium"}
+TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions to encode
+
+
+def under(precision: str, run):
+    """`run` with torch set so; the setting is put before each run, since contenders take turns."""
+    def go():
+        torch.set_float32_matmul_precision(PRECISIONS[precision])
+        return run()
+    return go
+
+
+def stories() -> tuple[list[str], list[str]]:
+    """Real passages (story sections) and questions of FairytaleQA."""
+    read = lambda pattern, field: [row[field] for path in sorted((DATA / "fairytaleqa").rglob(pattern))
+                                   for row in csv.DictReader(path.open(encoding="utf-8"))]
+    return read("*-story.csv", "text"), read("*-questions.csv", "question")
+
+
+@functools.cache
+def minilm():
+    from sentence_transformers import SentenceTransformer
+
+    folder = demo_models()["retriever"]
+    return Retriever.from_pretrained(folder), SentenceTransformer(folder, device="cpu")
+
+
+def encode() -> None:
+    """Whole `encode` of story passages, tokenisation and all."""
+    compete(f"MiniLM, encode, {TEXTS:,} story passages", stories()[0][:TEXTS], "document", 5)
+
+
+def queries() -> None:
+    """Whole `encode` of questions."""
+    compete(f"MiniLM, encode, {TEXTS:,} questions", stories()[1][:TEXTS], "query", 7)
+
+
+def compete(work: str, texts: list[str], kind: str, rounds: int) -> None:
+    ours, theirs = minilm()
+    run = functools.partial(theirs.encode, texts, batch_size=32, show_progress_bar=False, normalize_embeddings=True)
+    difference = np.abs(ours.encode(texts, kind=kind) - run()).max()
+    timings = race({"ark_jax": lambda: ours.encode(texts, kind=kind),
+                    **{f"sentence-transformers, {p}": under(p, run) for p in PRECISIONS}}, rounds=rounds)
+    report(f"{work} (largest difference {difference:.0e})", "texts", len(texts), timings)
+
+
+def train() -> None:
+    """One step of contrastive training: 32 questions, 64 passages of 128 tokens, clipping, AdamW."""
+    ours, theirs = minilm()
+    passages, questions = stories()
+    passages = [" ".join([*text.split(), *passages[0].split()][:150]) for text in passages[:64]]
+    ids = {"query": dict(enumerate(ours.tokenize(questions[:32], kind="query"))),
+           "document": {str(i): row[:127] + row[-1:] for i, row in enumerate(ours.tokenize(passages, kind="document"))}}
+    examples = [Example(i, "", (str(i),), (str(32 + i),)) for i in range(32)]
+    plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
+                     denominator="batch", order="question", save_every=1, seed=0, use_negatives=True,
+                     lora_rank=0, lora_alpha=1.0, lora_targets=())
+    batch = loop._batch(examples, ids, plan, (32, 32, 64, 128))
+    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, 0.05, 0.01, 1.0)
+    state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, ours.model), objective.optimizer().init(ours.model))
+    losses = []
+
+    def step():
+        nonlocal state
+        state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
+        losses.append(float(metrics["loss"]))
+
+    encoder = theirs[0].auto_model.train()
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
+    sides = [tuple(torch.from_numpy(np.asarray(x)) for x in batch[side]) for side in ("queries", "passages")]
+    order = [int(c) for c in sorted(map(str, range(64)))]  # chunks stand in the order of their names
+    target = torch.tensor([order.index(i) for i in range(32)])
+    peers = []
+
+    def peer_step():
+        vectors = []
+        for tokens, mask in sides:
+            x = encoder(input_ids=tokens.long(), attention_mask=mask.long()).last_hidden_state
+            weights = mask[..., None].float()
+            vectors.append(torch.nn.functional.normalize((x * weights).sum(1) / weights.sum(1), dim=1))
+        loss = torch.nn.functional.cross_entropy(vectors[0] @ vectors[1].T / 0.05, target)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        optimizer.step()
+        peers.append(float(loss.detach()))
+
+    timings = race({"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=7)
+    report("MiniLM, training step, 32 questions x 32 and 64 passages x 128 tokens "
+           f"(first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens", 32 * 32 + 64 * 128, timings)
+    encoder.eval()
+
+
+def qwen3() -> None:
+    """Hidden states of 8 x 512 tokens with the widths of Qwen3-0.6B in four layers, float32 and bfloat16."""
+    settings = Qwen3Config(vocab_size=4096, hidden_size=1024, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
+                           head_dim=128, intermediate_size=3072, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                           architectures=["Qwen3Model"])
+    torch.manual_seed(0)
+    reference = Qwen3Model(settings).eval()
+    ids = np.random.default_rng(0).integers(0, 4096, (8, 512)).astype(np.int32)
+    with tempfile.TemporaryDirectory() as folder:
+        reference.save_pretrained(folder)
+        for kind in ("float32", "bfloat16"):
+            model, cfg, _ = hf.load(folder, dtype=kind, compute=kind, head=False)
+            theirs = reference.to(getattr(torch, kind))
+            forward = jax.jit(lambda model, tokens, mask, cfg=cfg: model(tokens, mask, cfg))
+            arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
+
+            @torch.no_grad()
+            def run(theirs=theirs):
+                return theirs(torch.from_numpy(ids).long(), use_cache=False).last_hidden_state
+
+            ours = lambda model=model, forward=forward, arrays=arrays: jax.block_until_ready(forward(model, *arrays))
+            difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
+            peers = {f"transformers, {p}": under(p, run) for p in (PRECISIONS if kind == "float32" else ("default",))}
+            report(f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})", "tokens", ids.size,
+                   race({"ark_jax": ours, **peers}, rounds=5))
+
+
+if __name__ == "__main__":
+    layout.enter_mesh((1, 1, 1))
+    print(f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, jax {jax.__version__}")
+    for name in sys.argv[1:] or ["encode", "queries", "train", "qwen3"]:
+        {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3}[name]()
