@@ -222,9 +222,10 @@ def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh
     workdir = tmp_path / "w"
     shutil.copytree(finished[0], workdir)
     c = tiny_config(world)
-    c.train.lora_rank, c.train.lora_targets, c.train.learning_rates = 2, ("q", "down"), (1e-2, 1e-2, 1e-2)
+    c.train.lora_rank, c.train.lora_targets = 2, ("q", "down")
     why = {s.stage: s.why for s in pipeline.examine(stages(c), c, workdir)}
     assert why["positives"] == "" and why["stage1"] == "config.train.lora_rank was 0, is 2"
+    c.train.learning_rates = (1e-2, 1e-2, 1e-2)
     context = pipeline.Context(c, workdir, Metrics(tmp_path / "metrics.jsonl"))
     before, named = world / "retriever", str(world / "retriever")
     for stage in ("stage1", "mine2", "stage2"):
