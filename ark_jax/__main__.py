@@ -49,7 +49,7 @@ def _main(args: list[str]) -> int:
         return _check(rest)
     try:
         return _pipeline(verb, rest)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -200,6 +200,13 @@ def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp
     assert outputs(tmp_path / "w")["stage1"] == outputs(finished[0])["stage1"]
 
 
+def test_training_that_diverges_says_where(world, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "w")
+    done = call(world, tmp_path / "w", "stage1", "--config.train.learning_rates=(1e30,1e30,1e30)")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: stage 1: step 2 gave loss" in done.stderr and "the last good state is kept in" in done.stderr
+
+
 def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finished, mesh, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     c = tiny_config(world)
