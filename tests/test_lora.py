@@ -322,7 +322,8 @@ def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_pat
     same_outcome(killed, whole)
     # What it handed on is the base with the adapter merged, and only what was targeted has moved.
     losses = [json.loads(row)["loss"] for row in rows]
-    assert len(losses) == STEPS and np.mean(losses[-3:]) < 0.5 * np.mean(losses[:3])
+    # Eight batches of four: over eight seeds they end at 0.19 to 0.37 of the first three, single ones at up to 0.8.
+    assert len(losses) == STEPS and np.mean(losses[-8:]) < 0.75 * np.mean(losses[:3])
     model, cfg, _ = hf.load(str(base))
     tuned, _, _ = hf.load(str(whole / "model"))
     merged = lora.merge(model, lora.load_peft(whole / "adapter", base, cfg))
