@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, param
+from ark_jax import layout
+from ark_jax.layout import einsum, lookup, param
 from ark_jax.models import attention
 
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
@@ -154,7 +155,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Any]:
         """Runs all layers. `attend(q, k, v, memory_l) -> (output, kept_l)` decides what each layer sees and
         keeps: `memory` holds one slice per layer, and what the layers kept comes back stacked the same way."""
-        x = self.embed[...].at[tokens].get(out_sharding=activation_spec("b t d")).astype(cfg.compute)
+        x = lookup(self.embed[...], tokens).astype(cfg.compute)
         angles = rope_angles(positions, cfg)
 
         @jax.checkpoint
@@ -176,6 +177,4 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:
         """Float32 logits of single positions."""
-        head = (self.embed if cfg.tied else self.head)[...]
-        return jnp.einsum("ad,vd->av", x, head.astype(x.dtype), out_sharding=activation_spec("a v"),
-                          preferred_element_type=jnp.float32)
+        return layout.logits(x, (self.embed if cfg.tied else self.head)[...])

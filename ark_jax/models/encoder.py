@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, param
+from ark_jax.layout import activation_spec, einsum, lookup, param
 from ark_jax.models import attention
 from ark_jax.models.decoder import ones, refuse_unless, zeros
 
@@ -94,10 +94,9 @@ class Encoder(nnx.Module):
     def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
         """Hidden states of the last layer. Padding must stand on the right: positions count from the left."""
         t = tokens.shape[1]
-        spec = activation_spec("b t d")
-        x = self.embed[...].at[tokens].get(out_sharding=spec)
-        x = x + self.position[...].at[jnp.broadcast_to(jnp.arange(t), tokens.shape)].get(out_sharding=spec)
-        x = x + self.segment[...].at[jnp.zeros_like(tokens)].get(out_sharding=spec)
+        # Every text begins at position 0 and is of type 0: no need to look these up.
+        rest = self.position[...][:t] + self.segment[...][0]
+        x = lookup(self.embed[...], tokens) + jax.sharding.reshard(rest, activation_spec("t d"))
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
         seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
         # No rematerialisation: these models are small, and GradCache bounds what is held.
