@@ -1,13 +1,14 @@
 """One alphabet for einsum strings, array shapes, shardings and weight conversion.
 
 b batch   a all tokens of a batch (b·t)   t query token   s key token   d model width   e embedding width
-(d's size, sharded the other way)   n query heads   k key/value heads   h head dim   f ffn width
+(d's size, over both weight axes)   n query heads   k key/value heads   h head dim   f ffn width
 v vocabulary   p position   y segment type   l layer   r rank of an adapter
 
 A letter means one thing everywhere, so the letters of an einsum's output say how it is sharded and the
 letters of a weight say how it is stored. Library code never mentions a mesh; the entrance sets it once.
 """
 
+import functools
 import math
 import re
 
@@ -19,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
-WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "v": "fsdp", "e": "tensor"}
+WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "e": ("tensor", "fsdp")}
 ACTIVATIONS = {"b": BATCH, "a": BATCH, "n": "tensor", "k": "tensor", "f": "tensor"}
 
 
@@ -44,8 +45,7 @@ def enter_mesh(shape: tuple[int, int, int] | None = None) -> None:
 
 def batch_multiple() -> int:
     """How many rows a global batch must be divisible by: the size of the batch axes of the mesh."""
-    mesh = jax.sharding.get_mesh()
-    return 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in BATCH)
+    return math.prod(jax.sharding.get_abstract_mesh().shape.get(axis, 1) for axis in BATCH)
 
 
 def groups(side: str) -> list[list[str]]:
@@ -53,13 +53,10 @@ def groups(side: str) -> list[list[str]]:
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", side)]
 
 
-def weight_spec(side: str, dims: dict[str, int]) -> P:
-    """How a weight is stored. Vectors stay replicated: a scaled activation must not take on their layout. So does a
-    vocabulary that does not divide by its axis: BERT's has 30,522 entries."""
+def weight_spec(side: str) -> P:
+    """How a weight is stored. Vectors stay replicated: a scaled activation must not take on their layout."""
     parts = groups(side)
-    whole = dims["v"] % jax.sharding.get_abstract_mesh().shape.get(WEIGHTS["v"], 1) != 0
-    axes = [None if part == ["v"] and whole else WEIGHTS.get(part[0]) for part in parts]
-    return P(*axes) if len(parts) > 1 else P()
+    return P(*(WEIGHTS.get(part[0]) for part in parts)) if len(parts) > 1 else P()
 
 
 def activation_spec(side: str) -> P:
@@ -75,12 +72,12 @@ def shape_of(side: str, dims: dict[str, int]) -> tuple[int, ...]:
 def param(side: str, dims: dict[str, int], dtype: str, rngs: nnx.Rngs, init=None) -> nnx.Param:
     """A parameter with these letters, sharded as they say; normal(0.02) unless `init` is given."""
     init = init or jax.nn.initializers.normal(0.02)
-    value = init(rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side, dims))
+    value = init(rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side))
     return nnx.Param(value)
 
 
-def einsum(equation: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """A product of activations and one weight; output letters decide the output's sharding.
+def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """A product of activations and one weight, and a bias if there is one; output letters decide the output's sharding.
 
     The tokens `b t` are one axis `a` while multiplying: XLA:CPU transposes a three-dimensional activation
     physically for the weight gradient (27 % of a training step). Products accumulate in float32 whatever
@@ -94,12 +91,66 @@ def einsum(equation: str, x: jax.Array, w: jax.Array) -> jax.Array:
         flat = (b * t, *x.shape[2:])
         x = x.reshape(flat, out_sharding=activation_spec(" ".join("a" + left[2:])))
         left, output = "a" + left[2:], "a" + output[2:]
-    y = jnp.einsum(f"{left},{right}->{output}", x, w.astype(x.dtype),
-                   out_sharding=activation_spec(" ".join(output)), preferred_element_type=jnp.float32)
-    y = y.astype(x.dtype)
+    y = _product(f"{left},{right}->{output}", x, w)
+    y = (y if bias is None else y + bias).astype(x.dtype)
     if tokens:
         y = y.reshape((b, t, *y.shape[1:]), out_sharding=activation_spec(" ".join(tokens + output[1:])))
     return y
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(equation: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x times w, both in x's type, in float32."""
+    return jnp.einsum(equation, x, w.astype(x.dtype), out_sharding=activation_spec(" ".join(equation.split("->")[1])),
+                      preferred_element_type=jnp.float32)
+
+
+def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """JAX would multiply the float32 gradient, at the price of float32 products, and round the weight's to x's type."""
+    x, w = inputs
+    left, right, output = equation.replace("->", ",").split(",")
+    g = g.astype(x.dtype)
+    spec = lambda x: jax.typeof(x).sharding.spec
+    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    dx = dot(f"{output},{right}->{left}", g, w.astype(x.dtype), out_sharding=spec(x))
+    if len(output) == 3 and jax.default_backend() == "cpu":
+        # XLA:CPU has no bfloat16 kernel for a second factor with two axes that stay: they are one while multiplying.
+        g = g.reshape(len(g), -1, out_sharding=P(*spec(g)[:2]))
+        dw = dot(f"{left},{output[:2]}->{right[:2]}", x, g, out_sharding=P(*spec(w)[:2])).reshape(w.shape, out_sharding=spec(w))
+    else:
+        dw = dot(f"{left},{output}->{right}", x, g, out_sharding=spec(w))
+    return dx.astype(x.dtype), dw.astype(w.dtype)
+
+
+_product.defvjp(lambda equation, x, w: (_product(equation, x, w), (x, w)), _product_backward)
+
+
+def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Rows of an embedding table: `[v e]`, `[b t]` -> `[b t d]`.
+
+    Every device holds some columns of all rows. It looks up the tokens of its whole fsdp group, and an all-to-all brings
+    each token's columns home: no device ever holds the table, its gradient or the activations of others whole, and a
+    vocabulary need not divide by anything.
+    """
+    mesh = jax.sharding.get_abstract_mesh().shape
+    if mesh["fsdp"] * mesh["tensor"] == 1:
+        # The table is whole on every device; the sum of its gradient over no other device would still be a copy.
+        return table.at[tokens].get(out_sharding=activation_spec("b t d"))
+
+    def local(table, tokens):
+        tokens = jax.lax.all_gather(tokens, "fsdp", axis=0, tiled=True)
+        return jax.lax.all_to_all(table[tokens], "fsdp", split_axis=0, concat_axis=2, tiled=True)
+
+    specs = weight_spec("v e"), activation_spec("b t")
+    x = jax.shard_map(local, in_specs=specs, out_specs=P(BATCH, None, "tensor"))(table, tokens)
+    return jax.sharding.reshard(x, activation_spec("b t d"))
+
+
+def logits(x: jax.Array, table: jax.Array) -> jax.Array:
+    """Products with every row of a table, float32: `[a d]`, `[v e]` -> `[a v]`. The table is gathered as other weights
+    are, and stays cut along tensor."""
+    table = jax.sharding.reshard(table.astype(x.dtype), P(None, "tensor"))
+    return jnp.einsum("ad,vd->av", x, table, out_sharding=activation_spec("a v"), preferred_element_type=jnp.float32)
 
 
 def rows(x) -> jax.Array:

@@ -267,18 +267,19 @@ def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):
 
 def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
     """Qwen3-Embedding-8B is one."""
-    weights = tiny.tensors("qwen2")
+    weights = tiny.tensors("llama")
     del weights["lm_head.weight"]
-    found = open_retriever(tiny.write(tmp_path / "headless", "qwen2", tokenizer="end", bare=True, weights=weights))
-    wanted = open_retriever(tiny.write(tmp_path / "whole", "qwen2", tokenizer="end"))
+    found = open_retriever(tiny.write(tmp_path / "headless", "llama", tokenizer="end", bare=True, weights=weights))
+    wanted = open_retriever(tiny.write(tmp_path / "whole", "llama", tokenizer="end"))
     np.testing.assert_array_equal(found.encode(TEXTS[:3], kind="query"), wanted.encode(TEXTS[:3], kind="query"))
 
 
 def test_a_vocabulary_that_does_not_divide_by_the_mesh(tmp_path):
     """BERT's 30,522 entries divide by 2, not by 4 or 8."""
     weights = tiny.tensors("bert")
-    weights["bert.embeddings.word_embeddings.weight"] = weights["bert.embeddings.word_embeddings.weight"][:301]
-    path = tiny.write(tmp_path, "bert", tokenizer="cls", weights=weights, changes={"vocab_size": 301})
+    name = "bert.embeddings.word_embeddings.weight"
+    weights[name] = np.concatenate([weights[name], weights[name][:3]])
+    path = tiny.write(tmp_path, "bert", tokenizer="cls", weights=weights, changes={"vocab_size": tiny.VOCAB + 3})
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         wanted = open_retriever(path).encode(["!"], kind="query")
     with jax.set_mesh(layout.make_mesh((1, 8, 1))):

@@ -111,8 +111,8 @@ def test_the_gradient_is_finite(temperature, mesh):
 
 def toy(weights, tokens, mask):
     """An encoder: two matrices, a nonlinearity, a mean over visible tokens."""
-    x = weights["embed"].at[tokens].get(out_sharding=layout.activation_spec("b t d"))
-    x = jnp.tanh(layout.einsum("btd,de->bte", x, weights["out"]))
+    x = layout.lookup(weights["embed"], tokens)
+    x = jnp.tanh(layout.einsum("btd,df->btf", x, weights["out"]))
     x = jnp.einsum("bte,bt->be", x, mask.astype(x.dtype)) / mask.sum(1, keepdims=True)
     return x / jnp.linalg.norm(x, axis=1, keepdims=True)
 
@@ -129,8 +129,8 @@ def passages_and_loss(chunks: int):
         passages = loss.in_chunks(lambda *x: toy(weights, *x), chunks)(layout.rows(tokens), layout.rows(mask))
         return loss.info_nce(queries, passages, layout.rows(positive), layout.rows(~positive), temperature=0.5), passages
 
-    sides, dims = {"embed": "v e", "out": "d e"}, {"v": 32, "d": 16, "e": 16}
-    placed = {name: jax.device_put(w, layout.weight_spec(sides[name], dims)) for name, w in weights.items()}
+    sides = {"embed": "v e", "out": "d f"}
+    placed = {name: jax.device_put(w, layout.weight_spec(sides[name])) for name, w in weights.items()}
     return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value, has_aux=True))(placed))
 
 

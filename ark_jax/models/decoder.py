@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, param
+from ark_jax import layout
+from ark_jax.layout import einsum, lookup, param
 from ark_jax.models import attention
 
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
@@ -116,11 +117,9 @@ class Block(nnx.Module):
 
     def qkv(self, x, angles, cfg: Config):
         y = rms_norm(x, self.attn_norm[...], cfg.norm_eps)
-        q, k, v = (einsum("btd,dnh->btnh", y, self.q[...]), einsum("bsd,dkh->bskh", y, self.k[...]),
-                   einsum("bsd,dkh->bskh", y, self.v[...]))
-        if cfg.qkv_bias:
-            q, k, v = (x + bias[...].astype(x.dtype) for x, bias in
-                       ((q, self.q_bias), (k, self.k_bias), (v, self.v_bias)))
+        biases = (self.q_bias[...], self.k_bias[...], self.v_bias[...]) if cfg.qkv_bias else (None,) * 3
+        q, k, v = (einsum("btd,dnh->btnh", y, self.q[...], biases[0]), einsum("bsd,dkh->bskh", y, self.k[...], biases[1]),
+                   einsum("bsd,dkh->bskh", y, self.v[...], biases[2]))
         if cfg.qk_norm:
             q = rms_norm(q, self.q_norm[...], cfg.norm_eps)
             k = rms_norm(k, self.k_norm[...], cfg.norm_eps)
@@ -129,7 +128,8 @@ class Block(nnx.Module):
     def finish(self, x, attended, cfg: Config):
         x = x + einsum("btnh,nhd->btd", attended, self.o[...])
         y = rms_norm(x, self.ffn_norm[...], cfg.norm_eps)
-        y = jax.nn.silu(einsum("btd,df->btf", y, self.gate[...])) * einsum("btd,df->btf", y, self.up[...])
+        gate, up = einsum("btd,df->btf", y, self.gate[...]), einsum("btd,df->btf", y, self.up[...])
+        y = (jax.nn.silu(gate.astype(jnp.float32)) * up).astype(x.dtype)
         return x + einsum("btf,fd->btd", y, self.down[...])
 
 
@@ -154,7 +154,7 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Any]:
         """Runs all layers. `attend(q, k, v, memory_l) -> (output, kept_l)` decides what each layer sees and
         keeps: `memory` holds one slice per layer, and what the layers kept comes back stacked the same way."""
-        x = self.embed[...].at[tokens].get(out_sharding=activation_spec("b t d")).astype(cfg.compute)
+        x = lookup(self.embed[...], tokens).astype(cfg.compute)
         angles = rope_angles(positions, cfg)
 
         @jax.checkpoint
@@ -176,6 +176,4 @@ class Decoder(nnx.Module):
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:
         """Float32 logits of single positions."""
-        head = (self.embed if cfg.tied else self.head)[...]
-        return jnp.einsum("ad,vd->av", x, head.astype(x.dtype), out_sharding=activation_spec("a v"),
-                          preferred_element_type=jnp.float32)
+        return layout.logits(x, (self.embed if cfg.tied else self.head)[...])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, param
+from ark_jax.layout import activation_spec, einsum, lookup, param
 from ark_jax.models import attention
 from ark_jax.models.decoder import ones, refuse_unless, zeros
 
@@ -93,15 +93,13 @@ class Block(nnx.Module):
         self.attn_norm_bias, self.ffn_norm_bias = p("d", init=zeros), p("d", init=zeros)
 
     def __call__(self, x, mask, cfg: Config):
-        q, k, v = (einsum(f"b{s}d,dnh->b{s}nh", x, w[...]) + bias[...].astype(x.dtype) for s, w, bias in
+        q, k, v = (einsum(f"b{s}d,dnh->b{s}nh", x, w[...], bias[...]) for s, w, bias in
                    (("t", self.q, self.q_bias), ("s", self.k, self.k_bias), ("s", self.v, self.v_bias)))
-        y = einsum("btnh,nhd->btd", attention.attend(q, k, v, mask, causal=False), self.o[...])
-        x = layer_norm(x + y + self.o_bias[...].astype(x.dtype), self.attn_norm[...], self.attn_norm_bias[...],
-                       cfg.norm_eps)
-        y = einsum("btd,df->btf", x, self.up[...]) + self.up_bias[...].astype(x.dtype)
-        y = einsum("btf,fd->btd", jax.nn.gelu(y, approximate=False), self.down[...])
-        return layer_norm(x + y + self.down_bias[...].astype(x.dtype), self.ffn_norm[...],
-                          self.ffn_norm_bias[...], cfg.norm_eps)
+        y = einsum("btnh,nhd->btd", attention.attend(q, k, v, mask, causal=False), self.o[...], self.o_bias[...])
+        x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
+        y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
+        y = einsum("btf,fd->btd", jax.nn.gelu(y, approximate=False).astype(x.dtype), self.down[...], self.down_bias[...])
+        return layer_norm(x + y, self.ffn_norm[...], self.ffn_norm_bias[...], cfg.norm_eps)
 
 
 class Encoder(nnx.Module):
@@ -120,11 +118,15 @@ class Encoder(nnx.Module):
     def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
         """Hidden states of the last layer. Padding must stand on the right: positions count from the left."""
         t = tokens.shape[1]
-        spec = activation_spec("b t d")
-        x = self.embed[...].at[tokens].get(out_sharding=spec)
-        x = x + self.position[...].at[positions(tokens, mask, cfg)].get(out_sharding=spec)
+        x, table = lookup(self.embed[...], tokens), self.position[...]
         if cfg.segments:
-            x = x + self.segment[...].at[jnp.zeros_like(tokens)].get(out_sharding=spec)
+            table = table + self.segment[...][0]  # every text is of type 0
+        if cfg.pad is None:
+            # And begins at position 0. Padding may reach beyond the last one.
+            table = jnp.pad(table, ((0, max(0, t - cfg.positions)), (0, 0)))[:t]
+            x = x + jax.sharding.reshard(table, activation_spec("t d"))
+        else:
+            x = x + lookup(table, positions(tokens, mask, cfg))
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
         seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
         # No rematerialisation: these models are small, and GradCache bounds what is held.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ark_jax.layout import groups, shape_of, weight_spec
@@ -37,7 +37,14 @@ def read_config(folder: Path) -> dict:
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder}: no config.json; give a Hugging Face model folder or hub name")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); fetch the file again") from None
 
 
 def family(hf: dict):
@@ -57,11 +64,11 @@ class Checkpoint:
         self.folder = folder
         # An index names the files that count; some publishers leave a second copy beside them.
         index = folder / "model.safetensors.index.json"
-        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else ()
+        named = read_json(index)["weight_map"].values() if index.is_file() else ()
         files = [folder / name for name in sorted(set(named))] or sorted(folder.glob("*.safetensors"))
         if not files:
             raise FileNotFoundError(f"{folder}: no *.safetensors; convert the checkpoint to safetensors first")
-        handles = [safe_open(file, "numpy") for file in files]
+        handles = [_open(file) for file in files]
         self._where = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
         self.bare = not any(name.startswith(PREFIXES) for name in self._where)
 
@@ -79,6 +86,15 @@ class Checkpoint:
         if name not in self._where:
             raise ValueError(f"{self.folder}: tensor {name} is missing")
         return self._where[name].get_slice(name)
+
+
+def _open(file: Path):
+    """Reads the header only, which tells a file that was cut short from a whole one."""
+    try:
+        return safe_open(file, "numpy")
+    except SafetensorError as error:
+        raise ValueError(f"{file} ({file.stat().st_size:,} bytes): cut short or no safetensors file ({error}); "
+                         "fetch it again") from None
 
 
 def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32", head: bool = True):
@@ -184,7 +200,7 @@ def _read(files: Checkpoint, name: str, side: str, dims: dict[str, int], dtype: 
     shape = shape_of(side, dims)
     if tuple(source.get_shape()) != shape:
         raise ValueError(f"{files.folder}: tensor {name} has shape {tuple(source.get_shape())}, config.json says {shape}")
-    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side, dims))
+    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side))
     return jax.make_array_from_callback(shape, sharding, lambda index: source[index].astype(jnp.dtype(dtype)))
 
 

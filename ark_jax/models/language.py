@@ -53,7 +53,7 @@ class LanguageModel:
         model, cfg, _ = hf.load(str(folder), dtype=dtype, compute=compute)
         if not isinstance(cfg, decoder.Config):
             raise ValueError(f"{name_or_folder}: {settings['model_type']} generates no text; give a decoder")
-        tokenizer = tk.load_tokenizer(str(folder))
+        tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         stops = settings.get("eos_token_id")
         stops = set(stops) if isinstance(stops, list) else {stops}
         stops = tuple(sorted((stops | {tokenizer.eos_token_id}) - {None}))

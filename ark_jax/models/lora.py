@@ -91,8 +91,8 @@ def init(some: tuple[Row, ...], cfg, *, rank: int, alpha: float, key: jax.Array)
         # Kaiming-uniform with a = sqrt(5): the variance is a third of what the number of inputs n asks, so ±1/sqrt(n).
         bound = 1 / math.sqrt(math.prod(shape_of(ins, dims)))
         a[name] = jax.random.uniform(own, shape_of(left, dims), jnp.float32, -bound, bound,
-                                     out_sharding=weight_spec(left, dims))
-        b[name] = jnp.zeros(shape_of(right, dims), jnp.float32, out_sharding=weight_spec(right, dims))
+                                     out_sharding=weight_spec(left))
+        b[name] = jnp.zeros(shape_of(right, dims), jnp.float32, out_sharding=weight_spec(right))
     return Adapter(a, b, some, alpha)
 
 
@@ -160,7 +160,7 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
     def factor(row: Row, part: str, source: str, target: str) -> jax.Array:
         sizes = {letter: dims[letter] for letter in target.split()}
         whole = einops.rearrange(np.stack([tensors[n] for n in names(row, part)]), f"{source} -> {target}", **sizes)
-        return jax.device_put(whole.astype(np.float32), weight_spec(target, dims))
+        return jax.device_put(whole.astype(np.float32), weight_spec(target))
 
     a, b = {}, {}
     for row in some:

@@ -79,7 +79,7 @@ class Retriever:
         causal = isinstance(cfg, decoder.Config)
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
         settings = _read_json(folder / "config_sentence_transformers.json")
-        tokenizer = tk.load_tokenizer(str(folder))
+        tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         # Version 6 of sentence-transformers keeps the limit with the tokenizer.
         limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
         positions = hf.read_config(folder).get("max_position_embeddings", 512) if causal else cfg.max_length
@@ -87,8 +87,11 @@ class Retriever:
                    min(limit, positions), width or settings.get("truncate_dim") or cfg.width,
                    bool(_read_json(folder / "sentence_bert_config.json").get("do_lower_case")))
 
-    def tokenize(self, texts: Sequence[str], *, kind: str) -> list[list[int]]:
-        """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor."""
+    def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
+        """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor.
+
+        Texts of more than `max_length` tokens are cut; with a `label` a line says how many.
+        """
         if kind not in ("query", "document"):
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
         prompt = self.prompts.get(kind, self.prompts.get("passage", "") if kind == "document" else "")
@@ -97,7 +100,11 @@ class Retriever:
         texts = [text.lower() for text in texts] if self.lower else texts
         if not texts:
             return []
-        return self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)["input_ids"]
+        out = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
+        cut = sum(bool(encoding.overflowing) for encoding in out.encodings)
+        if label and cut:
+            say(f"  {label}: {cut:,} of {len(texts):,} texts are longer than {self.max_length} tokens and are cut there")
+        return out["input_ids"]
 
     def encode(self, texts: Sequence[str], *, kind: str, batch_tokens: int = 4096, label: str = "") -> np.ndarray:
         """Unit vectors, float32 `[n e]`, in the order of `texts`.
@@ -105,9 +112,9 @@ class Retriever:
         Args:
             kind: "query" or "document"; decides the prompt.
             batch_tokens: padded tokens a batch, the bound on memory.
-            label: names the progress lines; none are shown without it.
+            label: names the progress lines, and the one that says how many texts are cut; none are shown without it.
         """
-        ids = self.tokenize(texts, kind=kind)
+        ids = self.tokenize(texts, kind=kind, label=label)
         out = np.zeros((len(ids), self.width), np.float32)
         multiple = layout.batch_multiple()
         parameters = sum(x.size for x in jax.tree.leaves(self.model.blocks))

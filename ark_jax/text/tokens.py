@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -21,13 +22,27 @@ class Span:
     tokens: int
 
 
-def load_tokenizer(folder: str):
-    """The fast tokenizer of a model folder or hub name."""
+def load_tokenizer(folder: str, vocab: int | None = None):
+    """The fast tokenizer of a model folder or hub name; `vocab` entries are what the model has embeddings for.
+
+    Raises:
+        ValueError: a file that cannot be read, or a token that the model has no embedding for.
+    """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # the Rust parser raises nothing narrower
+        if not Path(folder, "tokenizer.json").is_file():
+            raise
+        raise ValueError(f"{folder}/tokenizer.json or the files beside it cannot be read ({error}); fetch them again") from error
     if not tokenizer.is_fast:
         raise ValueError(f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers first")
+    token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if vocab is not None and largest >= vocab:
+        raise ValueError(f"{folder}/tokenizer.json: token {token!r} has the id {largest}, "
+                         f"but vocab_size in config.json is {vocab}; take the tokenizer of this model, or resize its "
+                         "embeddings with transformers first")
     return tokenizer
 
 

@@ -1,0 +1,182 @@
+"""Real checkpoints in every family's clothes, at full size, and as published; minutes each."""
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import DATA
+from safetensors.numpy import load_file, save_file
+
+from ark_jax.data import readers
+from ark_jax.models.language import LanguageModel
+from ark_jax.models.retriever import Retriever
+
+PROSE = ("The Great Fire of London swept through the central parts of the city in September 1666. It began in a bakery on "
+         "Pudding Lane shortly after midnight and spread rapidly to the west, driven by a strong east wind. The fire destroyed "
+         "more than thirteen thousand houses, eighty-seven parish churches, and Saint Paul's Cathedral.")
+PAIRS = [("", PROSE), ("Question: What is the capital of France?\nAnswer:", " Paris"),
+         ("Question: What is the capital of France?\nAnswer:", " A green bicycle"), ("def add(a, b):\n    return", " a + b")]
+
+
+def recast(source: Path, folder: Path, family: str) -> Path:
+    """Writes a plain Llama checkpoint as another family's, the same function of the same tokens.
+
+    Mistral has Llama's parameters. Qwen2 adds biases to q, k and v: zeros. Qwen3 divides q and k by their root mean square:
+    both are scaled down until the norm's eps is all that it divides by, and the norm's weight scales them back up. Down by a
+    power of two, which rounds nothing.
+    """
+    config = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    head, down = config["hidden_size"] // config["num_attention_heads"], 2.0**-20
+    for name in list(tensors):
+        part = name.split(".")[-2]
+        if family == "qwen2" and part in ("q_proj", "k_proj", "v_proj"):
+            tensors[name.replace("weight", "bias")] = np.zeros(len(tensors[name]), tensors[name].dtype)
+        if family == "qwen3" and part in ("q_proj", "k_proj"):
+            tensors[name] = tensors[name] * np.array(down, tensors[name].dtype)
+            up = math.sqrt(config["rms_norm_eps"]) / down
+            tensors[name.replace("_proj", "_norm")] = np.full(head, up, np.float32)
+    config |= {"model_type": family, "head_dim": head, "sliding_window": None, "use_sliding_window": False}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copyfile(source / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
+    """Against transformers' Llama where torch is there; the prose has a perplexity of 7 to 8 or so."""
+    source = Path(real_models["generator"])
+    llama = LanguageModel.from_pretrained(str(source)).log_likelihood(PAIRS)
+    assert 3 < math.exp(-llama.mean[0]) < 20
+    assert llama.sum[1] > llama.sum[2] + 5
+    for family in ("mistral", "qwen2", "qwen3"):
+        lm = LanguageModel.from_pretrained(str(recast(source, tmp_path / family, family)))
+        assert lm.cfg.qk_norm == (family == "qwen3") and lm.cfg.qkv_bias == (family == "qwen2")
+        found = lm.log_likelihood(PAIRS)
+        np.testing.assert_array_equal(found.tokens, llama.tokens)
+        # The head norms round; a rearranged sum may.
+        np.testing.assert_allclose(found.mean, llama.mean, rtol=0, atol=1e-4 if family == "qwen3" else 1e-5)
+        if family == "qwen3":
+            without = dataclasses.replace(lm, cfg=dataclasses.replace(lm.cfg, qk_norm=False)).log_likelihood(PAIRS)
+            assert math.exp(-without.mean[0]) > 100 * math.exp(-llama.mean[0])  # so that the norms do count
+        shutil.rmtree(tmp_path / family)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_is_that_of_transformers(real_models, mesh):
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    found = lm.log_likelihood(PAIRS)
+    reference = AutoModelForCausalLM.from_pretrained(real_models["generator"], dtype=torch.float32).eval()
+    for i, (prompt, target) in enumerate(PAIRS):
+        context = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
+        ids = [*([] if prompt else context), *lm.tokenizer(prompt + target)["input_ids"]]
+        with torch.no_grad():
+            values = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+        wanted = [float(values[at - 1, ids[at]]) for at in range(len(context), len(ids))]
+        assert found.tokens[i] == len(wanted)
+        assert found.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_minilm_on_real_passages_is_sentence_transformers(real_models, mesh):
+    """Sections of fairy tales, of which some are longer than the model takes."""
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    if not (DATA / "fairytaleqa").exists():
+        pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
+    questions = readers.load(DATA / "fairytaleqa" / "section-stories" / "val").questions
+    passages = list(dict.fromkeys(passage for question in questions for passage in question.evidence))[:200]
+    assert len(passages) == 200
+    retriever = Retriever.from_pretrained(real_models["retriever"])
+    lengths = [len(ids) for ids in retriever.tokenize(passages, kind="document")]
+    assert min(lengths) < 50 < 200 < max(lengths)
+    reference = library.SentenceTransformer(real_models["retriever"], device="cpu")
+    np.testing.assert_allclose(retriever.encode(passages, kind="document"), reference.encode(passages), rtol=0, atol=1e-5)
+
+
+# Opens the checkpoint argv[1] and writes hidden states of argv[2].npy and an export into argv[3]; says its peak memory before,
+# with the arrays in place, and how many bytes these have.
+PROGRAM = """
+import json, resource, sys
+from pathlib import Path
+import jax, numpy as np
+from ark_jax import layout
+from ark_jax.models import hf
+peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+layout.enter_mesh()
+tokens = layout.rows(np.load(sys.argv[2] + ".npy"))
+before = peak()
+model, cfg, carried = hf.load(sys.argv[1])
+jax.block_until_ready(model)
+loaded = peak()
+out = Path(sys.argv[3])
+np.save(out / "hidden", jax.jit(lambda m, x: m(x, np.ones(x.shape, bool), cfg))(model, tokens))
+hf.export(model, cfg, out, base=Path(sys.argv[1]), carried=carried)
+print(json.dumps({"peak": loaded - before, "model": sum(x.nbytes for x in jax.tree.leaves(model))}))
+"""
+
+
+@pytest.mark.slow
+def test_qwen3_embedding_at_full_size(tmp_path):
+    """Random weights in the shape of Qwen3-Embedding-0.6B as transformers writes them: read in little more memory than they
+    take, the same hidden states, the same bytes back."""
+    torch = pytest.importorskip("torch", reason="transformers writes the checkpoint")
+    from transformers import AutoModel, Qwen3Config, Qwen3Model
+
+    torch.manual_seed(0)
+    config = Qwen3Config(vocab_size=151669, hidden_size=1024, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+                         head_dim=128, intermediate_size=3072, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                         max_position_embeddings=32768, dtype="bfloat16")
+    model = Qwen3Model(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "norm" in name:
+                value.add_(0.2 * torch.randn_like(value))
+    model.save_pretrained(tmp_path / "base")
+    tokens = np.random.default_rng(0).integers(0, 151669, (1, 64)).astype(np.int32)
+    np.save(tmp_path / "tokens", tokens)
+    del model
+    (tmp_path / "out").mkdir()
+    run = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "base", tmp_path / "tokens", tmp_path / "out"],
+                         capture_output=True, text=True, check=True)
+    memory = json.loads(run.stdout.splitlines()[-1])
+    assert memory["model"] == 4 * 595_776_512
+    assert memory["peak"] <= 1.3 * memory["model"]
+    reference = AutoModel.from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
+    with torch.no_grad():
+        wanted = reference(torch.tensor(tokens, dtype=torch.long)).last_hidden_state.numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "hidden.npy"), wanted, rtol=0, atol=1e-4)
+    assert np.abs(wanted).max() > 1
+    name = "model.safetensors"
+    base, out = (load_file(tmp_path / folder / name) for folder in ("base", "out"))
+    assert list(out) == list(base)
+    for name, value in base.items():
+        assert out[name].dtype == value.dtype == jnp.bfloat16
+        assert np.array_equal(out[name].view(np.uint16), value.view(np.uint16)), name
+
+
+@pytest.mark.hub
+def test_qwen3_embedding_gives_the_similarities_of_its_card(mesh):
+    retriever = Retriever.from_pretrained("Qwen/Qwen3-Embedding-0.6B")
+    assert retriever.pooling == "lasttoken" and retriever.prompts["query"]
+    queries = retriever.encode(["What is the capital of China?", "Explain gravity"], kind="query")
+    documents = retriever.encode([
+        "The capital of China is Beijing.",
+        "Gravity is a force that attracts two bodies towards each other. It gives weight to physical objects and is "
+        "responsible for the movement of planets around the sun."], kind="document")
+    np.testing.assert_allclose(queries @ documents.T, [[0.7646, 0.1414], [0.1355, 0.6000]], rtol=0, atol=5e-3)
