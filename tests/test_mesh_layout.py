@@ -172,7 +172,7 @@ class Sizes:
 def test_what_travels_in_a_forward_pass(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
-        lowered = retriever._embed.lower(model, cfg, pooling, cfg.width, *map(layout.rows, batch()["queries"]))
+        lowered = retriever._embed.lower(model, cfg, pooling, cfg.width, None, *map(layout.rows, batch()["queries"]))
     found = collections.Counter(x for x in pod.collectives(lowered.compile(QUICK).as_text()) if len(x[1]) > 1)
     assert found == Sizes(cfg, shape).forward(QUERIES, SHORT)
 
@@ -193,7 +193,7 @@ def test_a_real_model_is_traced_for_a_pod(size):
     with jax.sharding.use_abstract_mesh(mesh):
         assert layout.batch_multiple() == 64
         objective, state, batch = pod.abstract(size, mesh)
-        encode = lambda model, texts: retriever.embed(model, objective.cfg, "lasttoken", 256, *texts)
+        encode = lambda model, texts: retriever.embed(model, objective.cfg, "lasttoken", 256, None, *texts)
         vectors = jax.eval_shape(encode, state.trained, batch["passages"])
         traced = loop.train_step.trace(objective, state, None, batch, 1e-5)
         if size == "8B":
@@ -284,7 +284,7 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
 
 @functools.partial(jax.jit, static_argnums=0)
 def loss_and_vectors(objective: loop.Objective, model, batch):
-    vectors = retriever.embed(model, objective.cfg, objective.pooling, objective.width, *batch["passages"])
+    vectors = retriever.embed(model, objective.cfg, objective.pooling, objective.width, None, *batch["passages"])
     return *jax.value_and_grad(objective.loss)(model, batch), vectors
 
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from ark_jax.data.records import Question
 from ark_jax.graph.extract import parse as parse_records
 from ark_jax.text import llm, prompts, rewrite
-from ark_jax.text.tokens import by_length, token_chunks
+from ark_jax.text.tokens import in_streams, token_chunks
 
 EMBEDDED = importlib.resources.files("ark_jax.embedded")
 DOCUMENTS = [json.loads(line) for line in (EMBEDDED / "documents.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -85,23 +85,32 @@ def test_an_overlap_that_never_ends_is_refused(overlap):
 
 @given(st.lists(st.integers(0, 9000), max_size=120), st.sampled_from([1, 64, 1000, 4096, 100_000]),
        st.sampled_from([1_000, 30_000_000, 10**12]), st.sampled_from([1, 2, 8]))
-def test_batches_by_length(lengths, budget, parameters, multiple):
+def test_batches_hold_every_text_once_and_no_more_than_their_room(lengths, budget, parameters, devices):
     seen, before = [], float("inf")
-    for part, rows, length in by_length(lengths, budget=budget, parameters=parameters, multiple=multiple):
-        assert part and len(part) <= rows and rows % multiple == 0
-        assert max(lengths[i] for i in part) <= length <= before, "longest first"
-        assert rows * length <= budget or rows == multiple, "over budget, though fewer rows would do"
-        seen += part
-        before = length
+    for batch in in_streams(lengths, budget=budget, parameters=parameters, attention=9_000, devices=devices):
+        assert len(batch.devices) == devices and batch.room <= max(budget, *lengths, 1)
+        assert max(lengths[i] for i in batch.devices[0]) <= batch.length <= before, "longest first"
+        for texts in batch.devices:
+            assert len(texts) <= batch.rows and sum(lengths[i] for i in texts) <= batch.room
+            seen += texts
+        before = batch.length
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_few_shapes_for_many_lengths():
+def test_arrays_of_a_batch():
+    ids = [[7], [1, 2, 3], [], [4, 5]]
+    batch, = in_streams([1, 3, 0, 2], budget=100, parameters=1, attention=1, devices=2)
+    assert (batch.devices, batch.rows, batch.length, batch.room) == ([[1], [3, 0, 2]], 3, 8, 8)
+    tokens, mask = batch.arrays(ids)
+    assert tokens[:, :3].tolist() == [[1, 2, 3], [0, 0, 0], [0, 0, 0], [4, 5, 0], [7, 0, 0], [0, 0, 0]]
+    assert mask.sum(axis=1).tolist() == [3, 0, 0, 2, 1, 0] and batch.where() == [0, 3, 4, 5]
+
+
+def test_few_shapes_and_little_padding_for_many_lengths():
     lengths = [i % 400 for i in range(2000)]
-    batches = list(by_length(lengths, budget=4096, parameters=20_000_000))
-    assert len({(rows, length) for _, rows, length in batches}) <= 24
-    padded = sum(rows * length for _, rows, length in batches)
-    assert padded < 1.15 * sum(lengths)
+    batches = list(in_streams(lengths, budget=4096, parameters=20_000_000, attention=14_000))
+    assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= 12
+    assert sum(batch.room for batch in batches) < 1.05 * sum(lengths)
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------

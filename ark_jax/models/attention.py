@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec
+from ark_jax.models import unpad
 
 # Finite, so that a row without a single key gives a mean instead of NaN.
 MASKED = -1e30
@@ -31,6 +32,27 @@ def attend(
     specs = [activation_spec(side) for side in ("b t n h", "b s k h", "b s k h", "b t s")]
     local = _causal if causal else _attend
     return jax.shard_map(local, in_specs=tuple(specs), out_specs=specs[0])(q, k, v, mask)
+
+
+def attend_unpadded(
+    q: Float[Array, "b a n h"],
+    k: Float[Array, "b a k h"],
+    v: Float[Array, "b a k h"],
+    where: unpad.Plan,
+    *,
+    causal: bool,
+) -> Float[Array, "b a n h"]:
+    """`attend` for the texts of a stream, each by itself."""
+    row, cache, index = activation_spec("b t n h"), activation_spec("b s k h"), activation_spec("b t")
+
+    def local(q, k, v, at, back):
+        q, k, v = (unpad.to_rows(x[0], at, back[0]) for x in (q, k, v))
+        t = at.shape[1]
+        mask = jnp.broadcast_to((at < where.room)[:, None, :], (len(at), t, t))
+        out = _causal(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool))) if causal else _attend(q, k, v, mask)
+        return unpad.to_stream(out, at, back[0])[None]
+
+    return jax.shard_map(local, in_specs=(row, cache, cache, index, index), out_specs=row)(q, k, v, where.at, where.back)
 
 
 def _causal(q, k, v, mask):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, param
-from ark_jax.models import attention
+from ark_jax.models import attention, unpad
 
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
@@ -151,10 +151,14 @@ class Decoder(nnx.Module):
         attend: Callable,
         cfg: Config,
         memory: Any = None,
+        where: unpad.Plan | None = None,
     ) -> tuple[Float[Array, "b t d"], Any]:
         """Runs all layers. `attend(q, k, v, memory_l) -> (output, kept_l)` decides what each layer sees and
-        keeps: `memory` holds one slice per layer, and what the layers kept comes back stacked the same way."""
+        keeps: `memory` holds one slice per layer, and what the layers kept comes back stacked the same way. By
+        the plan `where`, layers see a stream of tokens and return one."""
         x = lookup(self.embed[...], tokens).astype(cfg.compute)
+        if where is not None:
+            x, positions = unpad.join(x, where), unpad.join(positions, where)
         angles = rope_angles(positions, cfg)
 
         @jax.checkpoint
@@ -166,11 +170,19 @@ class Decoder(nnx.Module):
         x, kept = jax.lax.scan(layer, x, (self.blocks, memory))
         return rms_norm(x, self.norm[...], cfg.norm_eps), kept
 
-    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
-        """Hidden states after the last norm; padding may stand on either side."""
+    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config,
+                 room: int | None = None) -> Float[Array, "b t d"]:
+        """Hidden states after the last norm; padding may stand on either side.
+
+        With `room`, of which no device has more visible tokens, padding takes no part and comes out as zeros.
+        """
         t = tokens.shape[1]
-        allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
         positions = jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
+        if room is not None:
+            where = unpad.plan(mask, room)
+            attend = lambda q, k, v, _: (attention.attend_unpadded(q, k, v, where, causal=True), None)
+            return unpad.spread(self.layers(tokens, positions, attend, cfg, where=where)[0], where)
+        allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
         attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True), None)
         return self.layers(tokens, positions, attend, cfg)[0]
 

@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, param
-from ark_jax.models import attention
+from ark_jax.models import attention, unpad
 from ark_jax.models.decoder import ones, refuse_unless, zeros
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
@@ -92,10 +92,10 @@ class Block(nnx.Module):
         self.attn_norm, self.ffn_norm = p("d", init=ones), p("d", init=ones)
         self.attn_norm_bias, self.ffn_norm_bias = p("d", init=zeros), p("d", init=zeros)
 
-    def __call__(self, x, mask, cfg: Config):
+    def __call__(self, x, attend, cfg: Config):
         q, k, v = (einsum(f"b{s}d,dnh->b{s}nh", x, w[...], bias[...]) for s, w, bias in
                    (("t", self.q, self.q_bias), ("s", self.k, self.k_bias), ("s", self.v, self.v_bias)))
-        y = einsum("btnh,nhd->btd", attention.attend(q, k, v, mask, causal=False), self.o[...], self.o_bias[...])
+        y = einsum("btnh,nhd->btd", attend(q, k, v), self.o[...], self.o_bias[...])
         x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
         y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
         y = einsum("btf,fd->btd", jax.nn.gelu(y, approximate=False).astype(x.dtype), self.down[...], self.down_bias[...])
@@ -115,8 +115,12 @@ class Encoder(nnx.Module):
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
 
-    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
-        """Hidden states of the last layer. Padding must stand on the right: positions count from the left."""
+    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config,
+                 room: int | None = None) -> Float[Array, "b t d"]:
+        """Hidden states of the last layer. Padding must stand on the right: positions count from the left.
+
+        With `room`, of which no device has more visible tokens, padding takes no part and comes out as zeros.
+        """
         t = tokens.shape[1]
         x, table = lookup(self.embed[...], tokens), self.position[...]
         if cfg.segments:
@@ -128,6 +132,12 @@ class Encoder(nnx.Module):
         else:
             x = x + lookup(table, positions(tokens, mask, cfg))
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
-        seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
+        if room is None:
+            seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
+            attend = functools.partial(attention.attend, mask=seen, causal=False)
+        else:
+            where = unpad.plan(mask, room)
+            x, attend = unpad.join(x, where), functools.partial(attention.attend_unpadded, where=where, causal=False)
         # No rematerialisation: these models are small, and GradCache bounds what is held.
-        return jax.lax.scan(lambda x, block: (block(x, seen, cfg), None), x, self.blocks)[0]
+        x = jax.lax.scan(lambda x, block: (block(x, attend, cfg), None), x, self.blocks)[0]
+        return x if room is None else unpad.spread(x, where)

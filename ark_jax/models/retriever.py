@@ -1,7 +1,9 @@
 """Text to vectors: prompts, tokens, encoder or decoder, pooling, unit length; and back to a model folder."""
 
+import collections
 import dataclasses
 import functools
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
@@ -41,13 +43,14 @@ def pool(x: Float[Array, "b t d"], mask: Bool[Array, "b t"], how: str) -> Float[
     return total / jnp.maximum(weights.sum(-1, keepdims=True), 1e-9)
 
 
-def embed(model, cfg, pooling: str, width: int, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"]) -> Float[Array, "b e"]:
-    """Unit vectors of tokenised texts, float32; `width` keeps the first components (Matryoshka)."""
-    x = pool(model(tokens, mask, cfg), mask, pooling)[:, :width]
+def embed(model, cfg, pooling: str, width: int, room: int | None, tokens: Int[Array, "b t"],
+          mask: Bool[Array, "b t"]) -> Float[Array, "b e"]:
+    """Unit vectors of tokenised texts, float32; `width` keeps the first components (Matryoshka). `room` as in the models."""
+    x = pool(model(tokens, mask, cfg, room), mask, pooling)[:, :width]
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-_embed = functools.partial(jax.jit, static_argnums=(1, 2, 3))(embed)
+_embed = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(embed)
 
 
 @dataclasses.dataclass
@@ -106,25 +109,37 @@ class Retriever:
             say(f"  {label}: {cut:,} of {len(texts):,} texts are longer than {self.max_length} tokens and are cut there")
         return out["input_ids"]
 
-    def encode(self, texts: Sequence[str], *, kind: str, batch_tokens: int = 4096, label: str = "") -> np.ndarray:
+    def encode(self, texts: Sequence[str], *, kind: str, batch_tokens: int = 0, label: str = "") -> np.ndarray:
         """Unit vectors, float32 `[n e]`, in the order of `texts`.
 
         Args:
             kind: "query" or "document"; decides the prompt.
-            batch_tokens: padded tokens a batch, the bound on memory.
+            batch_tokens: of a batch on each device, the bound on memory; 0: what suits the device.
             label: names the progress lines, and the one that says how many texts are cut; none are shown without it.
         """
         ids = self.tokenize(texts, kind=kind, label=label)
         out = np.zeros((len(ids), self.width), np.float32)
-        multiple = layout.batch_multiple()
-        parameters = sum(x.size for x in jax.tree.leaves(self.model.blocks))
+        batches = tk.in_streams([len(i) for i in ids], budget=batch_tokens or _batch_tokens(), devices=layout.batch_multiple(),
+                                parameters=sum(x.size for x in jax.tree.leaves(self.model.blocks)),
+                                # Softmax and the narrow heads make it three times as dear as its multiply-adds.
+                                attention=6 * self.cfg.layers * self.cfg.heads * self.cfg.dims["h"])
+        waiting = collections.deque()
         with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
-            for part, rows, length in tk.by_length([len(i) for i in ids], budget=batch_tokens, parameters=parameters,
-                                                   multiple=multiple):
-                tokens, mask = tk.pad([ids[i] for i in part], rows, length)
-                vectors = _embed(self.model, self.cfg, self.pooling, self.width, layout.rows(tokens), layout.rows(mask))
-                out[part] = _to_host(vectors)[: len(part)]
-                bar.add(len(part))
+
+            def fetch():
+                batch, vectors = waiting.popleft()
+                texts = list(itertools.chain(*batch.devices))
+                out[texts] = _to_host(vectors)[batch.where()]
+                bar.add(len(texts))
+
+            for batch in batches:
+                arrays = map(layout.rows, batch.arrays(ids))
+                waiting.append((batch, _embed(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)))
+                # The device works on one batch while the host gets the next ready.
+                if len(waiting) > 1:
+                    fetch()
+            while waiting:
+                fetch()
         return out
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
@@ -160,6 +175,11 @@ class Retriever:
             **({"truncate_dim": self.width} if self.width != self.cfg.width else {})})
         if card:
             (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _batch_tokens() -> int:
+    """So few that a small model's activations stay in a CPU's cache, so many that an accelerator is filled."""
+    return 1024 if jax.default_backend() == "cpu" else 16384
 
 
 def _to_host(x: jax.Array) -> np.ndarray:

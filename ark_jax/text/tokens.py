@@ -1,6 +1,7 @@
 """Tokenizers, overlapping token chunks with character offsets, and the few lengths that batches are padded to."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -96,30 +97,65 @@ def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarra
     return tokens, mask
 
 
-def by_length(lengths: Sequence[int], *, budget: int, parameters: int, multiple: int = 1) -> Iterator[tuple[list[int], int, int]]:
-    """Groups items of like length: yields (indices, rows, padded length) with rows·length at most `budget` tokens
-    (one row at least).
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Texts for one call: `rows` on every device, padded to `length`, of at most `room` tokens a device."""
 
-    Longest first, so that a batch that does not fit memory fails at once. A run of items shares one padded
-    length until the padding is dearer than a compilation (for a model of so many `parameters`) and a twentieth
-    of the run, and is cut into batches of one height, so that a small call does not spend its time compiling.
+    devices: list[list[int]]  # the texts of each, at most `rows`
+    rows: int
+    length: int
+    room: int
+
+    def arrays(self, ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and mask `[devices·rows length]`; surplus rows are empty."""
+        tokens = np.zeros((len(self.devices) * self.rows, self.length), np.int32)
+        mask = np.zeros(tokens.shape, bool)
+        for row, text in zip(self.where(), itertools.chain(*self.devices), strict=True):
+            tokens[row, : len(ids[text])] = ids[text]
+            mask[row, : len(ids[text])] = True
+        return tokens, mask
+
+    def where(self) -> list[int]:
+        """The row of each text, device by device."""
+        return [device * self.rows + row for device, texts in enumerate(self.devices) for row in range(len(texts))]
+
+
+def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attention: int, devices: int = 1) -> Iterator[Batch]:
+    """Cuts texts into batches of `budget` tokens a device (one text at least), longest first, so that a batch that does
+    not fit memory fails at once.
+
+    A token costs `parameters` multiply-adds and each pair of tokens `attention`, for the padding of rows too. Batches
+    share one shape until padding is dearer than a compilation and a twentieth of their work.
     """
-    slack = COMPILATION / parameters
+    if not lengths:
+        return
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    longest, total = max(max(lengths), 1), sum(lengths)
+    count = max(round_up(-(-total // max(budget, longest)), devices), 1)
+    # Few texts are cut evenly, with some room for what a cut cannot divide.
+    most = min(max(budget, longest), max(longest, -(-total // count) + longest // 2 * (count > 1)))
+    room = min(max(budget, longest), round_length(most))
+    streams, left = [], 0
+    for i in order:
+        if not streams or lengths[i] > left:
+            streams.append([])
+            left = most
+        streams[-1].append(i)
+        left -= lengths[i]
+    streams += [[]] * (-len(streams) % devices)
+    groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
+    squares = [sum(lengths[i] ** 2 for i in itertools.chain(*group)) for group in groups]
     at = 0
-    while at < len(order):
-        length = round_length(max(lengths[order[at]], 1))
-        end, real = at, 0
-        while end < len(order):
-            real += lengths[order[end]]
-            padded = (end + 1 - at) * length
-            if round_length(max(lengths[order[end]], 1)) != length and padded - real > max(slack, real // 20):
+    while at < len(groups):
+        length, rows, end, work = round_length(max(lengths[groups[at][0][0]], 1)), 0, at, 0
+        while end < len(groups):
+            higher = max(rows, *(round_rows(len(stream), 1) for stream in groups[end]))
+            pairs = (end + 1 - at) * devices * higher * length**2
+            real = attention * sum(squares[at : end + 1])
+            work = (end + 1 - at) * devices * room * parameters + real
+            if end > at and attention * pairs - real > max(COMPILATION, work // 20):
                 break
-            end += 1
-        run = order[at:end]
-        full = max(multiple, budget // length // multiple * multiple)
-        count = -(-len(run) // full)
-        rows = min(full, round_rows(-(-len(run) // count), multiple))
-        for first in range(0, len(run), rows):
-            yield run[first : first + rows], rows, length
+            rows, end = higher, end + 1
+        for group in groups[at:end]:
+            yield Batch(group, rows, length, room)
         at = end

@@ -72,7 +72,7 @@ class Objective:
         return optim.adamw(weight_decay=self.weight_decay, clip=self.clip)
 
     def loss(self, model, batch) -> jax.Array:
-        encode = lambda tokens, mask: embed(model, self.cfg, self.pooling, self.width, tokens, mask)
+        encode = lambda tokens, mask: embed(model, self.cfg, self.pooling, self.width, None, tokens, mask)
         queries = encode(*batch["queries"])
         passages = loss.in_chunks(encode, self.chunks)(*batch["passages"])
         return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=self.temperature)

@@ -1,0 +1,71 @@
+"""Texts laid end to end, so that no product with a weight sees padding; attention alone spreads them to rows again.
+
+Every device holds one stream, `[b a d]` with b the batch devices, of the texts that are its own in `[b t d]`. Both
+directions are gathers, and each is the other's gradient: nothing is ever scattered.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from ark_jax.layout import activation_spec
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["at", "back"], meta_fields=["room"])
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where tokens stand; what stands nowhere points past the end, and is read as zeros."""
+
+    at: Int[Array, "b t"]  # row's token -> its place in the stream of the row's device
+    back: Int[Array, "g a"]  # place -> the token, counted through all rows of the device
+    room: int  # places in a stream
+
+
+def plan(mask: Bool[Array, "b t"], room: int) -> Plan:
+    """`room` is what the caller promises to be enough: no device has more visible tokens. Surplus ones would be lost."""
+    def local(mask):
+        seen = mask.reshape(-1)
+        at = jnp.where(seen, jnp.cumsum(seen) - 1, room).reshape(mask.shape)
+        return at, jnp.flatnonzero(seen, size=room, fill_value=seen.size)[None]
+
+    spec = activation_spec("b t")
+    return Plan(*jax.shard_map(local, in_specs=spec, out_specs=(spec, spec))(mask), room)
+
+
+def join(x: Array, where: Plan) -> Array:
+    """`[b t ...]` -> `[g a ...]`."""
+    return _local(lambda x, at, back: to_stream(x, at, back[0])[None], x, where)
+
+
+def spread(x: Array, where: Plan) -> Array:
+    """`[g a ...]` -> `[b t ...]`, zeros for padding."""
+    return _local(lambda x, at, back: to_rows(x[0], at, back[0]), x, where)
+
+
+def _local(move, x: Array, where: Plan) -> Array:
+    spec = activation_spec("b t")
+    return jax.shard_map(move, in_specs=(spec, spec, spec), out_specs=spec)(x, where.at, where.back)
+
+
+def to_stream(x: Array, at: Array, back: Array) -> Array:
+    """`join` on one device: `[b t ...]` -> `[a ...]`."""
+    return _fetch(x.reshape(-1, *x.shape[2:]), back, at.reshape(-1))
+
+
+def to_rows(x: Array, at: Array, back: Array) -> Array:
+    """`spread` on one device: `[a ...]` -> `[b t ...]`."""
+    return _fetch(x, at.reshape(-1), back).reshape(*at.shape, *x.shape[1:])
+
+
+@jax.custom_vjp
+def _fetch(x, index, inverse):
+    """Rows of x; JAX would scatter their gradient, which is a gather by the inverse."""
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+_fetch.defvjp(lambda x, index, inverse: (_fetch(x, index, inverse), (index, inverse)),
+              lambda indices, g: (_fetch(g, *reversed(indices)), None, None))
+
