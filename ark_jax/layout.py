@@ -15,12 +15,14 @@ import re
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "e": ("tensor", "fsdp")}
+SAVED = "product"  # the name, for rematerialisation, of what is dear to compute
 ACTIVATIONS = {"b": BATCH, "a": BATCH, "n": "tensor", "k": "tensor", "f": "tensor"}
 
 
@@ -92,7 +94,7 @@ def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = N
         x = x.reshape(flat, out_sharding=activation_spec(" ".join("a" + left[2:])))
         left, output = "a" + left[2:], "a" + output[2:]
     y = _product(f"{left},{right}->{output}", x, w)
-    y = (y if bias is None else y + bias).astype(x.dtype)
+    y = checkpoint_name((y if bias is None else y + bias).astype(x.dtype), SAVED)
     if tokens:
         y = y.reshape((b, t, *y.shape[1:]), out_sharding=activation_spec(" ".join(tokens + output[1:])))
     return y

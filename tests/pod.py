@@ -39,6 +39,11 @@ def parameters(size: str) -> int:
     return vocab * width + layers * (attention + 3 * width * ffn + 2 * width) + width
 
 
+def rooms(*tokens: int) -> tuple[int, ...]:
+    """Of so many tokens, what each device gets."""
+    return tuple(n // layout.batch_multiple() for n in tokens)
+
+
 def on(mesh, shape: tuple[int, ...], dtype, spec: P) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
@@ -46,7 +51,7 @@ def on(mesh, shape: tuple[int, ...], dtype, spec: P) -> jax.ShapeDtypeStruct:
 def abstract(size: str, mesh) -> tuple[loop.Objective, loop.State, dict]:
     """Objective, state and batch of a training step; `mesh`, set by the caller, may be an AbstractMesh."""
     cfg = config(size)
-    objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, 0.02, 0.01, 1.0)
+    objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, rooms(ROWS * SHORT, CHUNKS * LONG // PIECES), 0.02, 0.01, 1.0)
     create = lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0))
     state = jax.eval_shape(lambda model: loop.State(jnp.zeros((), jnp.int32), model, objective.optimizer().init(model)),
                            jax.eval_shape(create))

@@ -127,7 +127,7 @@ def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
 def step(folder: Path):
     """(loss, its gradient, how far each factor moved) of one step from used factors, two pieces of the batch at a time."""
     model, cfg, _ = hf.load(str(folder))
-    objective = loop.Objective(cfg, "lasttoken", tiny.WIDTH, 2, 0.5, 0.0, 1e9)
+    objective = loop.Objective(cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, 0.0, 1e9)
     adapter = used(fresh(folder, cfg))
     state = loop.State(jnp.zeros((), jnp.int32), adapter, objective.optimizer().init(adapter))
     before = jax.tree.map(np.asarray, (model, adapter))

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from ark_jax.data.records import Question
 from ark_jax.graph.extract import parse as parse_records
 from ark_jax.text import llm, prompts, rewrite
-from ark_jax.text.tokens import in_streams, token_chunks
+from ark_jax.text.tokens import deal, in_streams, token_chunks
 
 EMBEDDED = importlib.resources.files("ark_jax.embedded")
 DOCUMENTS = [json.loads(line) for line in (EMBEDDED / "documents.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -104,6 +104,13 @@ def test_arrays_of_a_batch():
     tokens, mask = batch.arrays(ids)
     assert tokens[:, :3].tolist() == [[1, 2, 3], [0, 0, 0], [0, 0, 0], [4, 5, 0], [7, 0, 0], [0, 0, 0]]
     assert mask.sum(axis=1).tolist() == [3, 0, 0, 2, 1, 0] and batch.where() == [0, 3, 4, 5]
+
+
+def test_texts_are_dealt_evenly():
+    where, most = deal([5, 9, 2, 2, 4], hands=2, slots=3)
+    assert where.tolist() == [3, 0, 1, 5, 4] and most == 11  # 9 and 2; 5, 4 and 2
+    where, most = deal([5, 9, 2, 2, 2, 2], hands=2, slots=3)
+    assert where.tolist() == [3, 0, 4, 5, 1, 2] and most == 13  # the second hand is full when the last two come
 
 
 def test_few_shapes_and_little_padding_for_many_lengths():

@@ -8,9 +8,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec
+from ark_jax.layout import SAVED, activation_spec
 from ark_jax.models import unpad
 
 # Finite, so that a row without a single key gives a mean instead of NaN.
@@ -46,11 +47,11 @@ def attend_unpadded(
     row, cache, index = activation_spec("b t n h"), activation_spec("b s k h"), activation_spec("b t")
 
     def local(q, k, v, at, back):
-        q, k, v = (unpad.to_rows(x[0], at, back[0]) for x in (q, k, v))
+        q, k, v = (unpad.to_rows(x, at, back) for x in (q, k, v))
         t = at.shape[1]
         mask = jnp.broadcast_to((at < where.room)[:, None, :], (len(at), t, t))
         out = _causal(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool))) if causal else _attend(q, k, v, mask)
-        return unpad.to_stream(out, at, back[0])[None]
+        return unpad.to_stream(out, at, back)
 
     return jax.shard_map(local, in_specs=(row, cache, cache, index, index), out_specs=row)(q, k, v, where.at, where.back)
 
@@ -88,17 +89,55 @@ def attend_shared(
     return jax.shard_map(local, in_specs=specs, out_specs=row)(q, k, v, mask, prefix_k, prefix_v, prefix_mask, owner)
 
 
+@jax.custom_vjp
 def _attend(q, k, v, mask):
     """Heads first, the query heads of one key head folded into its rows; divided after the product with v."""
-    b, t, n, h = q.shape
-    heads, group = k.shape[2], n // k.shape[2]
-    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-    rows = (q * h**-0.5).reshape(b, t, heads, group, h).transpose(0, 2, 3, 1, 4).reshape(b, heads, group * t, h)
-    k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
-    scores = dot("bkrh,bksh->bkrs", rows, k)
-    mask = jnp.broadcast_to(mask[:, None, None], (b, 1, group, *mask.shape[1:])).reshape(b, 1, group * t, -1)
-    scores = jnp.where(mask, scores, MASKED)
-    # The maximum cancels; left in the gradient it would double the cost of the backward pass.
-    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-    out = dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v) / weights.sum(-1, keepdims=True)
-    return out.astype(q.dtype).reshape(b, heads, group, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)
+    return _forward(q, k, v, mask)[0]
+
+
+def _forward(q, k, v, mask):
+    k_rows, v_rows = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[2]), k_rows, mask)
+    weights = jnp.exp(scores - scores.max(-1, keepdims=True))
+    out = _dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v_rows) / weights.sum(-1, keepdims=True)
+    # Kept by rematerialised layers: without it the backward pass would attend once more than it does anyway.
+    out = checkpoint_name(_heads_last(out.astype(q.dtype), q.shape), SAVED)
+    return out, (q, k, v, mask, out)
+
+
+def _backward(kept, gradient):
+    """Weights are computed again: to read them from memory costs more, and they are larger than all else."""
+    q, k, v, mask, out = kept
+    first = functools.partial(_heads_first, heads=k.shape[2])
+    scale = q.shape[-1] ** -0.5
+    q_rows, out_rows, g = first(q * scale), first(out), first(gradient)
+    k_rows, v_rows = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    weights = jax.nn.softmax(_scores(q_rows, k_rows, mask), axis=-1)
+    mean = jnp.sum(out_rows.astype(jnp.float32) * g, axis=-1, keepdims=True)
+    slope = (weights * (_dot("bkrh,bksh->bkrs", g, v_rows) - mean)).astype(q.dtype)
+    dq = _heads_last(scale * _dot("bkrs,bksh->bkrh", slope, k_rows), q.shape)
+    dk = _dot("bkrs,bkrh->bksh", slope, q_rows).transpose(0, 2, 1, 3)
+    dv = _dot("bkrs,bkrh->bksh", weights.astype(g.dtype), g).transpose(0, 2, 1, 3)
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
+
+
+_attend.defvjp(_forward, _backward)
+_dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
+def _scores(q, k, mask):
+    """`[b k r h]`, `[b k s h]`, `[b t s]` -> `[b k r s]`; r counts the tokens of one head after the other."""
+    b, t, s = mask.shape
+    mask = jnp.broadcast_to(mask[:, None, None], (b, 1, q.shape[2] // t, t, s)).reshape(b, 1, -1, s)
+    return jnp.where(mask, _dot("bkrh,bksh->bkrs", q, k), MASKED)
+
+
+def _heads_first(x, heads: int):
+    """`[b t n h]` -> `[b k r h]`, the n/k query heads of a key head one after the other."""
+    b, t, n, h = x.shape
+    return x.reshape(b, t, heads, n // heads, h).transpose(0, 2, 3, 1, 4).reshape(b, heads, -1, h)
+
+
+def _heads_last(x, shape: tuple[int, ...]):
+    b, t, n, h = shape
+    return x.reshape(b, x.shape[1], -1, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)

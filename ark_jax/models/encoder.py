@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, lookup, param
+from ark_jax.layout import SAVED, activation_spec, einsum, lookup, param
 from ark_jax.models import attention, unpad
 from ark_jax.models.decoder import ones, refuse_unless, zeros
 
@@ -139,5 +139,7 @@ class Encoder(nnx.Module):
             where = unpad.plan(mask, room)
             x, attend = unpad.join(x, where), functools.partial(attention.attend_unpadded, where=where, causal=False)
         # No rematerialisation: these models are small, and GradCache bounds what is held.
-        x = jax.lax.scan(lambda x, block: (block(x, attend, cfg), None), x, self.blocks)[0]
+        layer = jax.checkpoint(lambda x, block: (block(x, attend, cfg), None),
+                               policy=jax.checkpoint_policies.save_only_these_names(SAVED))
+        x = jax.lax.scan(layer, x, self.blocks)[0]
         return x if room is None else unpad.spread(x, where)

@@ -47,7 +47,8 @@ def embed(model, cfg, pooling: str, width: int, room: int | None, tokens: Int[Ar
           mask: Bool[Array, "b t"]) -> Float[Array, "b e"]:
     """Unit vectors of tokenised texts, float32; `width` keeps the first components (Matryoshka). `room` as in the models."""
     x = pool(model(tokens, mask, cfg, room), mask, pooling)[:, :width]
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+    # The gradient of a row without a token is zero; that of its length would be none.
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))
 
 
 _embed = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(embed)

@@ -37,12 +37,12 @@ def plan(mask: Bool[Array, "b t"], room: int) -> Plan:
 
 def join(x: Array, where: Plan) -> Array:
     """`[b t ...]` -> `[g a ...]`."""
-    return _local(lambda x, at, back: to_stream(x, at, back[0])[None], x, where)
+    return _local(to_stream, x, where)
 
 
 def spread(x: Array, where: Plan) -> Array:
     """`[g a ...]` -> `[b t ...]`, zeros for padding."""
-    return _local(lambda x, at, back: to_rows(x[0], at, back[0]), x, where)
+    return _local(to_rows, x, where)
 
 
 def _local(move, x: Array, where: Plan) -> Array:
@@ -51,13 +51,13 @@ def _local(move, x: Array, where: Plan) -> Array:
 
 
 def to_stream(x: Array, at: Array, back: Array) -> Array:
-    """`join` on one device: `[b t ...]` -> `[a ...]`."""
-    return _fetch(x.reshape(-1, *x.shape[2:]), back, at.reshape(-1))
+    """`join` on one device, which has one stream: `[b t ...]` -> `[1 a ...]`."""
+    return _fetch(x.reshape(-1, *x.shape[2:]), back.reshape(-1), at.reshape(-1)).reshape(*back.shape, *x.shape[2:])
 
 
 def to_rows(x: Array, at: Array, back: Array) -> Array:
-    """`spread` on one device: `[a ...]` -> `[b t ...]`."""
-    return _fetch(x, at.reshape(-1), back).reshape(*at.shape, *x.shape[1:])
+    """`spread` on one device: `[1 a ...]` -> `[b t ...]`."""
+    return _fetch(x.reshape(x.shape[1:]), at.reshape(-1), back.reshape(-1)).reshape(*at.shape, *x.shape[2:])
 
 
 @jax.custom_vjp

@@ -85,6 +85,30 @@ def round_rows(n: int, multiple: int) -> int:
     return round_up(round_up(max(n, 1), step), multiple)
 
 
+def put(ids: Sequence[Sequence[int]], at: Sequence[int], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and mask, int32 and bool `[rows length]`, with `ids[i]` in row `at[i]`; the other rows are empty."""
+    tokens = np.zeros((rows, length), np.int32)
+    mask = np.zeros((rows, length), bool)
+    for row, text in zip(at, ids, strict=True):
+        tokens[row, : len(text)] = text
+        mask[row, : len(text)] = True
+    return tokens, mask
+
+
+def deal(lengths: Sequence[int], hands: int, slots: int) -> tuple[np.ndarray, int]:
+    """Deals texts to hands of so many slots, the longest first, each to the hand with the fewest tokens.
+
+    Returns hand · slots + slot for each text, and the tokens of the fullest hand.
+    """
+    where, tokens, used = np.zeros(len(lengths), np.int64), [0] * hands, [0] * hands
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        hand = min((hand for hand in range(hands) if used[hand] < slots), key=tokens.__getitem__)
+        where[i] = hand * slots + used[hand]
+        tokens[hand] += lengths[i]
+        used[hand] += 1
+    return where, max(tokens)
+
+
 def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Right-padded tokens and mask, int32 and bool `[rows length]`. Surplus rows hold one visible token, so
     that no row is empty."""
@@ -108,12 +132,8 @@ class Batch:
 
     def arrays(self, ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and mask `[devices·rows length]`; surplus rows are empty."""
-        tokens = np.zeros((len(self.devices) * self.rows, self.length), np.int32)
-        mask = np.zeros(tokens.shape, bool)
-        for row, text in zip(self.where(), itertools.chain(*self.devices), strict=True):
-            tokens[row, : len(ids[text])] = ids[text]
-            mask[row, : len(ids[text])] = True
-        return tokens, mask
+        texts = [ids[i] for i in itertools.chain(*self.devices)]
+        return put(texts, self.where(), len(self.devices) * self.rows, self.length)
 
     def where(self) -> list[int]:
         """The row of each text, device by device."""

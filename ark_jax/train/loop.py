@@ -64,6 +64,7 @@ class Objective:
     pooling: str
     width: int
     chunks: int
+    rooms: tuple[int | None, int | None]  # of the models, for questions and for a piece of the passages
     temperature: float
     weight_decay: float
     clip: float
@@ -72,9 +73,9 @@ class Objective:
         return optim.adamw(weight_decay=self.weight_decay, clip=self.clip)
 
     def loss(self, model, batch) -> jax.Array:
-        encode = lambda tokens, mask: embed(model, self.cfg, self.pooling, self.width, None, tokens, mask)
-        queries = encode(*batch["queries"])
-        passages = loss.in_chunks(encode, self.chunks)(*batch["passages"])
+        encode = lambda room: functools.partial(embed, model, self.cfg, self.pooling, self.width, room)
+        queries = encode(self.rooms[0])(*batch["queries"])
+        passages = loss.in_chunks(encode(self.rooms[1]), self.chunks)(*batch["passages"])
         return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=self.temperature)
 
 
@@ -101,11 +102,12 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     data = curriculum.batches(order, plan.batch)
     steps = len(data)
     rate = optim.schedule(plan.learning_rate, steps, plan.warmup)
-    objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, plan.temperature,
-                          plan.weight_decay, plan.clip)
     chunks_of = functools.partial(curriculum.chunks_of, use_negatives=plan.use_negatives)
     ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
            "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
+    sides = _sides(data, examples, ids, plan)
+    objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, tuple(side.room for side in sides),
+                          plan.temperature, plan.weight_decay, plan.clip)
     rows = lora.rows(retriever.base, plan.lora_targets) if plan.lora_rank else ()
     frozen = retriever.model if rows else None
 
@@ -115,8 +117,6 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
                             key=jax.random.key(plan.seed)) if rows else jax.tree.map(jnp.copy, model)
         return State(jnp.zeros((), jnp.int32), trained, objective.optimizer().init(trained))
 
-    # One shape for all batches of the stage: padding is cheaper than compiling a step again.
-    shape = _shape(max(len(chunks_of([examples[i] for i in data[k]])) for k in range(steps)), ids, plan)
     policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
     with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:
         iterator = iter(data.to_iter_dataset())
@@ -133,7 +133,7 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
             for number in range(int(state.step) + 1, steps + 1):
                 some = [examples[i] for i in next(iterator)]
                 now = float(rate(number - 1))
-                state, metrics = train_step(objective, state, frozen, _batch(some, ids, plan, shape), now)
+                state, metrics = train_step(objective, state, frozen, _batch(some, ids, plan, sides), now)
                 row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": now,
                        "gradient_norm": float(metrics["gradient_norm"])}
                 if not np.isfinite(row["loss"] + row["gradient_norm"]):
@@ -169,23 +169,51 @@ def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str],
     return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
 
 
-def _shape(chunks: int, ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:
-    """Rows and padded lengths of (queries, passages) that hold every batch, the largest having so many `chunks`."""
-    multiple = layout.batch_multiple()
-    longest = lambda kind: tk.round_length(max(map(len, ids[kind].values())))
-    return (tk.round_up(plan.batch, multiple), longest("query"),
-            tk.round_up(chunks, math.lcm(2, multiple * plan.chunks)), longest("document"))
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What holds the questions, or the passages, of every batch: one shape, since compiling a step again is dear."""
+
+    rows: int
+    length: int
+    pieces: int
+    room: int  # tokens of a piece on one device
+
+    @classmethod
+    def of(cls, batches: Sequence[Sequence[str]], ids: dict[str, list[int]], pieces: int) -> "Side":
+        hands = layout.batch_multiple() * pieces
+        rows = tk.round_up(max(map(len, batches)), math.lcm(2, hands))
+        room = max(tk.deal([len(ids[name]) for name in names], hands, rows // hands)[1] for names in batches)
+        longest = max(len(ids[name]) for names in batches for name in names)
+        return cls(rows, tk.round_length(longest), pieces, tk.round_up(room, 64))
+
+    def places(self, texts: Sequence[list[int]]) -> np.ndarray:
+        """A row for each text, so that devices and pieces get about as many tokens each."""
+        hands = layout.batch_multiple() * self.pieces
+        hand, slot = np.divmod(tk.deal(list(map(len, texts)), hands, self.rows // hands)[0], self.rows // hands)
+        device, piece = np.divmod(hand, self.pieces)
+        return (device * (self.rows // hands) + slot) * self.pieces + piece  # as `loss.in_chunks` takes them
 
 
-def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan, shape: tuple[int, int, int, int]) -> dict:
-    """Device arrays of one batch. Padding is nobody's positive and nobody's negative."""
-    b, query_length, c, passage_length = shape
-    chunks, positive, negative = curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)
-    square = lambda x: layout.rows(np.pad(x, ((0, b - len(some)), (0, c - len(chunks)))))
-    rows = lambda texts, n, length: tuple(map(layout.rows, tk.pad(texts, n, length)))
-    return {"queries": rows([ids["query"][e.question] for e in some], b, query_length),
-            "passages": rows([ids["document"][name] for name in chunks], c, passage_length),
-            "positive": square(positive), "negative": square(negative)}
+def _sides(data, examples: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[Side, Side]:
+    """Questions and passages of all batches of a stage."""
+    batches = [[examples[i] for i in data[k]] for k in range(len(data))]
+    questions = [[e.question for e in some] for some in batches]
+    passages = [curriculum.chunks_of(some, use_negatives=plan.use_negatives) for some in batches]
+    return Side.of(questions, ids["query"], 1), Side.of(passages, ids["document"], plan.chunks)
+
+
+def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan, sides: tuple[Side, Side]) -> dict:
+    """Device arrays of one batch. Surplus rows are nobody's positive and nobody's negative."""
+    chunks, *pairs = curriculum.masks(some, use_negatives=plan.use_negatives, denominator=plan.denominator)
+    texts = [ids["query"][e.question] for e in some], [ids["document"][name] for name in chunks]
+    places = [side.places(part) for side, part in zip(sides, texts, strict=True)]
+    out = {name: tuple(map(layout.rows, tk.put(part, at, side.rows, side.length)))
+           for name, part, at, side in zip(("queries", "passages"), texts, places, sides, strict=True)}
+    for name, pair in zip(("positive", "negative"), pairs, strict=True):
+        square = np.zeros((sides[0].rows, sides[1].rows), bool)
+        square[np.ix_(*places)] = pair
+        out[name] = layout.rows(square)
+    return out
 
 
 def _abstract(create: Callable, model) -> State:

@@ -82,8 +82,9 @@ def train() -> None:
     plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
                      denominator="batch", order="question", save_every=1, seed=0, use_negatives=True,
                      lora_rank=0, lora_alpha=1.0, lora_targets=())
-    batch = loop._batch(examples, ids, plan, (32, 32, 64, 128))
-    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, 0.05, 0.01, 1.0)
+    sides = loop._sides([range(32)], examples, ids, plan)
+    batch = loop._batch(examples, ids, plan, sides)
+    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, tuple(side.room for side in sides), 0.05, 0.01, 1.0)
     state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, ours.model), objective.optimizer().init(ours.model))
     losses = []
 
