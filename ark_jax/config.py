@@ -87,6 +87,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.train.temperature = 0.1 if official else 0.05
     c.train.denominator = "own" if paper else "batch"  # stages 2, 3: own hard negatives (eq. 8), or all in the batch
     c.train.order = "question" if preset != "best" else "document"  # shuffled questions, or documents kept together
+    c.train.remat = "products"  # a backward pass computes again all but products with weights; "all": these too, for memory
     c.train.save_every = 50  # steps
     c.train.lora_rank = 0  # 0: all weights; else an adapter of this rank, which wants some ten times the learning rates
     c.train.lora_alpha = 32.0  # an adapter counts alpha / rank times

@@ -29,7 +29,7 @@ def config(size: str) -> decoder.Config:
     vocab, width, layers, heads, ffn = SIZES[size]
     return decoder.Config(vocab=vocab, width=width, layers=layers, heads=heads, kv_heads=8, head_dim=128, ffn=ffn,
                           rope_theta=1e6, rope_llama3=None, norm_eps=1e-6, qk_norm=True, qkv_bias=False, tied=True,
-                          dtype="float32", compute="bfloat16")
+                          dtype="float32", compute="bfloat16", remat="all")
 
 
 def parameters(size: str) -> int:

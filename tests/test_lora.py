@@ -294,8 +294,8 @@ def train(base: str, folder: str) -> None:
     passages = {f"c{i}": f"every {word} was in the care of the clerk" for i, word in enumerate(WORDS)}
     examples = [Example(f"q{i}", "d", (f"c{i}",), ()) for i in range(len(WORDS))]
     plan = loop.Plan(epochs=10, learning_rate=1e-2, warmup=0.1, weight_decay=0.01, clip=1.0, batch=4, chunks=1,
-                     temperature=0.05, denominator="batch", order="question", save_every=3, seed=1, use_negatives=False,
-                     lora_rank=2, lora_alpha=4.0, lora_targets=("q", "v", "down"))
+                     temperature=0.05, denominator="batch", order="question", save_every=3, remat="products", seed=1,
+                     use_negatives=False, lora_rank=2, lora_alpha=4.0, lora_targets=("q", "v", "down"))
     tuned, adapter, _ = loop.train(retriever, examples, questions, passages, plan, Path(folder), "adapter")
     tuned.save_pretrained(Path(folder) / "model")
     lora.save_peft(adapter, Path(folder) / "adapter", base=base)

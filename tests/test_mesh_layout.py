@@ -1,6 +1,7 @@
 """A training step on every mesh: the same numbers, nothing travels that need not; real sizes, without allocating; bfloat16."""
 
 import collections
+import dataclasses
 import functools
 import json
 import math
@@ -42,7 +43,9 @@ def checkpoint(family: str) -> str:
 def opened(family: str, compute: str = "float32"):
     """(model, config, pooling) of a tiny checkpoint on the mesh that is set, without a head, as a retriever has it."""
     model, cfg, _ = hf.load(checkpoint(family), compute=compute, head=False)
-    return model, cfg, "mean" if family == "bert" else "lasttoken"
+    if family == "bert":
+        return model, cfg, "mean"
+    return model, dataclasses.replace(cfg, remat="all"), "lasttoken"
 
 
 def batch() -> dict:

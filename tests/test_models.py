@@ -1,5 +1,6 @@
 """Every family against transformers, on every mesh, in and out of its checkpoint; what cannot be computed is refused."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -111,6 +112,19 @@ def on_one_device(family: str, folder: Path):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         found, gradient, _ = run(folder, golden(family))
         return found, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint(family)))
+    tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
+    loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
+    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
+    leaves = [jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how))) for how in ("products", "all")]
+    for one, other in zip(*leaves, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
+    with pytest.raises(ValueError, match=r"train.remat='none': must be 'products' or 'all'"):
+        gradient(model, dataclasses.replace(cfg, remat="none"))
 
 
 # Llama and Mistral are Qwen2 without its bias, XLM-R is RoBERTa, DistilBERT is BERT without segments: nothing of theirs is

@@ -38,6 +38,7 @@ class Config:
     tied: bool
     dtype: str
     compute: str
+    remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
 
     @property
     def dims(self) -> dict[str, int]:
@@ -77,6 +78,14 @@ def refuse_unless(known: bool, field: str, value: Any) -> None:
     """A setting that changes the mathematics is computed or refused, never ignored."""
     if not known:
         raise ValueError(f"config.json: {field}={value!r} changes the mathematics and is not implemented")
+
+
+def rematerialised(layer: Callable, how: str) -> Callable:
+    """`layer`, of which the backward pass finds only what Config.remat says, beside its input."""
+    if how not in ("products", "all"):
+        raise ValueError(f"train.remat={how!r}: must be 'products' or 'all'")
+    kept = {"products": [layout.SAVED], "all": []}[how]
+    return jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names(*kept))
 
 
 def rms_norm(x: Float[Array, "*b d"], scale: Float[Array, " d"], eps: float) -> Float[Array, "*b d"]:
@@ -161,7 +170,7 @@ class Decoder(nnx.Module):
             x, positions = unpad.join(x, where), unpad.join(positions, where)
         angles = rope_angles(positions, cfg)
 
-        @jax.checkpoint
+        @functools.partial(rematerialised, how=cfg.remat)
         def layer(x, block_and_memory):
             block, memory = block_and_memory
             attended, kept = attend(*block.qkv(x, angles, cfg), memory)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import SAVED, activation_spec, einsum, lookup, param
+from ark_jax.layout import activation_spec, einsum, lookup, param
 from ark_jax.models import attention, unpad
-from ark_jax.models.decoder import ones, refuse_unless, zeros
+from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
 # Names that DistilBERT's config.json has for BERT's.
@@ -33,6 +33,7 @@ class Config:
     norm_eps: float
     dtype: str
     compute: str
+    remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
 
     @property
     def dims(self) -> dict[str, int]:
@@ -138,8 +139,6 @@ class Encoder(nnx.Module):
         else:
             where = unpad.plan(mask, room)
             x, attend = unpad.join(x, where), functools.partial(attention.attend_unpadded, where=where, causal=False)
-        # No rematerialisation: these models are small, and GradCache bounds what is held.
-        layer = jax.checkpoint(lambda x, block: (block(x, attend, cfg), None),
-                               policy=jax.checkpoint_policies.save_only_these_names(SAVED))
+        layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
         x = jax.lax.scan(layer, x, self.blocks)[0]
         return x if room is None else unpad.spread(x, where)

@@ -136,8 +136,8 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     plan = loop.Plan(epochs=c.train.epochs[i], learning_rate=c.train.learning_rates[i], seed=c.seed + stage,
                      use_negatives=stage > 1,
                      **{name: c.train[name] for name in ("warmup", "weight_decay", "clip", "batch", "chunks", "temperature",
-                                                         "denominator", "order", "save_every", "lora_rank", "lora_alpha",
-                                                         "lora_targets")})
+                                                         "denominator", "order", "remat", "save_every", "lora_rank",
+                                                         "lora_alpha", "lora_targets")})
     passages = {x.id: x.text for some in chunks.values() for x in some}
     before = _before(c, stage)
     tuned, adapter, curve = loop.train(retriever(context, before), examples, {id: q.question for id, q in questions.items()},

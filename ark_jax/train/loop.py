@@ -41,6 +41,7 @@ class Plan:
     denominator: str
     order: str
     save_every: int
+    remat: str
     seed: int
     use_negatives: bool
     lora_rank: int  # 0 trains all weights
@@ -106,7 +107,8 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
            "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
     sides = _sides(data, examples, ids, plan)
-    objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, tuple(side.room for side in sides),
+    cfg = dataclasses.replace(retriever.cfg, remat=plan.remat)
+    objective = Objective(cfg, retriever.pooling, retriever.width, plan.chunks, tuple(side.room for side in sides),
                           plan.temperature, plan.weight_decay, plan.clip)
     rows = lora.rows(retriever.base, plan.lora_targets) if plan.lora_rank else ()
     frozen = retriever.model if rows else None

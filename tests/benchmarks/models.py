@@ -80,7 +80,7 @@ def train() -> None:
            "document": {str(i): row[:127] + row[-1:] for i, row in enumerate(ours.tokenize(passages, kind="document"))}}
     examples = [Example(i, "", (str(i),), (str(32 + i),)) for i in range(32)]
     plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
-                     denominator="batch", order="question", save_every=1, seed=0, use_negatives=True,
+                     denominator="batch", order="question", save_every=1, remat="products", seed=0, use_negatives=True,
                      lora_rank=0, lora_alpha=1.0, lora_targets=())
     sides = loop._sides([range(32)], examples, ids, plan)
     batch = loop._batch(examples, ids, plan, sides)
