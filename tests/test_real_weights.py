@@ -14,6 +14,7 @@ import pytest
 from conftest import DATA
 from safetensors.numpy import load_file, save_file
 
+import ark_jax
 from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
@@ -52,25 +53,52 @@ def recast(source: Path, folder: Path, family: str) -> Path:
     return folder
 
 
+def perplexity(lm: LanguageModel, text: str) -> float:
+    return math.exp(-lm.log_likelihood([("", text)]).mean[0])
+
+
+def perplexity_of_transformers(folder: Path, text: str) -> float:
+    """Of all tokens of `text` after its begin token."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return math.exp(model(ids, labels=ids).loss)
+
+
 @pytest.mark.slow
 @pytest.mark.network
 def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
-    """Against transformers' Llama where torch is there; the prose has a perplexity of 7 to 8 or so."""
+    """One perplexity of some hundred tokens by four families and by transformers; a head norm that is left out or has
+    another eps is far from it."""
     source = Path(real_models["generator"])
-    llama = LanguageModel.from_pretrained(str(source)).log_likelihood(PAIRS)
-    assert 3 < math.exp(-llama.mean[0]) < 20
-    assert llama.sum[1] > llama.sum[2] + 5
+    llama = LanguageModel.from_pretrained(str(source))
+    text = json.loads((Path(ark_jax.__file__).parent / "embedded" / "documents.jsonl").read_text().splitlines()[0])["text"][:2000]
+    pairs = [*PAIRS, ("", text)]
+    wanted = llama.log_likelihood(pairs)
+    assert wanted.tokens[-1] > 300
+    assert 3 < math.exp(-wanted.mean[0]) < 20 and 3 < math.exp(-wanted.mean[-1]) < 50
+    assert wanted.sum[1] > wanted.sum[2] + 5
+    found = {"llama": perplexity(llama, text)}
     for family in ("mistral", "qwen2", "qwen3"):
         lm = LanguageModel.from_pretrained(str(recast(source, tmp_path / family, family)))
         assert lm.cfg.qk_norm == (family == "qwen3") and lm.cfg.qkv_bias == (family == "qwen2")
-        found = lm.log_likelihood(PAIRS)
-        np.testing.assert_array_equal(found.tokens, llama.tokens)
+        values = lm.log_likelihood(pairs)
+        np.testing.assert_array_equal(values.tokens, wanted.tokens)
         # The head norms round; a rearranged sum may.
-        np.testing.assert_allclose(found.mean, llama.mean, rtol=0, atol=1e-4 if family == "qwen3" else 1e-5)
+        np.testing.assert_allclose(values.mean, wanted.mean, rtol=0, atol=1e-4 if family == "qwen3" else 1e-5)
+        found[family] = math.exp(-values.mean[-1])
         if family == "qwen3":
-            without = dataclasses.replace(lm, cfg=dataclasses.replace(lm.cfg, qk_norm=False)).log_likelihood(PAIRS)
-            assert math.exp(-without.mean[0]) > 100 * math.exp(-llama.mean[0])  # so that the norms do count
+            for changes in ({"qk_norm": False}, {"norm_eps": 1e-6}):
+                other = dataclasses.replace(lm, cfg=dataclasses.replace(lm.cfg, **changes))
+                assert perplexity(other, text) > 10 * found["qwen3"], changes  # so that the norms do count
+        del lm
         shutil.rmtree(tmp_path / family)
+    assert list(found.values()) == pytest.approx([found["llama"]] * 4, rel=1e-4)
+    assert found["llama"] == pytest.approx(perplexity_of_transformers(source, text), rel=1e-4)
 
 
 @pytest.mark.slow

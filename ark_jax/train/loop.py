@@ -104,8 +104,8 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     objective = Objective(retriever.cfg, retriever.pooling, retriever.width, plan.chunks, plan.temperature,
                           plan.weight_decay, plan.clip)
     chunks_of = functools.partial(curriculum.chunks_of, use_negatives=plan.use_negatives)
-    ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
-           "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
+    ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query", f"{label}, questions"),
+           "document": _tokenize(retriever, passages, chunks_of(examples), "document", f"{label}, chunks")}
     rows = lora.rows(retriever.base, plan.lora_targets) if plan.lora_rank else ()
     frozen = retriever.model if rows else None
 
@@ -165,8 +165,8 @@ class Curve:
                 file.write(json.dumps(row) + "\n")
 
 
-def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str) -> dict[str, list[int]]:
-    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
+def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str, label: str) -> dict[str, list[int]]:
+    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind, label=label), strict=True))
 
 
 def _shape(chunks: int, ids: dict[str, dict[str, list[int]]], plan: Plan) -> tuple[int, int, int, int]:

@@ -1,0 +1,132 @@
+"""How often and how much is compiled: a program a length, layers once whatever their number, nothing twice on one machine."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+import pod
+import pytest
+import test_pipeline
+import tiny
+from jax.sharding import PartitionSpec as P
+
+from ark_jax import layout
+from ark_jax.models import retriever
+from ark_jax.models.retriever import Retriever
+from ark_jax.text import tokens as tk
+from ark_jax.train import loop
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def compiled():
+    """The names of the programs that XLA is given while a test runs."""
+    names: list[str] = []
+
+    def heard(event: str, seconds: float, **named) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(named.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(heard)
+
+
+def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compiled, mesh):
+    monkeypatch.setattr(tk, "COMPILATION", 0)  # else a model as small as this one pads everything to one length
+    path = tiny.write(tmp_path, "bert", tokenizer="cls")
+    # A width that no other test has, so that none has compiled its programs.
+    opened = Retriever.from_pretrained(str(tiny.sentence_transformer(path, pooling="mean")), width=29)
+    random = np.random.default_rng(0)
+    texts = ["! " * n for n in random.permutation(np.repeat(np.arange(60), 5))]  # n + 2 tokens
+    lengths = {tk.round_length(n + 2) for n in range(60)}
+    assert len(lengths) == 8
+    compiled.clear()
+    opened.encode(texts, kind="document", batch_tokens=1000)
+    first = len(compiled)
+    assert 3 <= first <= len(lengths)
+    opened.encode(texts[::-1], kind="document", batch_tokens=1000)
+    assert len(compiled) == first
+
+
+@pytest.mark.parametrize("parameters", [10_600_000, 440_000_000, 7_000_000_000])
+@pytest.mark.parametrize("budget", [1024, 16384])
+def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, budget):
+    """For models from MiniLM to 8B: batches of one length are of one height."""
+    lengths = np.random.default_rng(0).lognormal(5, 0.8, 5000).astype(int).clip(3, 2000).tolist()
+    shapes = Counter((rows, length) for _, rows, length in tk.by_length(lengths, budget=budget, parameters=parameters))
+    assert len(shapes) <= len({tk.round_length(n) for n in lengths})
+    assert len({length for _, length in shapes}) == len(shapes)
+
+
+def programs(size: str, mesh) -> dict:
+    """The forward pass over 8 x 512 tokens and the training step of a Qwen3-Embedding, up to XLA."""
+    objective, state, batch = pod.abstract(size, mesh)
+    rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
+    return {"forward": retriever._embed.lower(state.trained, objective.cfg, "lasttoken", objective.cfg.width, *rows),
+            "training step": loop.train_step.lower(objective, state, None, batch, 1e-5)}
+
+
+def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
+    vocab, width, layers, heads, ffn = pod.SIZES["0.6B"]
+    monkeypatch.setitem(pod.SIZES, "shallow", (vocab, width, 3, heads, ffn))
+    deep, shallow = programs("0.6B", mesh), programs("shallow", mesh)
+    for name, program in deep.items():
+        assert program.as_text().count("\n") == shallow[name].as_text().count("\n"), name
+        assert "x28x" not in shallow[name].as_text() or layers != 28
+        assert "<28x1024x" in program.as_text()
+
+
+@pytest.mark.slow
+def test_28_layers_compile(mesh, capsys):
+    """The time is told, not judged: it should be 15 s at most. What decides it, the size of the program, is not the depth's."""
+    for name, program in programs("0.6B", mesh).items():
+        began = time.perf_counter()
+        text = program.compile().as_text()
+        with capsys.disabled():
+            print(f"\n  28 layers, {name}: compiled in {time.perf_counter() - began:.1f} s to {text.count(chr(10)):,} lines")
+        # 7 products a layer forward, and as many again and twice as many backward; of queries and of passages.
+        assert text.count(" while(") >= 1
+
+
+# Runs verbs of the command line and says how many programs were asked for, found in the cache of compiled programs and put there.
+PROGRAM = """
+import collections, json, sys
+import jax
+count = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: count.update([event.rsplit("/")[-1]]))
+from ark_jax.__main__ import _main
+for verb in ("data", "extract", "graph", "score"):
+    assert _main([verb, *sys.argv[1:]]) == 0
+print(json.dumps(count))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(tmp_path):
+    test_pipeline.make_world(tmp_path)
+    flags = test_pipeline.command(tmp_path, tmp_path)[4:]
+
+    def run(workdir: str, **environment: str) -> dict:
+        keep = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "ARK_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run([sys.executable, "-c", PROGRAM, flags[0], f"--workdir={tmp_path / workdir}"], text=True, check=True,
+                              stdout=subprocess.PIPE, cwd=REPOSITORY, env={**os.environ, **keep, **environment})
+        return json.loads(done.stdout.splitlines()[-1])
+
+    first = run("first")
+    asked = first["compile_requests_use_cache"]
+    assert first["cache_misses"] > 20
+    assert any((tmp_path / "cache" / "xla").iterdir())
+    # The usual variable names another folder, where the programs are found as well.
+    (tmp_path / "cache" / "xla").rename(tmp_path / "elsewhere")
+    second = run("second", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "elsewhere"))
+    assert second["cache_hits"] == second["compile_requests_use_cache"] == asked
+    assert "cache_misses" not in second
+    assert not (tmp_path / "cache" / "xla").exists()
