@@ -80,7 +80,6 @@ def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
     pairs = [*PAIRS, ("", text)]
     wanted = llama.log_likelihood(pairs)
     assert wanted.tokens[-1] > 300
-    assert 3 < math.exp(-wanted.mean[0]) < 20 and 3 < math.exp(-wanted.mean[-1]) < 50
     assert wanted.sum[1] > wanted.sum[2] + 5
     found = {"llama": perplexity(llama, text)}
     for family in ("mistral", "qwen2", "qwen3"):
