@@ -66,8 +66,9 @@ def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, budget):
     assert len({length for _, length in shapes}) == len(shapes)
 
 
-def programs(size: str, mesh) -> dict:
+def programs(size: str) -> dict:
     """The forward pass over 8 x 512 tokens and the training step of a Qwen3-Embedding, up to XLA."""
+    mesh = jax.sharding.get_mesh()
     objective, state, batch = pod.abstract(size, mesh)
     rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
     return {"forward": retriever._embed.lower(state.trained, objective.cfg, "lasttoken", objective.cfg.width, *rows),
@@ -77,23 +78,28 @@ def programs(size: str, mesh) -> dict:
 def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
     vocab, width, layers, heads, ffn = pod.SIZES["0.6B"]
     monkeypatch.setitem(pod.SIZES, "shallow", (vocab, width, 3, heads, ffn))
-    deep, shallow = programs("0.6B", mesh), programs("shallow", mesh)
-    for name, program in deep.items():
-        assert program.as_text().count("\n") == shallow[name].as_text().count("\n"), name
-        assert "x28x" not in shallow[name].as_text() or layers != 28
-        assert "<28x1024x" in program.as_text()
+    deep, shallow = programs("0.6B"), programs("shallow")
+    for name in deep:
+        one, other = deep[name].as_text(), shallow[name].as_text()
+        assert f"<{layers}x{width}x" in one and f"<{layers}x" not in other
+        assert one.count("\n") == other.count("\n") > 500, name
 
 
 @pytest.mark.slow
-def test_28_layers_compile(mesh, capsys):
-    """The time is told, not judged: it should be 15 s at most. What decides it, the size of the program, is not the depth's."""
-    for name, program in programs("0.6B", mesh).items():
-        began = time.perf_counter()
-        text = program.compile().as_text()
-        with capsys.disabled():
-            print(f"\n  28 layers, {name}: compiled in {time.perf_counter() - began:.1f} s to {text.count(chr(10)):,} lines")
-        # 7 products a layer forward, and as many again and twice as many backward; of queries and of passages.
-        assert text.count(" while(") >= 1
+def test_28_layers_compile_to_what_one_takes(monkeypatch, mesh, capsys):
+    """The time is told, not judged: 15 s are the goal. What decides it is the size of the compiled program."""
+    vocab, width, _, heads, ffn = pod.SIZES["0.6B"]
+    monkeypatch.setitem(pod.SIZES, "shallow", (vocab, width, 3, heads, ffn))
+    lines = Counter()
+    for size in ("0.6B", "shallow"):
+        for name, program in programs(size).items():
+            began = time.perf_counter()
+            lines[size, name] = program.compile().as_text().count("\n")
+            with capsys.disabled():
+                seconds = time.perf_counter() - began
+                print(f"  {pod.SIZES[size][2]} layers, {name}: {lines[size, name]:,} lines compiled in {seconds:.1f} s")
+    for name in ("forward", "training step"):
+        assert lines["0.6B", name] == pytest.approx(lines["shallow", name], rel=0.05), name
 
 
 # Runs verbs of the command line and says how many programs were asked for, found in the cache of compiled programs and put there.
