@@ -138,21 +138,22 @@ def test_minilm_on_real_passages_is_sentence_transformers(real_models, mesh):
     np.testing.assert_allclose(retriever.encode(passages, kind="document"), reference.encode(passages), rtol=0, atol=1e-5)
 
 
-# Opens the checkpoint argv[1] and writes hidden states of argv[2].npy and an export into argv[3]; says its peak memory before,
-# with the arrays in place, and how many bytes these have.
+# Opens the checkpoint argv[1] and writes hidden states of argv[2].npy and an export into argv[3]; says by how much loading
+# raised its peak memory, mapped files included, and how many bytes the model has. Not by getrusage, whose peak a process
+# takes over from the one that started it.
 PROGRAM = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 import jax, numpy as np
 from ark_jax import layout
 from ark_jax.models import hf
-peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+status = lambda field: 1024 * int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0])
 layout.enter_mesh()
 tokens = layout.rows(np.load(sys.argv[2] + ".npy"))
-before = peak()
+before = status("VmRSS")
 model, cfg, carried = hf.load(sys.argv[1])
 jax.block_until_ready(model)
-loaded = peak()
+loaded = status("VmHWM")
 out = Path(sys.argv[3])
 mask = layout.rows(np.ones(tokens.shape, bool))
 np.save(out / "hidden", jax.jit(lambda m, x, mask: m(x, mask, cfg))(model, tokens, mask))
@@ -166,6 +167,8 @@ def test_qwen3_embedding_at_full_size(tmp_path):
     """Random weights in the shape of Qwen3-Embedding-0.6B as transformers writes them: read in little more memory than they
     take, the same hidden states, the same bytes back."""
     torch = pytest.importorskip("torch", reason="transformers writes the checkpoint")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc: run this on Linux")
     from transformers import AutoModel, Qwen3Config, Qwen3Model
 
     torch.manual_seed(0)
@@ -186,7 +189,7 @@ def test_qwen3_embedding_at_full_size(tmp_path):
                          stdout=subprocess.PIPE, text=True, check=True)
     memory = json.loads(run.stdout.splitlines()[-1])
     assert memory["model"] == 4 * 595_776_512
-    assert memory["peak"] <= 1.3 * memory["model"]
+    assert memory["model"] < memory["peak"] <= 1.3 * memory["model"]
     reference = AutoModel.from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
     with torch.no_grad():
         wanted = reference(torch.tensor(tokens, dtype=torch.long)).last_hidden_state.numpy()
