@@ -122,7 +122,7 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
     gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
     leaves = [jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how))) for how in ("products", "all")]
     for one, other in zip(*leaves, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-6 + 4e-6 * np.abs(other).max())
     with pytest.raises(ValueError, match=r"train.remat='none': must be 'products' or 'all'"):
         gradient(model, dataclasses.replace(cfg, remat="none"))
 
@@ -403,3 +403,48 @@ def test_what_is_no_model_folder_is_said_so(tmp_path):
         hf.load(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such folder"):
         hf.load(str(tmp_path / "absent"))
+
+
+def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, mesh):
+    for changes, told in (({"model_type": "gemma2"}, "'gemma2'"), ({"model_type": None}, "None")):
+        wanted = f"^{tmp_path}/config.json: model_type {told} is not implemented; known: qwen3, .*bert"
+        with pytest.raises(ValueError, match=wanted):
+            hf.load(str(tiny.write(tmp_path, "bert", changes=changes)))
+
+
+HARMS = {"cut in the header": lambda x: x[:99], "cut in the length": lambda x: x[:5], "cut in the data": lambda x: x[:-1],
+         "empty": lambda x: b"", "random": lambda x: np.random.default_rng(0).bytes(len(x)), "too long": lambda x: x + b"\0"}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_broken_weights_file_is_named(harm, tmp_path, mesh):
+    file = tiny.write(tmp_path, "bert", files=2) / "model-00002-of-00002.safetensors"
+    file.write_bytes(HARMS[harm](file.read_bytes()))
+    wanted = rf"^{re.escape(str(file))} \([\d,]+ bytes\): cut short or no safetensors file \(.*\); fetch it again$"
+    with pytest.raises(ValueError, match=wanted):
+        hf.load(str(tmp_path))
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
+    name = "model-00002-of-00002.safetensors"
+    (tiny.write(tmp_path, "bert", files=2) / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"^{tmp_path}: no {name}, which model.safetensors.index.json names; fetch"):
+        hf.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(("content", "told"), [
+    (b'{"a": 1', r"not JSON \(.*\)"), (b"", r"not JSON \(.*\)"), (b"\xff\xfe{", r"not JSON \(.*\)"),
+    (b"[]", "holds a list, not a dict")])
+def test_a_broken_config_or_index_is_named(name, content, told, tmp_path, mesh):
+    (tiny.write(tmp_path, "bert", files=2) / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {told}; fetch the file again$"):
+        hf.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [{}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}], ids=str)
+def test_an_index_that_names_no_files_is_named(content, tmp_path, mesh):
+    index = tiny.write(tmp_path, "bert", files=2) / "model.safetensors.index.json"
+    index.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"^{index}: no weight_map from tensors to files; fetch the file again$"):
+        hf.load(str(tmp_path))

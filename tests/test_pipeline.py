@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import tiny
+from huggingface_hub import ModelCard
+from tokenizers import Tokenizer
 
 from ark_jax import config, pipeline
 from ark_jax.data.records import Question
@@ -24,8 +28,11 @@ TRAINING, HELD_OUT = ("tidal-board", "great-surge"), ("salt-company",)
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with a three-document corpus and tiny random models."""
-    root = tmp_path_factory.mktemp("world")
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def make_world(root: Path) -> Path:
+    """A folder with a three-document corpus and tiny random models, of which the retriever cuts most chunks."""
     corpus = root / "corpus"
     corpus.mkdir()
     documents = [json.loads(line) for line in (EMBEDDED / "documents.jsonl").read_text().splitlines()]
@@ -37,7 +44,7 @@ def world(tmp_path_factory):
              and all(e in texts[q["documents"][0]] for e in q["evidence"])]
     for name, rows in (("documents", wanted), ("questions", asked)):
         (corpus / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tiny.sentence_transformer(tiny.write(root / "retriever", "bert", tokenizer="cls"), pooling="mean", max_seq_length=96)
+    tiny.sentence_transformer(tiny.write(root / "retriever", "bert", tokenizer="cls"), pooling="mean", max_seq_length=64)
     tiny.write(root / "generator", "llama", tokenizer="plain", changes={"max_position_embeddings": 2048})
     return root
 
@@ -110,6 +117,19 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
     for row in evaluated:
         for value in row["values"].values():
             assert 0 <= value["low"] <= value["mean"] <= value["high"] <= 1
+
+
+def test_every_stage_says_how_many_texts_it_cuts(world, finished):
+    workdir, said = finished
+    tokenizer = Tokenizer.from_file(str(world / "retriever" / "tokenizer.json"))
+    chunks = pq.read_table(workdir / "data" / "chunks.parquet").to_pylist()
+    for documents, labels in ((TRAINING, {"embed chunks": 3}), (HELD_OUT, {"embed chunks, base": 1, "embed chunks, stage3": 1})):
+        lengths = [len(tokenizer.encode(x["text"]).ids) for x in chunks if x["document"] in documents]
+        cut = sum(n > 64 for n in lengths)
+        assert 0 < cut < len(lengths)
+        for label, times in labels.items():  # scoring and both minings; evaluation
+            assert said.count(f"  {label}: {cut} of {len(lengths)} texts are longer than 64 tokens and are cut there\n") == times
+    assert len(re.findall(r"  stage \d, chunks: \d+ of \d+ texts are longer than 64 tokens", said)) == 3
 
 
 def test_a_second_run_does_nothing(world, finished):
@@ -361,6 +381,8 @@ def test_the_export_opens_in_sentence_transformers(finished, mesh):
     from ark_jax import Retriever
 
     folder = finished[0] / "export"
+    assert ModelCard.load(folder / "README.md").data.library_name == "sentence-transformers"
+    assert "| stage3 | " in (folder / "README.md").read_text()
     texts = ["", "tide", "the tide " * 300, "🌊 the tide 🌊", "潮の満ち引き", "  the Tidal Board  "]
     theirs = sentence_transformers.SentenceTransformer(str(folder)).encode(texts)
     ours = Retriever.from_pretrained(str(folder)).encode(texts, kind="document")

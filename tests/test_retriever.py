@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 from ark_jax import layout
+from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever, pool
 
 LONG = "a1" * 300  # at least 600 tokens of a byte-pair tokenizer, one unknown word of a word-piece one
@@ -102,6 +103,26 @@ def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
     assert len(retriever.tokenize([LONG], kind="document")[0]) == 601
     ids = retriever.tokenize([LONG * 2], kind="document")[0]
     assert (len(ids), ids[-1]) == (tiny.POSITIONS, 2)
+
+
+def test_long_texts_are_counted_with_their_prompts(folder, mesh, capsys):
+    """Each `! ` is a token of the word pieces, which have two special ones beside and 48 in all; and each character one of
+    the byte pairs, with one special one and 640 in all."""
+    pieces, pairs = open_retriever(folder("mean")), open_retriever(folder("lasttoken"))
+    pieces.prompts, pairs.prompts = {"query": "! ! ", "document": ""}, {"query": "1a", "document": "1"}
+    words = ["! " * n for n in (1, 44, 45, 46, 47, 500)]  # of 46 fit: 44 with the prompt
+    letters = [("a1" * 400)[:n] for n in (1, 637, 638, 639, 800)]  # of 639 fit: 638 with one character, 637 with two
+    cases = [(pieces, words, "query", "4 of 6", 48), (pieces, words, "document", "2 of 6", 48),
+             (pairs, letters, "query", "3 of 5", 640), (pairs, letters, "document", "2 of 5", 640)]
+    for retriever, texts, kind, count, limit in cases:
+        ids = retriever.tokenize(texts, kind=kind, label="embed")
+        assert capsys.readouterr().out == f"  embed: {count} texts are longer than {limit} tokens and are cut there\n"
+        assert max(map(len, ids)) == limit
+        retriever.encode(texts, kind=kind, label="index")
+        assert f"  index: {count} texts are longer" in capsys.readouterr().out
+        retriever.tokenize(texts, kind=kind)
+        retriever.tokenize(texts[:2], kind=kind, label="embed")
+        assert not capsys.readouterr().out
 
 
 def test_no_texts(folder, mesh):
@@ -257,6 +278,58 @@ def test_an_unknown_module_is_refused_by_name(bert, mesh):
 def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
     with pytest.raises(ValueError, match=named):
         open_retriever(change(bert, "1_Pooling/config.json", **changes))
+
+
+@pytest.mark.parametrize(("name", "content", "told"), [
+    ("modules.json", '[{"type"', r"not JSON \(.*\); fetch"), ("modules.json", "{}", "holds a dict, not a list; fetch"),
+    ("modules.json", '[{"type": "Pooling"}]', "has no type or no path; fetch"),
+    ("modules.json", '["x"]', "has no type or no path; fetch"),
+    ("config_sentence_transformers.json", "{", r"not JSON \(.*\); fetch"),
+    ("config_sentence_transformers.json", "[]", "holds a list, not a dict; fetch"),
+    ("config_sentence_transformers.json", '{"prompts": ["Find: "]}', "prompts must map kinds to texts"),
+    ("config_sentence_transformers.json", '{"prompts": {"query": 1}}', "prompts must map kinds to texts"),
+    ("sentence_bert_config.json", "", r"not JSON \(.*\); fetch"),
+    ("sentence_bert_config.json", '{"max_seq_length": "64"}', "max_seq_length must be a number of tokens, it is '64'"),
+    ("1_Pooling/config.json", '{"pooling', r"not JSON \(.*\); fetch"),
+    ("tokenizer.json", "", "or the files beside it cannot be read"),
+    ("tokenizer.json", "{}", "or the files beside it cannot be read"),
+    ("tokenizer.json", '{"version": "1.0", "model', "or the files beside it cannot be read"),
+])
+def test_a_broken_file_is_named(name, content, told, bert, mesh):
+    (bert / name).write_text(content)
+    with pytest.raises(ValueError, match=f"^{bert}/{name}.*{told}"):
+        open_retriever(bert)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("1_Pooling/config.json", "no 1_Pooling/config.json, which modules.json names; fetch it too"),
+    ("tokenizer.json", "no tokenizer.json; "), ("config.json", "no config.json; "),
+    ("model.safetensors", r"no \*.safetensors; ")])
+def test_a_missing_file_is_named(name, told, bert, mesh):
+    (bert / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"^{bert}: {told}"):
+        open_retriever(bert)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path, mesh):
+    """The model reads some vector for an id past its table, so no error would come of itself."""
+    weights = tiny.tensors("bert")
+    name = "bert.embeddings.word_embeddings.weight"
+    weights[name] = weights[name][:200]
+    path = tiny.write(tmp_path, "bert", tokenizer="cls", weights=weights, changes={"vocab_size": 200})
+    largest = max(json.loads((path / "tokenizer.json").read_text())["model"]["vocab"].values())
+    wanted = f"^{path}/tokenizer.json: token .* has the id {largest}, but vocab_size in config.json is 200; take"
+    with pytest.raises(ValueError, match=wanted):
+        open_retriever(path)
+    weights = {n: x[:200] if len(x) == tiny.VOCAB else x for n, x in tiny.tensors("llama").items()}
+    path = tiny.write(tmp_path / "llama", "llama", tokenizer="plain", weights=weights, changes={"vocab_size": 200})
+    with pytest.raises(ValueError, match=f"^{path}/tokenizer.json: token .* vocab_size in config.json is 200; take"):
+        LanguageModel.from_pretrained(str(path))
+
+
+def test_a_width_that_the_model_does_not_have_is_refused(bert, mesh):
+    with pytest.raises(ValueError, match="width 33, but the model has 32 components"):
+        open_retriever(bert, width=33)
 
 
 def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):

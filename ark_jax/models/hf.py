@@ -40,11 +40,15 @@ def read_config(folder: Path) -> dict:
     return read_json(path)
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path, kind: type = dict):
+    """A JSON file that holds an object, or an array for kind=list."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); fetch the file again") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{path}: holds a {type(value).__name__}, not a {kind.__name__}; fetch the file again")
+    return value
 
 
 def family(hf: dict):
@@ -64,12 +68,14 @@ class Checkpoint:
         self.folder = folder
         # An index names the files that count; some publishers leave a second copy beside them.
         index = folder / "model.safetensors.index.json"
-        named = read_json(index)["weight_map"].values() if index.is_file() else ()
-        files = [folder / name for name in sorted(set(named))] or sorted(folder.glob("*.safetensors"))
+        named = set(_weight_map(index).values()) if index.is_file() else ()
+        files = [folder / name for name in sorted(named)] or sorted(folder.glob("*.safetensors"))
         if not files:
             raise FileNotFoundError(f"{folder}: no *.safetensors; convert the checkpoint to safetensors first")
-        handles = [_open(file) for file in files]
-        self._where = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
+        absent = [file.name for file in files if not file.is_file()]
+        if absent:
+            raise FileNotFoundError(f"{folder}: no {absent[0]}, which {index.name} names; fetch it too")
+        self._where = {name: file for file in files for name in _open(file).keys()}  # noqa: SIM118
         self.bare = not any(name.startswith(PREFIXES) for name in self._where)
 
     def names(self) -> set[str]:
@@ -83,9 +89,19 @@ class Checkpoint:
         return older[0] if older and older[0] in self._where else name
 
     def slice(self, name: str):
+        """One tensor, read as it is indexed. The file is opened anew, since a mapped page counts as memory of the process
+        for as long as its mapping lives: what was read goes with the slice."""
         if name not in self._where:
-            raise ValueError(f"{self.folder}: tensor {name} is missing")
-        return self._where[name].get_slice(name)
+            raise ValueError(f"{self.folder}: tensor {name} is missing; the checkpoint is incomplete or of another architecture")
+        return _open(self._where[name]).get_slice(name)
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """tensor -> file, as an index has it."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+        raise ValueError(f"{index}: no weight_map from tensors to files; fetch the file again")
+    return files
 
 
 def _open(file: Path):
@@ -109,23 +125,26 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     """
     folder = resolve(name_or_folder)
     hf = read_config(folder)
-    config_class, model_class, table = family(hf)
     try:
+        config_class, model_class, table = family(hf)
         cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
     except KeyError as error:
         raise ValueError(f"{folder}/config.json: no {error}; a {hf['model_type']} checkpoint must say it") from None
+    except ValueError as error:  # of config.json
+        raise ValueError(f"{folder}/{error}") from None
     tied = getattr(cfg, "tied", False)
     if not head and model_class is decoder.Decoder:
         cfg = dataclasses.replace(cfg, tied=True)
     files = Checkpoint(folder)
     leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
-    params, used = [], set()
-    for name, _ in leaves:
-        hf_name, pattern = table[name]
+    params, used = [None] * len(leaves), set()
+    # The largest first: what a parameter takes twice, while its layers are put together, is less than what is still to come.
+    for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
+        hf_name, pattern = table[leaves[i][0]]
         names = [files.real(n) for n in _expand(hf_name, cfg.layers)]
         used.update(names)
         parts = [_read(files, n, pattern.split("->")[0], cfg.dims, dtype) for n in names]
-        params.append(nnx.Param(_assemble(parts, pattern, tuple(cfg.dims.items()), "{l}" in hf_name)))
+        params[i] = nnx.Param(_assemble(parts, pattern, tuple(cfg.dims.items()), "{l}" in hf_name))
     surplus = files.names() - used
     if tied:
         surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep

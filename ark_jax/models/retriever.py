@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.log import Progress, primary, say
+from ark_jax.models import card as cards
 from ark_jax.models import decoder, hf
 from ark_jax.text import tokens as tk
 
@@ -82,14 +83,16 @@ class Retriever:
         model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute, head=False)
         causal = isinstance(cfg, decoder.Config)
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
-        settings = _read_json(folder / "config_sentence_transformers.json")
+        prompts, kept = _read_settings(folder)
+        width = width or kept or cfg.width
+        if width > cfg.width:
+            raise ValueError(f"{folder}: width {width}, but the model has {cfg.width} components; give at most these")
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         # Version 6 of sentence-transformers keeps the limit with the tokenizer.
-        limit = _read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
+        limit, lower = _read_limit(folder)
         positions = hf.read_config(folder).get("max_position_embeddings", 512) if causal else cfg.max_length
-        return cls(model, cfg, tokenizer, folder, carried, pooling, settings.get("prompts") or {},
-                   min(limit, positions), width or settings.get("truncate_dim") or cfg.width,
-                   bool(_read_json(folder / "sentence_bert_config.json").get("do_lower_case")))
+        return cls(model, cfg, tokenizer, folder, carried, pooling, prompts, min(limit or tokenizer.model_max_length, positions),
+                   width, lower)
 
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
         """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor.
@@ -146,7 +149,8 @@ class Retriever:
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
         """Writes the layout that sentence-transformers, transformers and text-embeddings-inference open.
 
-        Weights keep the names, types and (if untouched) bytes of the base. `card` becomes README.md.
+        Weights keep the names, types and (if untouched) bytes of the base. `card` becomes README.md; without it one is made of
+        what is known here.
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
@@ -174,8 +178,9 @@ class Retriever:
         _write_json(folder / "config_sentence_transformers.json", {
             "prompts": self.prompts, "default_prompt_name": None, "similarity_fn_name": "cosine",
             **({"truncate_dim": self.width} if self.width != self.cfg.width else {})})
-        if card:
-            (folder / "README.md").write_text(card, encoding="utf-8")
+        base = cards.hub_name(self.base)
+        title = f"{base.rsplit('/', 1)[-1] or 'A retriever'}, saved by ark_jax"
+        (folder / "README.md").write_text(card or cards.text(folder, title=title, base=base, about=""), encoding="utf-8")
 
 
 def _batch_tokens() -> int:
@@ -193,7 +198,27 @@ def _to_host(x: jax.Array) -> np.ndarray:
 
 
 def _read_json(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return hf.read_json(path) if path.is_file() else {}
+
+
+def _read_settings(folder: Path) -> tuple[dict[str, str], int | None]:
+    """Prompts and width of a sentence-transformers folder."""
+    path = folder / "config_sentence_transformers.json"
+    settings = _read_json(path)
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise ValueError(f"{path}: prompts must map kinds to texts, it is {prompts!r}; mend the field")
+    return prompts, settings.get("truncate_dim")
+
+
+def _read_limit(folder: Path) -> tuple[int | None, bool]:
+    """max_seq_length and do_lower_case of a sentence-transformers folder."""
+    path = folder / "sentence_bert_config.json"
+    settings = _read_json(path)
+    limit = settings.get("max_seq_length")
+    if limit is not None and not isinstance(limit, int):
+        raise ValueError(f"{path}: max_seq_length must be a number of tokens, it is {limit!r}; mend the field")
+    return limit, bool(settings.get("do_lower_case"))
 
 
 def _write_json(path: Path, value) -> None:
@@ -207,12 +232,17 @@ def _read_pooling(folder: Path) -> str | None:
         say(f"{folder.name}: no modules.json, a bare model; pooling is chosen by its family")
         return None
     pooling = None
-    for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
+    for module in hf.read_json(folder / "modules.json", list):
+        if not isinstance(module, dict) or not {"type", "path"} <= set(module):
+            raise ValueError(f"{folder}/modules.json: {module} has no type or no path; fetch the file again")
         kind = module["type"].rsplit(".", 1)[-1]
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ValueError(f"{folder}/modules.json: module {module['type']} is not implemented")
         if kind == "Pooling":
-            config = _read_json(folder / module["path"] / "config.json")
+            name = f"{module['path']}/config.json"
+            if not (folder / name).is_file():
+                raise FileNotFoundError(f"{folder}: no {name}, which modules.json names; fetch it too")
+            config = hf.read_json(folder / name)
             chosen = [how for how, key in _POOLING_KEYS.items() if config.get(key)]
             chosen = chosen or [config.get("pooling_mode")]
             if len(chosen) != 1 or chosen[0] not in POOLINGS:

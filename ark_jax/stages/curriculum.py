@@ -25,7 +25,7 @@ def score(context: Context, folder: Path) -> dict:
     templates = {name: prompts.load(name, c.prompts[name]) for name in prompts.TARGET}
     used = {x.id: x for q in questions for x in pool(q, chunks)}
     vectors = dict(zip(used, encode(context, "base", [x.text for x in used.values()], "document", "embed chunks"), strict=True))
-    asked = encode(context, "base", [q.question for q in questions], "query")
+    asked = encode(context, "base", [q.question for q in questions], "query", "embed questions")
     candidates = {}
     for q, vector in zip(questions, asked, strict=True):
         # The cosine is rounded to what differs between batches, so that ties and shards do not depend on them.
@@ -99,7 +99,8 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
     found = negatives.mine({q: queries[i] for q, i in by_question.items()}, pools, vectors, list(used), chosen,
                            top=c.mine.top, keep=c.mine.negatives)
-    asked = dict(zip((q.id for q in questions), encode(context, which, [q.question for q in questions], "query"), strict=True))
+    asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
+    asked = dict(zip((q.id for q in questions), asked, strict=True))
     cosine = lambda q, chunk: float(asked[q] @ vectors[at[chunk]])
     save_rows([{"question": q, "chunk": chunk, "mined_by": best, "cosine": cosine(q, chunk)}
                for q, some in found.items() for chunk, best in some], folder / "negatives.parquet")

@@ -89,7 +89,7 @@ def _ranked(context: Context, name: str, questions: list[Question], chunks, fold
         everything = [x for document, some in chunks.items() if document in documents for x in some]
         at = {x.id: i for i, x in enumerate(everything)}
         vectors = encode(context, name, [x.text for x in everything], "document", f"embed chunks, {name}")
-        queries = encode(context, name, [q.question for q in questions], "query")
+        queries = encode(context, name, [q.question for q in questions], "query", f"embed questions, {name}")
         scopes: dict[tuple[int, ...], list[int]] = {}
         for i, q in enumerate(questions):
             scope = [at[x.id] for x in pool(q, chunks)] if context.config.evaluate.scope == "document" else range(len(everything))
@@ -128,29 +128,25 @@ def verdict(table: list[dict]) -> str:
 
 def export(context: Context, folder: Path) -> dict:
     """The tuned retriever as a sentence-transformers folder, with a model card that holds its numbers."""
-    last = systems(context.config)[-1]
+    from ark_jax.models import card
+
+    last, path = systems(context.config)[-1], context.config.retriever.path
     shutil.copytree(context / last / "model", folder, dirs_exist_ok=True)
     table = load_json(context / "evaluate" / "metrics.json")["table"]
-    (folder / "README.md").write_text(_card(context, table), encoding="utf-8")
+    local = Path(path).expanduser().exists()
+    name = Path(path).name if local else path
+    text = card.text(folder, title=f"{name}, tuned with ARK", base="" if local else path, about=_about(context, name, table))
+    (folder / "README.md").write_text(text, encoding="utf-8")
     return {"model": last}
 
 
-def _card(context: Context, table: list[dict]) -> str:
-    """The model card: base model, method, data, metrics, use."""
+def _about(context: Context, base: str, table: list[dict]) -> str:
+    """The model card's part on method, data and metrics."""
     c, counts = context.config, read_manifest(context / "data")["counts"]
     header = "| system | " + " | ".join(NAMES[m] for m in METRICS) + " |\n|---" * 1 + "|---" * len(METRICS) + "|"
     rows = "\n".join("| " + " | ".join([row["system"], *(f"{row['values'][m]['mean']:.3f} [{row['values'][m]['low']:.3f}, "
                      f"{row['values'][m]['high']:.3f}]" for m in METRICS)]) + " |" for row in table)
-    base = c.retriever.path if not Path(c.retriever.path).exists() else Path(c.retriever.path).name
-    return f"""---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags: [sentence-transformers, feature-extraction, ark]
----
-
-# {base}, tuned with ARK
-
-Base model: {base}. Tuned by ark_jax {__version__} with answer-centric contrastive learning (ARK, ACL 2026) on
+    return f"""Base model: {base}. Tuned by ark_jax {__version__} with answer-centric contrastive learning (ARK, ACL 2026) on
 {counts['train_questions']} questions; measured on {counts['held_out_questions']} held-out questions
 {"over documents it never saw" if counts["split_by"] == "document" else "that may share passages with those"} (mean and 95 %
 bootstrap interval):
@@ -160,11 +156,4 @@ bootstrap interval):
 
 {verdict(table)}
 
-```python
-from sentence_transformers import SentenceTransformer
-model = SentenceTransformer("path/to/this/folder")
-vectors = model.encode(["a passage"])
-```
-
-Training settings: `{json.dumps(c.train.to_dict(), default=list)}`. The licence is the base model's.
-"""
+Training settings: `{json.dumps(c.train.to_dict(), default=list)}`."""

@@ -28,14 +28,18 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 
     Raises:
         ValueError: a file that cannot be read, or a token that the model has no embedding for.
+        FileNotFoundError: a folder without a tokenizer.
     """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # the Rust parser raises nothing narrower
-        if not Path(folder, "tokenizer.json").is_file():
+        if not Path(folder).is_dir():
             raise
+        if not Path(folder, "tokenizer.json").is_file():
+            raise FileNotFoundError(f"{folder}: no tokenizer.json; fetch it too, or make it of the other tokenizer files with "
+                                    "transformers first") from error
         raise ValueError(f"{folder}/tokenizer.json or the files beside it cannot be read ({error}); fetch them again") from error
     if not tokenizer.is_fast:
         raise ValueError(f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers first")

@@ -104,8 +104,8 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     steps = len(data)
     rate = optim.schedule(plan.learning_rate, steps, plan.warmup)
     chunks_of = functools.partial(curriculum.chunks_of, use_negatives=plan.use_negatives)
-    ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query"),
-           "document": _tokenize(retriever, passages, chunks_of(examples), "document")}
+    ids = {"query": _tokenize(retriever, queries, [e.question for e in examples], "query", f"{label}, questions"),
+           "document": _tokenize(retriever, passages, chunks_of(examples), "document", f"{label}, chunks")}
     sides = _sides(data, examples, ids, plan)
     cfg = dataclasses.replace(retriever.cfg, remat=plan.remat)
     objective = Objective(cfg, retriever.pooling, retriever.width, plan.chunks, tuple(side.room for side in sides),
@@ -167,8 +167,8 @@ class Curve:
                 file.write(json.dumps(row) + "\n")
 
 
-def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str) -> dict[str, list[int]]:
-    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind), strict=True))
+def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str, label: str) -> dict[str, list[int]]:
+    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind, label=label), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)

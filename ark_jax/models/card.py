@@ -1,0 +1,76 @@
+"""The model card of a saved retriever: what the folder holds and how it is opened, with front matter for the hub."""
+
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.models import hf
+
+TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
+_POOLINGS = {"pooling_mode_mean_tokens": "mean of all tokens", "pooling_mode_cls_token": "first token",
+             "pooling_mode_lasttoken": "last token"}
+
+
+def hub_name(folder: Path) -> str:
+    """`owner/model` of a folder in the hub's cache (models--owner--model/snapshots/revision), "" of any other."""
+    name = folder.parent.parent.name
+    return "/".join(name.split("--")[1:]) if name.startswith("models--") and folder.parent.name == "snapshots" else ""
+
+
+def text(folder: Path, *, title: str, base: str, about: str) -> str:
+    """README.md for a sentence-transformers folder whose other files are written.
+
+    Args:
+        base: hub name of the model it was made from. Without one the card names no base model, since the name of a folder
+            means nothing elsewhere.
+        about: Markdown on method, data and metrics, after the title; "" if nothing is known.
+    """
+    config, read = hf.read_config(folder), lambda name: hf.read_json(folder / name)
+    pooling, settings = read("1_Pooling/config.json"), read("config_sentence_transformers.json")
+    width = pooling["word_embedding_dimension"]
+    kept, prompts = settings.get("truncate_dim") or width, {k: v for k, v in settings["prompts"].items() if v}
+    rows = {
+        **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
+        "architecture": config["model_type"],
+        "pooling": next(words for key, words in _POOLINGS.items() if pooling[key]) + ", then unit length",
+        "vector": f"{kept} components" + (f", the first of {width}" if kept != width else ""),
+        "longest text": f"{read('sentence_bert_config.json')['max_seq_length']} tokens, prompt and special tokens included; "
+                        "what is longer is cut there",
+        **{f"prompt, {kind}": f"`{_cell(prompt)}`" for kind, prompt in prompts.items()}}
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    about = f"{about.strip()}\n\n" if about else ""
+    return f"{_front(base)}\n# {title}\n\n{about}| | |\n|---|---|\n{table}\n\n{_use(prompts)}"
+
+
+def _front(base: str) -> str:
+    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity",
+             *([f"base_model: {base}"] if base else []), "tags:", *(f"- {tag}" for tag in TAGS)]
+    return "\n".join(("---", *lines, "---", ""))
+
+
+def _cell(prompt: str) -> str:
+    """A prompt in a Markdown table's code span, on one line."""
+    return prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
+
+
+def _use(prompts: dict[str, str]) -> str:
+    ask = lambda *kinds: next((f', prompt_name="{kind}"' for kind in kinds if kind in prompts), "")
+    return f"""With sentence-transformers:
+
+```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode(["a question"]{ask("query")})
+documents = model.encode(["a passage"]{ask("document", "passage")})
+```
+
+With ark_jax ({__version__} wrote this folder):
+
+```python
+import ark_jax as ark
+retriever = ark.Retriever.from_pretrained("path/to/this/folder")
+queries = retriever.encode(["a question"], kind="query")
+documents = retriever.encode(["a passage"], kind="document")
+```
+
+`queries @ documents.T` are the cosines. The licence is the base model's.
+"""
