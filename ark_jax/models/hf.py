@@ -2,8 +2,8 @@
 
 import dataclasses
 import fnmatch
-import functools
 import json
+import math
 from pathlib import Path
 
 import einops
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -138,13 +139,12 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     files = Checkpoint(folder)
     leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
     params, used = [None] * len(leaves), set()
-    # The largest first: what a parameter takes twice, while its layers are put together, is less than what is still to come.
+    # The largest first: what a parameter takes twice, while it is copied to its devices, is less than what is still to come.
     for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
         hf_name, pattern = table[leaves[i][0]]
         names = [files.real(n) for n in _expand(hf_name, cfg.layers)]
         used.update(names)
-        parts = [_read(files, n, pattern.split("->")[0], cfg.dims, dtype) for n in names]
-        params[i] = nnx.Param(_assemble(parts, pattern, tuple(cfg.dims.items()), "{l}" in hf_name))
+        params[i] = nnx.Param(_read(files, names, pattern, "{l}" in hf_name, cfg.dims, dtype))
     surplus = files.names() - used
     if tied:
         surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
@@ -213,18 +213,28 @@ def _sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
     return {letter: dims[letter] for part in groups(side) for letter in part}
 
 
-def _read(files: Checkpoint, name: str, side: str, dims: dict[str, int], dtype: str) -> jax.Array:
-    """One tensor in its Hugging Face layout; each device reads its own byte ranges only."""
-    source = files.slice(name)
-    shape = shape_of(side, dims)
-    if tuple(source.get_shape()) != shape:
-        raise ValueError(f"{files.folder}: tensor {name} has shape {tuple(source.get_shape())}, config.json says {shape}")
-    sharding = NamedSharding(jax.sharding.get_mesh(), weight_spec(side))
-    return jax.make_array_from_callback(shape, sharding, lambda index: source[index].astype(jnp.dtype(dtype)))
+def _read(files: Checkpoint, names: list[str], pattern: str, stack: bool, dims: dict[str, int], dtype: str) -> jax.Array:
+    """One parameter from its tensor, or from those of all layers. A device reads its own byte ranges, a tensor at a time."""
+    left, right = pattern.split("->")
+    for name in names:
+        found, wanted = tuple(files.slice(name).get_shape()), shape_of(left, dims)
+        if found != wanted:
+            raise ValueError(f"{files.folder}: tensor {name} has shape {found}, config.json says {wanted}; take the config.json "
+                             "of this checkpoint")
 
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        own = {letter: slice(*cut.indices(dims[letter])) for letter, cut in zip(right.split(), index[stack:], strict=True)}
+        sizes = {letter: cut.stop - cut.start for letter, cut in own.items()}
+        # A mesh cuts what comes first in a group, so that the group's rows stay together.
+        rows = [math.prod(dims[letter] for letter in group[1:]) for group in groups(left)]
+        where = tuple(slice(own[group[0]].start * n, own[group[0]].stop * n) for group, n in zip(groups(left), rows, strict=True))
+        out = np.empty((len(names), *sizes.values()), jnp.dtype(dtype))
+        for i, name in enumerate(names):
+            out[i] = einops.rearrange(files.slice(name)[where].astype(out.dtype, copy=False), pattern, **sizes)
+        return out if stack else out[0]
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def _assemble(parts: list[jax.Array], pattern: str, dims: tuple, stack: bool) -> jax.Array:
-    sizes = _sizes(pattern.split("->")[0], dict(dims))
-    parts = [einops.rearrange(part, pattern, **sizes) for part in parts]
-    return jnp.stack(parts) if stack else parts[0]
+    # What is a vector in the file is whole on every device, as a vector is.
+    spec = weight_spec(right) if len(groups(left)) > 1 else P()
+    shape = shape_of(right, dims)
+    shape, spec = ((len(names), *shape), P(None, *spec)) if stack else (shape, spec)
+    return jax.make_array_from_callback(shape, NamedSharding(jax.sharding.get_mesh(), spec), part)
