@@ -132,30 +132,67 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
 
 
 def qwen3() -> None:
-    """Hidden states of 8 x 512 tokens with the widths of Qwen3-0.6B in four layers, float32 and bfloat16."""
+    """The widths of Qwen3-0.6B in four layers, 8 x 512 tokens: hidden states, float32 and bfloat16; a training step."""
     settings = Qwen3Config(vocab_size=4096, hidden_size=1024, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
                            head_dim=128, intermediate_size=3072, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            architectures=["Qwen3Model"])
     torch.manual_seed(0)
     reference = Qwen3Model(settings).eval()
-    ids = np.random.default_rng(0).integers(0, 4096, (8, 512)).astype(np.int32)
+    random = np.random.default_rng(0)
+    ids, asked = (random.integers(0, 4096, shape).astype(np.int32) for shape in ((8, 512), (8, 8)))
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)
         for kind in ("float32", "bfloat16"):
-            model, cfg, _ = hf.load(folder, dtype=kind, compute=kind, head=False)
-            theirs = reference.to(getattr(torch, kind))
-            forward = jax.jit(lambda model, tokens, mask, cfg=cfg: model(tokens, mask, cfg))
-            arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
+            hidden_states(hf.load(folder, dtype=kind, compute=kind, head=False), reference.to(getattr(torch, kind)), ids, kind)
+        steps(hf.load(folder, head=False), reference.to(torch.float32).train(), ids, asked)
 
-            @torch.no_grad()
-            def run(theirs=theirs):
-                return theirs(torch.from_numpy(ids).long(), use_cache=False).last_hidden_state
 
-            ours = lambda model=model, forward=forward, arrays=arrays: jax.block_until_ready(forward(model, *arrays))
-            difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
-            peers = {f"transformers, {p}": under(p, run) for p in (PRECISIONS if kind == "float32" else ("default",))}
-            report(f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})", "tokens", ids.size,
-                   race({"ark_jax": ours, **peers}, rounds=5))
+def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:
+    model, cfg, _ = loaded
+    forward = jax.jit(lambda model, tokens, mask: model(tokens, mask, cfg, ids.size))
+    arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
+
+    @torch.no_grad()
+    def run():
+        return theirs(torch.from_numpy(ids).long(), use_cache=False).last_hidden_state
+
+    ours = lambda: jax.block_until_ready(forward(model, *arrays))
+    difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
+    peers = {f"transformers, {p}": under(p, run) for p in (PRECISIONS if kind == "float32" else ("default",))}
+    report(f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})", "tokens", ids.size,
+           race({"ark_jax": ours, **peers}, rounds=5))
+
+
+def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
+    """Contrastive training of 8 questions of 8 tokens, each with its passage; clipping, AdamW."""
+    model, cfg, _ = loaded
+    texts = lambda x: (layout.rows(x), layout.rows(np.ones_like(x, bool)))
+    batch = {"queries": texts(asked), "passages": texts(ids), "positive": layout.rows(np.eye(8, dtype=bool)),
+             "negative": layout.rows(~np.eye(8, dtype=bool))}
+    objective = loop.Objective(cfg, "lasttoken", cfg.width, 1, (asked.size, ids.size), 0.05, 0.01, 1.0)
+    state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), objective.optimizer().init(model))
+    losses, peers = [], []
+
+    def step():
+        nonlocal state
+        state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
+        losses.append(float(metrics["loss"]))
+
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
+
+    def peer_step():
+        last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
+        queries, passages = (torch.nn.functional.normalize(last(x), dim=1) for x in (asked, ids))
+        loss = torch.nn.functional.cross_entropy(queries @ passages.T / 0.05, torch.arange(8))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        peers.append(float(loss.detach()))
+
+    timings = race({"ark_jax": step, **{f"transformers, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5)
+    report(f"Qwen3, 0.6B widths, 4 layers, training step, 8 x 512 (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens",
+           ids.size + asked.size, timings)
 
 
 if __name__ == "__main__":
