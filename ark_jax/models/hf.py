@@ -234,7 +234,7 @@ def _read(files: Checkpoint, names: list[str], pattern: str, stack: bool, dims: 
         return out if stack else out[0]
 
     # What is a vector in the file is whole on every device, as a vector is.
-    spec = weight_spec(right) if len(groups(left)) > 1 else P()
     shape = shape_of(right, dims)
+    spec = weight_spec(right) if len(groups(left)) > 1 else P(*[None] * len(shape))
     shape, spec = ((len(names), *shape), P(None, *spec)) if stack else (shape, spec)
     return jax.make_array_from_callback(shape, NamedSharding(jax.sharding.get_mesh(), spec), part)

@@ -1,6 +1,5 @@
 """Text to vectors: prompts, tokens, encoder or decoder, pooling, unit length; and back to a model folder."""
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -127,23 +126,18 @@ class Retriever:
                                 parameters=sum(x.size for x in jax.tree.leaves(self.model.blocks)),
                                 # Softmax and the narrow heads make it three times as dear as its multiply-adds.
                                 attention=6 * self.cfg.layers * self.cfg.heads * self.cfg.dims["h"])
-        waiting = collections.deque()
+        start = lambda batch: _embed(self.model, self.cfg, self.pooling, self.width, batch.room,
+                                     *map(layout.rows, batch.arrays(ids)))
+        started = None
         with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
-
-            def fetch():
-                batch, vectors = waiting.popleft()
-                texts = list(itertools.chain(*batch.devices))
-                out[texts] = _to_host(vectors)[batch.where()]
-                bar.add(len(texts))
-
-            for batch in batches:
-                arrays = map(layout.rows, batch.arrays(ids))
-                waiting.append((batch, _embed(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)))
+            for batch in itertools.chain(batches, [None]):
                 # The device works on one batch while the host gets the next ready.
-                if len(waiting) > 1:
-                    fetch()
-            while waiting:
-                fetch()
+                before, started = started, (batch, start(batch)) if batch else None
+                if before:
+                    done, vectors = before
+                    texts = list(itertools.chain(*done.devices))
+                    out[texts] = _to_host(vectors)[done.where()]
+                    bar.add(len(texts))
         return out
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
