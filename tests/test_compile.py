@@ -131,7 +131,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
 
     first = run("first")
     asked = first["compile_requests_use_cache"]
-    assert first["cache_misses"] > 20
+    assert first["cache_misses"] >= 5
     assert any((tmp_path / "cache" / "xla").iterdir())
     # The usual variable names another folder, where the programs are found as well.
     (tmp_path / "cache" / "xla").rename(tmp_path / "elsewhere")
