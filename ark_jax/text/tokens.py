@@ -116,12 +116,8 @@ def deal(lengths: Sequence[int], hands: int, slots: int) -> tuple[np.ndarray, in
 def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Right-padded tokens and mask, int32 and bool `[rows length]`. Surplus rows hold one visible token, so
     that no row is empty."""
-    tokens = np.zeros((rows, length), np.int32)
-    mask = np.zeros((rows, length), bool)
-    mask[:, 0] = True
-    for i, row in enumerate(ids):
-        tokens[i, : len(row)] = row
-        mask[i] = np.arange(length) < len(row)
+    tokens, mask = put(ids, range(len(ids)), rows, length)
+    mask[len(ids) :, 0] = True
     return tokens, mask
 
 
@@ -155,10 +151,11 @@ def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attentio
         return
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
     longest, total = max(max(lengths), 1), sum(lengths)
-    count = max(round_up(-(-total // max(budget, longest)), devices), 1)
+    budget = max(budget, longest)
+    count = max(round_up(-(-total // budget), devices), 1)
     # Few texts are cut evenly, with some room for what a cut cannot divide.
-    most = min(max(budget, longest), max(longest, -(-total // count) + longest // 2 * (count > 1)))
-    room = min(max(budget, longest), round_length(most))
+    most = min(budget, max(longest, -(-total // count) + longest // 2 * (count > 1)))
+    room = min(budget, round_length(most))
     streams, left = [], 0
     for i in order:
         if not streams or lengths[i] > left:
@@ -171,11 +168,11 @@ def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attentio
     squares = [sum(lengths[i] ** 2 for i in itertools.chain(*group)) for group in groups]
     at = 0
     while at < len(groups):
-        length, rows, end, work = round_length(max(lengths[groups[at][0][0]], 1)), 0, at, 0
+        length, rows, end, real = round_length(max(lengths[groups[at][0][0]], 1)), 0, at, 0
         while end < len(groups):
             higher = max(rows, *(round_rows(len(stream), 1) for stream in groups[end]))
             pairs = (end + 1 - at) * devices * higher * length**2
-            real = attention * sum(squares[at : end + 1])
+            real += attention * squares[end]
             work = (end + 1 - at) * devices * room * parameters + real
             if end > at and attention * pairs - real > max(COMPILATION, work // 20):
                 break
