@@ -31,7 +31,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.retriever = ConfigDict()
     c.retriever.path = "Qwen/Qwen3-Embedding-0.6B"
     c.retriever.compute = "float32"
-    c.retriever.batch_tokens = 0
+    c.retriever.batch_tokens = 0  # a batch on each device; 0: what suits the device
 
     c.generator = ConfigDict()  # scores the chunks and reads the answers
     c.generator.path = "HuggingFaceTB/SmolLM2-135M-Instruct" if preset == "best" else "mistralai/Mistral-7B-Instruct-v0.2"
