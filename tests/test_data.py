@@ -33,6 +33,14 @@ TABLE = scores(
 )
 
 
+def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
+    """question -> chunk -> S."""
+    out: dict[str, dict[str, float]] = {}
+    for row in positives.unify(table, weighing(**changes)):
+        out.setdefault(row["question"], {})[row["chunk"]] = row["score"]
+    return out
+
+
 @pytest.mark.parametrize("changes, expected", [
     # forward + 0.3 backward + cosine, each the best over the two answers
     ({}, {"a": -1.0 - 0.3 + 0.5, "b": -4.0 - 0.3 + 0.25, "c": -3.0 - 0.45 + 1.0}),
@@ -48,32 +56,46 @@ TABLE = scores(
     ({"answers": "first", "short_chunk": 40}, {"a": -1.8, "b": -4.35, "c": -4.35 + (4.35 - 2.45) / 2}),
 ])
 def test_scores_by_hand(changes, expected):
-    found = positives.unify(TABLE, weighing(**changes))
+    found = unified(TABLE, **changes)
     assert found["q"] == pytest.approx(expected, abs=1e-6)
     assert list(found) == ["q", "other"]
 
 
 def test_a_lone_chunk_and_equal_scores_are_half():
     """Min-max over no spread has no answer; a half takes no side."""
-    minmax = weighing(answers="first", normalise="minmax")
-    assert positives.unify(TABLE, minmax)["other"] == {"a": pytest.approx(0.5 + 0.15 + 0.5)}
+    assert unified(TABLE, answers="first", normalise="minmax")["other"] == {"a": pytest.approx(0.5 + 0.15 + 0.5)}
 
 
 def test_a_short_chunk_is_never_raised():
     rng = np.random.default_rng(0)
     rows = [("q", f"c{i}", 0, *(float(x) for x in rng.normal(-3, 3, 3)), int(n)) for i, n in enumerate(rng.integers(0, 30, 50))]
     for normalise in ("none", "minmax"):
-        plain, marked = (positives.unify(scores(*rows), weighing(normalise=normalise, short_chunk=n))["q"] for n in (0, 20))
+        plain, marked = (unified(scores(*rows), normalise=normalise, short_chunk=n)["q"] for n in (0, 20))
         assert all(marked[c] <= plain[c] + 1e-9 for c in plain)
-        assert min(marked.values()) == pytest.approx(min(plain.values()))
-        fallen = {row[1] for row in rows if row[-1] < 20 and plain[row[1]] > min(plain.values())}
+        least = 0.0 if normalise == "minmax" else min(plain.values())
+        assert min(marked.values()) >= least - 1e-9
+        fallen = {row[1] for row in rows if row[-1] < 20 and plain[row[1]] > least}
         assert {c for c in plain if marked[c] < plain[c] - 1e-9} == fallen and len(fallen) > 20
 
 
+def test_both_the_best_and_the_mean_over_answers_are_kept():
+    row = positives.unify(TABLE, weighing(answers="first"))[0]
+    assert row == {"question": "q", "chunk": "a", "score": pytest.approx(-1.8), "retriever": 0.5, "forward_max": -1.0,
+                   "forward_mean": -1.5, "backward_max": -1.0, "backward_mean": -2.0}
+
+
+@pytest.mark.parametrize("changes", [{"answers": "last"}, {"normalise": "zscore"}])
+def test_an_unknown_weighing_is_refused_by_name(changes):
+    (field, value), = changes.items()
+    with pytest.raises(ValueError, match=f"score.{field}='{value}'"):
+        positives.unify(TABLE, weighing(**changes))
+
+
 def test_the_best_are_selected_and_ties_go_by_name():
-    given = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}, "s": {}}
-    assert positives.select(given, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"], "s": []}
-    assert positives.select(given, 10)["q"] == ["d#1", "d#10", "d#2", "d#0"]
+    given = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
+    rows = [{"question": q, "chunk": chunk, "score": score} for q, some in given.items() for chunk, score in some.items()]
+    assert positives.select(rows, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"]}
+    assert positives.select(rows)["q"] == ["d#1", "d#10", "d#2", "d#0"]
 
 
 # --- negatives -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 import tiny
 
 from ark_jax import layout
+from ark_jax.models import language
 from ark_jax.models.language import LanguageModel
 
 FAMILY = {"begin": "llama", "plain": "qwen3", "chat": "qwen3"}
@@ -124,6 +127,24 @@ def test_batches_order_and_company_change_nothing(folder, mesh):
         assert abs(alone.sum[0] - sums[i]) / counts[i] < 1e-5
 
 
+def test_no_array_holds_the_logits_of_more_than_a_block(folder, monkeypatch, mesh):
+    programs, suffix = [], language._suffix
+
+    def heard(*args):
+        programs.append((args[-2].shape, suffix.lower(*args).compile().as_text()))
+        return suffix(*args)
+
+    monkeypatch.setattr(language, "_suffix", heard)
+    lm = open_model(folder("plain"))
+    lm.log_likelihood(PAIRS)
+    assert sum(shape[1] for shape, _ in programs) > 4 * language.BLOCK
+    for _, text in programs:
+        shapes = {tuple(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
+        of_vocabulary = {shape for shape in shapes if tiny.VOCAB in shape}
+        assert (language.BLOCK, tiny.VOCAB) in of_vocabulary
+        assert max(map(math.prod, of_vocabulary)) == language.BLOCK * tiny.VOCAB
+
+
 def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
     """ARK counts the prompt's tokens without the begin token, then reads the scores of a text that has it."""
     lm = open_model(folder("begin"))
@@ -222,6 +243,55 @@ def test_a_stop_string_ends_the_text_before_it(folder, mesh):
     cut = lm.generate(PROMPTS, max_new_tokens=STEPS, stop=[late, early, other])
     assert cut == [text.split(late)[0].split(early)[0].split(other)[0] for text in whole]
     assert (len(cut[0]), len(cut[1])) == (3, 2)
+
+
+def test_room_for_new_tokens_grows_as_it_fills(folder, monkeypatch, mesh):
+    """Doubled twice, or all there from the start; and rows of one prefix, whose tokens meet its keys side by side."""
+    lm = open_model(folder("plain"))
+    prompts = [*PROMPTS, *("It was read every quarter of an hour by clerks" + end for end in (" in", "!", " who"))]
+    wanted = lm.generate(prompts, max_new_tokens=40)
+    monkeypatch.setattr(language, "ROOM", 10)
+    assert lm.generate(prompts, max_new_tokens=40) == wanted
+    assert [text[: len(other)] for text, other in zip(wanted, lm.generate(prompts, max_new_tokens=3), strict=True)] \
+        == lm.generate(prompts, max_new_tokens=3)
+
+
+LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(("temperature", "top_p", "wanted"), [
+    (1.0, None, [0.4, 0.3, 0.2, 0.1]),
+    (0.5, None, np.array([16, 9, 4, 1]) / 30),
+    (1.0, 0.65, [4 / 7, 3 / 7, 0, 0]),  # the likeliest whose sum reaches it; below, after the temperature
+    (2.0, 0.8, np.array([0.4, 0.3, 0.2, 0]) ** 0.5 / (np.array([0.4, 0.3, 0.2]) ** 0.5).sum()),
+])
+def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted, any_mesh):
+    n = 20_000
+    logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
+    keys = layout.rows(np.asarray(language._keys(3, np.arange(n))))
+    draw = jax.jit(lambda logits, keys, made: language._choose(logits, (keys, temperature, top_p), made))
+    found = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015)  # four standard deviations
+    assert (found[np.array(wanted) == 0] == 0).all()
+    other = np.asarray(draw(logits, keys, 2)) == np.asarray(draw(logits, keys, 1))
+    assert other.mean() == pytest.approx(np.square(wanted).sum(), abs=0.02)  # each step draws anew
+
+
+def test_draws_are_the_seeds_and_not_the_batches(folder, mesh):
+    lm = open_model(folder("plain"))
+    draw = lambda **changes: lm.generate(PROMPTS * 2, **{"max_new_tokens": STEPS, "temperature": 1.0, "seed": 5} | changes)
+    first = draw()
+    assert draw(batch_tokens=64) == first
+    assert draw(seed=6) != first
+    assert first[: len(PROMPTS)] != first[len(PROMPTS) :]  # the same prompts, elsewhere in the list
+    greedy_texts = lm.generate(PROMPTS * 2, max_new_tokens=STEPS)
+    assert draw(top_p=1e-6) == draw(temperature=1e-7) == greedy_texts
+
+
+@pytest.mark.parametrize("changes", [{"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}])
+def test_a_sampling_that_makes_no_sense_is_refused(changes, folder, mesh):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        open_model(folder("plain")).generate(PROMPTS, **{"max_new_tokens": 2} | changes)
 
 
 def test_no_prompts(folder, mesh):

@@ -129,7 +129,7 @@ def step(folder: Path):
     model, cfg, _ = hf.load(str(folder))
     objective = loop.Objective(cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, 0.0, 1e9)
     adapter = used(fresh(folder, cfg))
-    state = loop.State(jnp.zeros((), jnp.int32), adapter, objective.optimizer().init(adapter))
+    state = objective.start(adapter)
     before = jax.tree.map(np.asarray, (model, adapter))
     given = goldens.inputs("qwen3", seed=4, rows=16)
     texts = lambda n: (layout.rows(given["tokens"][:n]), layout.rows(given["mask"][:n]))

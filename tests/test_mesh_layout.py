@@ -69,7 +69,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
         objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, clip=1e9)
-        state = loop.State(jnp.zeros((), jnp.int32), model, objective.optimizer().init(model))
+        state = objective.start(model)
         given = jax.tree.map(layout.rows, batch())
         compiled = loop.train_step.lower(objective, state, None, given, 1e-3).compile(QUICK)
         new, metrics = compiled(state, None, given, 1e-3)
@@ -271,7 +271,7 @@ def assert_exact(jaxpr) -> None:
 def test_a_step_in_bfloat16_is_exact_where_it_matters(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
     objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, 1.0)
-    state = loop.State(jnp.zeros((), jnp.int32), model, objective.optimizer().init(model))
+    state = objective.start(model)
     traced = loop.train_step.trace(objective, state, None, jax.tree.map(layout.rows, batch()), 1e-3)
     assert_exact(traced.jaxpr.jaxpr)
     new, metrics = traced.out_info

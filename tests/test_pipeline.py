@@ -281,6 +281,29 @@ def test_a_damaged_output_is_made_again(world, finished, tmp_path):
     assert states["data"] == ("done", "")
 
 
+@pytest.mark.parametrize("changes", [{"forward": 0.0}, {"backward": 0.0}, {"retriever": 0.0}, {"answers": "mean"},
+                                     {"normalise": "minmax"}, {"positives": 1}])
+def test_scores_are_weighed_anew_without_a_model(changes, world, finished):
+    """The ablations of the paper's Table 2 among them."""
+    c = tiny_config(world)
+    c.score.update(changes)
+    states = {s.stage: s.state for s in pipeline.examine(stages(c), c, finished[0])}
+    assert (states["score"], states["rewrite"], states["positives"]) == ("done", "done", "stale")
+
+
+def test_our_own_model_writes_replies(world, finished, tmp_path):
+    """What a random one says is no record: it is asked once more and then kept as it is, and nothing is asked again."""
+    shutil.copytree(finished[0] / "data", tmp_path / "data")
+    kept = tmp_path / "llm" / "replies.jsonl"
+    for _ in range(2):
+        done = call(world, tmp_path, "run", "--config.llm.backend=local", "--config.llm.max_tokens=5")
+        assert done.returncode == 1 and "error: the extraction gave no entity: look at extract/quarantine.parquet" in done.stderr
+        replies = [json.loads(row) for row in kept.read_text().splitlines()]
+        assert len(replies) == len({row["item"] for row in replies}) == 48
+    assert len({row["reply"]["choices"][0]["message"]["content"] for row in replies}) > 3
+    assert len(pq.read_table(tmp_path / "extract" / "quarantine.parquet")) == 48
+
+
 def test_two_runs_on_one_workdir_do_not_meet(world, tmp_path):
     with pipeline._locked(tmp_path):
         done = call(world, tmp_path, "data")

@@ -1,13 +1,12 @@
 """Shared prefixes: every row once, on its prefix's device, few tokens computed twice, few shapes."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ark_jax.models import sharing
+from ark_jax.text import tokens as tk
 from ark_jax.text.tokens import LENGTHS
 
 
@@ -52,47 +51,74 @@ def test_few_shots_before_short_questions_are_shared_by_all():
     assert [(g.prefix, len(g.members)) for g in sharing.share(some)] == [(300, 10)]
 
 
-@given(rows(), st.sampled_from([8, 64, 4096]), st.sampled_from([0, 30, 1e6]), st.sampled_from([1, 2, 4]))
-def test_a_plan_holds_every_row_once_behind_its_prefix(some, budget, slack, devices):
+def planned(some, budget=4096, parameters=1000, attention=10, devices=1) -> list[sharing.Call]:
+    return list(sharing.plan(some, budget=budget, parameters=parameters, attention=attention, devices=devices))
+
+
+@given(rows(), st.sampled_from([8, 64, 4096]), st.sampled_from([1, 10**9]), st.sampled_from([1, 2, 4]))
+def test_a_plan_holds_every_row_once_behind_its_prefix(some, budget, parameters, devices):
+    """With programs dear beside tokens and tokens dear beside programs."""
     found = []
-    shapes = set()
-    for prefixes, longest, batches in sharing.plan(some, budget, slack, devices):
-        assert len(prefixes) % devices == 0 and longest in LENGTHS
-        each = len(prefixes) // devices
-        for batch in batches:
+    for call in planned(some, budget, parameters, devices=devices):
+        each = len(call.tokens) // devices
+        assert len(call.tokens) % devices == 0 and call.tokens.shape[1] in LENGTHS
+        assert call.mask.reshape(devices, -1).sum(1).max() <= call.room
+        for batch in call.batches:
             b, t = batch.tokens.shape
             assert b == len(batch.members) and b % devices == 0 and t in LENGTHS
-            assert batch.seen.shape == (len(prefixes), longest)
-            shapes.add((len(prefixes), longest, b))
-            for r, i in enumerate(batch.members):
-                if i is None:
-                    continue
-                seat = r // (b // devices) * each + batch.owner[r]  # on the row's own device
-                assert batch.seen[seat].sum() == len(prefixes[seat])
-                assert batch.mask[r].sum() == len(some[i][0]) - len(prefixes[seat]) >= 1
-                found.append((i, prefixes[seat] + batch.tokens[r][batch.mask[r]].tolist()))
+            assert batch.mask.reshape(devices, -1).sum(1).max() <= batch.room
+            seats = batch.seats.reshape(devices, -1)
+            for device in range(devices):
+                row = device * (b // devices)
+                for k, seat in enumerate(seats[device]):
+                    g = device * seats.shape[1] + k
+                    here = range(row, row := row + int(batch.rows_of[g].sum()))
+                    assert batch.tokens_of[g].sum() == batch.mask[list(here)].sum()
+                    for r in here:  # side by side, behind the prefix of a seat on their own device
+                        prefix = call.tokens[device * each + seat][call.mask[device * each + seat]].tolist()
+                        assert batch.start[r] == len(prefix) and batch.mask[r].sum() >= 1
+                        found.append((batch.members[r], prefix + batch.tokens[r][batch.mask[r]].tolist()))
+                assert all(i is None for i in batch.members[row : (device + 1) * (b // devices)])
     assert sorted(found) == [(i, ids) for i, (ids, _) in enumerate(some)]
-    assert len(shapes) <= 1  # only the length of a batch may vary
+
+
+def shapes(calls) -> set[tuple]:
+    return {(call.tokens.shape, call.room, *(x.shape for x in (batch.tokens, batch.tokens_of, batch.rows_of)), batch.room)
+            for call in calls for batch in call.batches}
 
 
 def test_padding_is_traded_against_programs():
-    """Suffixes of 8 to 128 tokens behind two prefixes: no slack, a length for each batch; all slack, one for all."""
-    some = [([p] * 200 + [9] * n, 200) for p in range(2) for n in range(8, 129, 4)]
-    lengths = lambda slack: {batch.tokens.shape for _, _, batches in sharing.plan(some, 4096, slack, 1) for batch in batches}
-    padded = lambda slack: sum(batch.tokens.size for _, _, batches in sharing.plan(some, 4096, slack, 1) for batch in batches)
-    assert len(lengths(0)) == 4 > len(lengths(600)) > len(lengths(1e9)) == 1
-    assert padded(0) < padded(600) < padded(1e9)
-    real = sum(len(ids) - 200 for ids, _ in some)
-    assert padded(0) < 1.25 * real
+    """Rests of 8 to 128 tokens behind two prefixes, in many batches: the dearer a program, the fewer shapes."""
+    some = [([p] * 200 + [9 + n % 3] * n, 200) for p in range(2) for n in range(8, 129)]
+    many, few, one = (planned(some, 512, parameters) for parameters in (10**12, 10**8, 1))
+    assert len(shapes(many)) >= len(shapes(few)) >= len(shapes(one)) == 1
+    assert len(shapes(many)) > 1
+    rooms = lambda calls: sum(batch.room for call in calls for batch in call.batches)
+    assert rooms(many) <= rooms(few) <= rooms(one)
+    assert rooms(many) < 1.1 * sum(len(ids) - 200 for ids, _ in some)
+
+
+@given(rows(), st.sampled_from([64, 4096]))
+def test_no_array_is_much_larger_than_the_budget(some, budget):
+    """Neither rows nor seats are padded to more than twice the budget, but for what one row or the grid of lengths takes."""
+    for call in planned(some, budget, 10**12):
+        for batch in call.batches:
+            for count, size in (batch.tokens.shape, batch.tokens_of.shape):
+                assert count * size <= max(2 * budget * 1.5**2, 64)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_devices_are_given_like_work(devices):
     rng = np.random.default_rng(0)
     some = [([c] * int(n) + [50 + q] * 5, int(n)) for c, n in enumerate(rng.integers(20, 200, 32)) for q in range(4)]
-    (_, _, batches), = sharing.plan(some, 10**6, 0, devices)
-    work = np.zeros(devices)
-    for batch in batches:
-        work += batch.mask.reshape(devices, -1).sum(1)
-    assert work.max() <= 1.1 * work.min()
-    assert all(batch.members.count(None) == 0 for batch in itertools.islice(batches, len(batches) - 1))
+    call, = planned(some, 10**6, devices=devices)
+    for mask in (call.mask, *(batch.mask for batch in call.batches)):
+        work = mask.reshape(devices, -1).sum(1)
+        assert work.max() <= 1.1 * work.min()
+
+
+def test_like_needs_share_a_shape_until_it_costs_more_than_a_compilation():
+    cost = lambda shape: shape[0] * 10**10
+    assert list(tk.alike([(8, 1), (7, 2), (6, 3)], cost)) == [(8, 3)] * 3
+    assert list(tk.alike([(8, 1), (2, 1), (2, 1)], cost)) == [(8, 1), (2, 1), (2, 1)]
+    assert list(tk.alike([], cost)) == []

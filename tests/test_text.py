@@ -277,8 +277,31 @@ def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
 
 
 def test_an_unknown_backend_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be one of openai, replay, none"):
+    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be one of openai, local, replay, none"):
         llm.complete(calls(), replay("", backend="gpt"), tmp_path / "cache.jsonl", "x")
+
+
+def test_our_own_model_is_asked_once_and_once_more_with_a_remark(tmp_path):
+    """What it answers is kept as it comes: a run that breaks off asks for the rest alone."""
+    asked: list[list[str]] = []
+
+    def write(prompts, heard, fail=False):
+        asked.append(prompts)
+        for i, prompt in enumerate(prompts):
+            if fail and i == 2:
+                raise KeyboardInterrupt
+            heard(i, "better" if "\n\n" in prompt else f"reply to {prompt[-1]}")
+
+    accept = lambda call, text: "Say it better." if text == "reply to 1" else None
+    ask = lambda fail=False: llm.complete(calls(), replay("", backend="local"), tmp_path / "cache.jsonl", "x", accept,
+                                          lambda prompts, heard: write(prompts, heard, fail))
+    with pytest.raises(KeyboardInterrupt):
+        ask(fail=True)
+    assert ask() == ({"extract/0": "reply to 0", "extract/1": "better", "extract/2": "reply to 2"}, [])
+    first, *later = asked
+    assert first == [f"Read passage {i}" for i in range(3)]
+    assert later == [["Read passage 1", "Read passage 2"], ["Read passage 1\n\nSay it better."]]
+    assert ask() and len(asked) == 3  # all is in the cache
 
 
 def test_without_a_model_replies_can_be_read(tmp_path):

@@ -33,19 +33,19 @@ class Weighing:
 
 def align(
     lm: LanguageModel, templates: Mapping[str, str], questions: Sequence[Question],
-    candidates: Mapping[str, Sequence[tuple[Chunk, float]]], *, references: bool, batch_tokens: int, label: str,
+    candidates: Mapping[str, Sequence[tuple[Chunk, float]]], *, references: int, batch_tokens: int, label: str,
 ) -> pa.Table:
     """Raw scores of every candidate chunk of every question.
 
     Args:
         templates: the "forward" and "backward" prompt; each ends in its scored target.
         candidates: question id -> (chunk, cosine) pairs.
-        references: score all reference answers, or the first only.
+        references: how many of a question's answers are scored; 0: all.
     """
     rows, pairs = [], []
     for question in questions:
         for chunk, cosine in candidates[question.id]:
-            for i, answer in enumerate(question.answers if references else question.answers[:1]):
+            for i, answer in enumerate(question.answers[: references or None]):
                 filled = {"question": question.question, "answer": answer}
                 passage = _fit(lm, templates, chunk.text, filled)
                 for name, slot in prompts.TARGET.items():
@@ -73,25 +73,36 @@ def _fit(lm: LanguageModel, templates: Mapping[str, str], passage: str, filled: 
     return passage if len(ends) <= room else passage[: ends[room - 1][1]]
 
 
-def unify(table: pa.Table, weighing: Weighing) -> dict[str, dict[str, float]]:
-    """question -> chunk -> S(chunk), eq. 6, from raw scores: a re-weighing costs no model call."""
+def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
+    """One row a (question, chunk): S(chunk) of eq. 6 and its parts, from raw scores. A re-weighing costs no model call.
+
+    Of several reference answers, both the largest and the mean log-likelihood are given, whichever is weighed.
+    """
     by_question: dict[str, dict[str, list[dict]]] = {}
     for row in table.to_pylist():
         by_question.setdefault(row["question"], {}).setdefault(row["chunk"], []).append(row)
-    over = {"first": lambda x: x[0], "max": max, "mean": np.mean}[weighing.answers]
-    out = {}
+    over = {"first": lambda x: x[0], "max": max, "mean": lambda x: float(np.mean(x))}
+    if weighing.answers not in over:
+        raise ValueError(f"score.answers={weighing.answers!r}: must be one of {', '.join(over)}")
+    if weighing.normalise not in ("none", "minmax"):
+        raise ValueError(f"score.normalise={weighing.normalise!r}: must be 'none' or 'minmax'")
+    out = []
     for question, chunks in by_question.items():
-        parts = {name: np.array([over([r[name] for r in rows]) for rows in chunks.values()])
+        parts = {name: np.array([over[weighing.answers]([r[name] for r in rows]) for rows in chunks.values()])
                  for name in ("forward", "backward", "retriever")}
         if weighing.normalise == "minmax":
             parts = {name: _minmax(values) for name, values in parts.items()}
         score = (weighing.forward * parts["forward"] + weighing.backward * parts["backward"]
                  + weighing.retriever * parts["retriever"])
         if weighing.short_chunk:
-            # Taken off what a score can lose, so that a negative score is not raised by it.
+            # Down to the least a score can be, so that a negative one is not raised by a factor below one.
+            least = 0.0 if weighing.normalise == "minmax" else score.min()
             tokens = np.array([rows[0]["chunk_tokens"] for rows in chunks.values()])
-            score = score - (score - score.min()) * (1 - np.minimum(tokens / weighing.short_chunk, 1))
-        out[question] = dict(zip(chunks, score.tolist(), strict=True))
+            score = least + (score - least) * np.minimum(tokens / weighing.short_chunk, 1)
+        for (chunk, rows), value in zip(chunks.items(), score.tolist(), strict=True):
+            of = lambda how, name, rows=rows: over[how]([row[name] for row in rows])
+            out.append({"question": question, "chunk": chunk, "score": value, "retriever": rows[0]["retriever"]}
+                       | {f"{name}_{how}": of(how, name) for name in ("forward", "backward") for how in ("max", "mean")})
     return out
 
 
@@ -100,6 +111,9 @@ def _minmax(values: np.ndarray) -> np.ndarray:
     return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
 
 
-def select(scores: Mapping[str, Mapping[str, float]], m: int) -> dict[str, list[str]]:
-    """question -> its top M chunks, best first; the smaller chunk id among equals."""
-    return {question: sorted(chunks, key=lambda c: (-chunks[c], c))[:m] for question, chunks in scores.items()}
+def select(rows: Sequence[Mapping], m: int | None = None) -> dict[str, list[str]]:
+    """question -> its top M chunks, or all, best first; the smaller chunk id among equals."""
+    out: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda r: (r["question"], -r["score"], r["chunk"])):
+        out.setdefault(row["question"], []).append(row["chunk"])
+    return {question: chunks[:m] for question, chunks in out.items()}

@@ -1,7 +1,7 @@
 """The one place that computes attention, local to each (batch, head) shard.
 
-Kernels run inside `jax.shard_map`, so they need no sharding rules of their own; a GPU or TPU kernel is
-added here and nowhere else.
+Kernels run inside `jax.shard_map`, so they need no sharding rules of their own: `xla` is ours and runs anywhere,
+`cudnn` is NVIDIA's flash attention, `tokamax` the library's choice for the device (Pallas on TPU and GPU).
 """
 
 import functools
@@ -25,14 +25,19 @@ def attend(
     mask: Bool[Array, "b t s"],
     *,
     causal: bool,
+    kernel: str = "xla",
 ) -> Float[Array, "b t n h"]:
     """Softmax attention; query heads share key/value heads in groups of n/k. Softmax in float32.
 
     `causal` promises a mask that hides every later token, whose scores are then not computed.
+
+    Raises:
+        ValueError: a kernel that is unknown, not installed or not for this type.
     """
     specs = [activation_spec(side) for side in ("b t n h", "b s k h", "b s k h", "b t s")]
-    local = _causal if causal else _attend
-    return jax.shard_map(local, in_specs=tuple(specs), out_specs=specs[0])(q, k, v, mask)
+    local = functools.partial(_local, causal=causal, kernel=kernel)
+    # Pallas kernels do not say how their results vary over the mesh.
+    return jax.shard_map(local, in_specs=tuple(specs), out_specs=specs[0], check_vma=kernel == "xla")(q, k, v, mask)
 
 
 def attend_unpadded(
@@ -42,6 +47,7 @@ def attend_unpadded(
     where: unpad.Plan,
     *,
     causal: bool,
+    kernel: str = "xla",
 ) -> Float[Array, "b a n h"]:
     """`attend` for the texts of a stream, each by itself."""
     row, cache, index = activation_spec("b t n h"), activation_spec("b s k h"), activation_spec("b t")
@@ -50,10 +56,29 @@ def attend_unpadded(
         q, k, v = (unpad.to_rows(x, at, back) for x in (q, k, v))
         t = at.shape[1]
         mask = jnp.broadcast_to((at < where.room)[:, None, :], (len(at), t, t))
-        out = _causal(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool))) if causal else _attend(q, k, v, mask)
-        return unpad.to_stream(out, at, back)
+        mask = mask & jnp.tril(jnp.ones((t, t), bool)) if causal else mask
+        return unpad.to_stream(_local(q, k, v, mask, causal=causal, kernel=kernel), at, back)
 
-    return jax.shard_map(local, in_specs=(row, cache, cache, index, index), out_specs=row)(q, k, v, where.at, where.back)
+    run = jax.shard_map(local, in_specs=(row, cache, cache, index, index), out_specs=row, check_vma=kernel == "xla")
+    return run(q, k, v, where.at, where.back)
+
+
+def _local(q, k, v, mask, *, causal: bool, kernel: str):
+    """Attention of one shard by the chosen kernel."""
+    if kernel == "xla":
+        return _causal(q, k, v, mask) if causal else _attend(q, k, v, mask)
+    if kernel == "cudnn":
+        if q.dtype == jnp.float32:
+            raise ValueError("attention='cudnn' knows no float32: set compute to 'bfloat16', or attention to 'xla'")
+        library = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
+    elif kernel == "tokamax":
+        try:
+            from tokamax import dot_product_attention as library
+        except ImportError:
+            raise ValueError("attention='tokamax' needs the package: pip install tokamax") from None
+    else:
+        raise ValueError(f"attention={kernel!r}: must be one of xla, cudnn, tokamax")
+    return checkpoint_name(library(q, k, v, mask=mask[:, None], is_causal=causal), SAVED)
 
 
 def _causal(q, k, v, mask):
@@ -65,28 +90,54 @@ def _causal(q, k, v, mask):
 
 
 def attend_shared(
-    q: Float[Array, "b t n h"],
+    q: Float[Array, "b a n h"],
     k: Float[Array, "b u k h"],
     v: Float[Array, "b u k h"],
     mask: Bool[Array, "b t u"],
-    prefix_k: Float[Array, "g s k h"],
-    prefix_v: Float[Array, "g s k h"],
-    prefix_mask: Bool[Array, "g s"],
-    owner: Int[Array, " b"],
-) -> Float[Array, "b t n h"]:
-    """Rows that go on from shared prefixes: row i sees prefix `owner[i]`, then its own u keys.
+    prefix_k: Float[Array, "p s k h"],
+    prefix_v: Float[Array, "p s k h"],
+    prefix_mask: Bool[Array, "p s"],
+    seats: Int[Array, " g"],
+    by_seat: unpad.Plan,
+    by_row: unpad.Plan,
+) -> Float[Array, "b a n h"]:
+    """Texts in a stream that go on from shared prefixes: a token sees all of its prefix, and own keys as `mask` says.
 
-    `owner` counts within the prefixes of the row's own device: who shards rows and prefixes keeps them together.
+    Queries meet the keys of a prefix side by side, so that no prefix is copied for each of its texts; what they see there and
+    among their own is then weighed together. `seats` counts within the prefixes of a device, `by_seat` says which tokens go
+    on from each, `by_row` where each text stands.
     """
-    row, cache = activation_spec("b t n h"), activation_spec("b s k h")
-    specs = (row, cache, cache, activation_spec("b t s"), cache, cache, activation_spec("b s"), activation_spec("b"))
+    row, cache, rows, plan = (activation_spec(side) for side in ("b t n h", "b s k h", "b", "b t"))
+    specs = (row, cache, cache, activation_spec("b t s"), cache, cache, plan, rows, plan, plan, plan, plan)
 
-    def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask, owner):
-        seen = jnp.broadcast_to(prefix_mask[owner][:, None, :], (*mask.shape[:2], prefix_mask.shape[1]))
-        join = lambda prefix, own: jnp.concatenate([prefix[owner], own], axis=1)
-        return _attend(q, join(prefix_k, k), join(prefix_v, v), jnp.concatenate([seen, mask], axis=2))
+    def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask, seats, seat_at, seat_back, row_at, row_back):
+        seen = jnp.broadcast_to(prefix_mask[seats][:, None], (*seat_at.shape, prefix_mask.shape[1]))
+        parts = []
+        for at, back, keys, values, visible in ((seat_at, seat_back, prefix_k[seats], prefix_v[seats], seen),
+                                                (row_at, row_back, k, v, mask)):
+            parts.append(unpad.to_stream(_partial(unpad.to_rows(q, at, back), keys, values, visible), at, back))
+        out, highest, total = zip(*((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True)
+        scale = [jnp.exp(x - jnp.maximum(*highest)) for x in highest]
+        weigh = lambda x: x[0] * scale[0] + x[1] * scale[1]
+        # A place of the stream that no text has sees nothing.
+        return (weigh(out) / jnp.maximum(weigh(total), 1e-30)).astype(q.dtype)
 
-    return jax.shard_map(local, in_specs=specs, out_specs=row)(q, k, v, mask, prefix_k, prefix_v, prefix_mask, owner)
+    return jax.shard_map(local, in_specs=specs, out_specs=row)(
+        q, k, v, mask, prefix_k, prefix_v, prefix_mask, seats, by_seat.at, by_seat.back, by_row.at, by_row.back)
+
+
+def _partial(q, k, v, mask):
+    """Attention among some of the keys, float32 [b t n h+2]: the weighted sum of values, the highest score, the weights' sum."""
+    size = max(64, -(-q.shape[1] // 8))
+    if q.shape[1] > size:  # in tiles that fit a cache
+        cut = lambda x, at: x[:, at : at + size]
+        return jnp.concatenate([_partial(cut(q, at), k, v, cut(mask, at)) for at in range(0, q.shape[1], size)], axis=1)
+    scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[2]), k.transpose(0, 2, 1, 3), mask)
+    highest = scores.max(-1, keepdims=True)
+    weights = jnp.exp(scores - highest)
+    out = _dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v.transpose(0, 2, 1, 3))
+    out = jnp.concatenate([out, highest, weights.sum(-1, keepdims=True)], axis=-1)
+    return _heads_last(out, (*q.shape[:3], out.shape[-1]))
 
 
 @jax.custom_vjp

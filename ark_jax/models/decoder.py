@@ -39,6 +39,7 @@ class Config:
     dtype: str
     compute: str
     remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
+    attention: str = "xla"  # kernel: xla | cudnn | tokamax
 
     @property
     def dims(self) -> dict[str, int]:
@@ -46,7 +47,8 @@ class Config:
                 "h": self.head_dim, "f": self.ffn}
 
     @classmethod
-    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32") -> "Config":
+    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32",
+                attention: str = "xla") -> "Config":
         """Reads a Hugging Face `config.json`; what we cannot compute is refused by name."""
         family = hf["model_type"]
         if family not in FAMILIES:
@@ -71,7 +73,8 @@ class Config:
             head_dim=hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
             ffn=hf["intermediate_size"], rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10000.0))),
             rope_llama3=llama3, norm_eps=hf["rms_norm_eps"], qk_norm=family == "qwen3",
-            qkv_bias=family == "qwen2", tied=hf.get("tie_word_embeddings", False), dtype=dtype, compute=compute)
+            qkv_bias=family == "qwen2", tied=hf.get("tie_word_embeddings", False), dtype=dtype, compute=compute,
+            attention=attention)
 
 
 def refuse_unless(known: bool, field: str, value: Any) -> None:
@@ -189,10 +192,10 @@ class Decoder(nnx.Module):
         positions = jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
         if room is not None:
             where = unpad.plan(mask, room)
-            attend = lambda q, k, v, _: (attention.attend_unpadded(q, k, v, where, causal=True), None)
+            attend = lambda q, k, v, _: (attention.attend_unpadded(q, k, v, where, causal=True, kernel=cfg.attention), None)
             return unpad.spread(self.layers(tokens, positions, attend, cfg, where=where)[0], where)
         allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
-        attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True), None)
+        attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True, kernel=cfg.attention), None)
         return self.layers(tokens, positions, attend, cfg)[0]
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:

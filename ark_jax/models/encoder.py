@@ -34,6 +34,7 @@ class Config:
     dtype: str
     compute: str
     remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
+    attention: str = "xla"  # kernel: xla | cudnn | tokamax
 
     @property
     def dims(self) -> dict[str, int]:
@@ -46,7 +47,8 @@ class Config:
         return self.positions if self.pad is None else self.positions - self.pad - 1
 
     @classmethod
-    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32") -> "Config":
+    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32",
+                attention: str = "xla") -> "Config":
         """Reads a Hugging Face `config.json`; what we cannot compute is refused by name."""
         family = hf["model_type"]
         if family not in FAMILIES:
@@ -64,7 +66,8 @@ class Config:
         return cls(vocab=hf["vocab_size"], width=hf[name("hidden_size")], layers=hf[name("num_hidden_layers")],
                    heads=hf[name("num_attention_heads")], ffn=hf[name("intermediate_size")],
                    positions=hf["max_position_embeddings"], pad=pad, segments=0 if distilled else hf["type_vocab_size"],
-                   norm_eps=1e-12 if distilled else hf["layer_norm_eps"], dtype=dtype, compute=compute)
+                   norm_eps=1e-12 if distilled else hf["layer_norm_eps"], dtype=dtype, compute=compute,
+                   attention=attention)
 
 
 def layer_norm(x, scale, bias, eps: float):
@@ -135,10 +138,11 @@ class Encoder(nnx.Module):
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
         if room is None:
             seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
-            attend = functools.partial(attention.attend, mask=seen, causal=False)
+            attend = functools.partial(attention.attend, mask=seen, causal=False, kernel=cfg.attention)
         else:
             where = unpad.plan(mask, room)
-            x, attend = unpad.join(x, where), functools.partial(attention.attend_unpadded, where=where, causal=False)
+            attend = functools.partial(attention.attend_unpadded, where=where, causal=False, kernel=cfg.attention)
+            x = unpad.join(x, where)
         layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
         x = jax.lax.scan(layer, x, self.blocks)[0]
         return x if room is None else unpad.spread(x, where)

@@ -114,7 +114,7 @@ def _open(file: Path):
                          "fetch it again") from None
 
 
-def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32", head: bool = True):
+def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla", head: bool = True):
     """Reads a model folder straight into the shards of each device.
 
     Returns:
@@ -128,7 +128,7 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     hf = read_config(folder)
     try:
         config_class, model_class, table = family(hf)
-        cfg = config_class.from_hf(hf, dtype=dtype, compute=compute)
+        cfg = config_class.from_hf(hf, dtype=dtype, compute=compute, attention=attention)
     except KeyError as error:
         raise ValueError(f"{folder}/config.json: no {error}; a {hf['model_type']} checkpoint must say it") from None
     except ValueError as error:  # of config.json

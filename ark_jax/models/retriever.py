@@ -71,7 +71,7 @@ class Retriever:
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str, *, dtype: str = "float32", compute: str = "float32",
-                        width: int | None = None) -> "Retriever":
+                        attention: str = "xla", width: int | None = None) -> "Retriever":
         """Opens a sentence-transformers or bare Hugging Face folder (or hub name).
 
         Raises:
@@ -79,7 +79,7 @@ class Retriever:
         """
         layout.enter_mesh()
         folder = hf.resolve(name_or_folder)
-        model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute, head=False)
+        model, cfg, carried = hf.load(str(folder), dtype=dtype, compute=compute, attention=attention, head=False)
         causal = isinstance(cfg, decoder.Config)
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
         prompts, kept = _read_settings(folder)

@@ -46,8 +46,8 @@ def spread(x: Array, where: Plan) -> Array:
 
 
 def _local(move, x: Array, where: Plan) -> Array:
-    spec = activation_spec("b t")
-    return jax.shard_map(move, in_specs=(spec, spec, spec), out_specs=spec)(x, where.at, where.back)
+    index, own = activation_spec("b t"), jax.typeof(x).sharding.spec  # axes after the tokens stay cut as they are
+    return jax.shard_map(move, in_specs=(own, index, index), out_specs=own)(x, where.at, where.back)
 
 
 def to_stream(x: Array, at: Array, back: Array) -> Array:

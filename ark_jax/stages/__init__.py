@@ -16,7 +16,7 @@ _TRAIN = tuple(f"train.{name}" for name in (
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
     "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))
-_SCORING = ("score.candidates", "score.answers", "score.shard")
+_SCORING = ("score.candidates", "score.references", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "ignored_documents", "chunk_tokens", "chunk_overlap"))
 _EVALUATE = tuple(f"evaluate.{name}" for name in ("scope", "passages", "max_new_tokens", "bootstrap"))
@@ -28,11 +28,11 @@ def stages(config) -> list[Stage]:
     base = external("retriever")
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever")),
-        Stage("extract", ("data",), _LLM, graph.extract, external("extract", "replies")),
+        Stage("extract", ("data",), _LLM, graph.extract, external("extract", "replies", "writer")),
         Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
-              external("rewrite", "replies")),
+              external("rewrite", "replies", "writer")),
         Stage("score", ("data",), (*_SCORING, "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
         Stage("positives", ("score",), _WEIGHING, curriculum.positives),

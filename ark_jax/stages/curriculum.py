@@ -35,7 +35,7 @@ def score(context: Context, folder: Path) -> dict:
     for i, some in enumerate(shards):
         path = folder / f"shard-{i:05d}.parquet"
         if not path.is_file():
-            table = alignment.align(generator(context), templates, some, candidates, references=c.score.answers != "first",
+            table = alignment.align(generator(context), templates, some, candidates, references=c.score.references,
                                     batch_tokens=c.generator.batch_tokens, label=f"score {i + 1}/{len(shards)}")
             pq.write_table(table, path.with_suffix(".new"))
             path.with_suffix(".new").rename(path)
@@ -64,20 +64,17 @@ def positives(context: Context, folder: Path) -> dict:
 
     c = context.config.score
     weighing = alignment.Weighing(**{f.name: c[f.name] for f in dataclasses.fields(alignment.Weighing)})
-    scores = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
-    chosen = alignment.select(scores, c.positives)
-    save_rows([{"question": q, "chunk": chunk, "score": scores[q][chunk], "positive": chunk in chosen[q]}
-               for q in scores for chunk in scores[q]], folder / "positives.parquet")
+    rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
+    chosen = alignment.select(rows, c.positives)
+    save_rows([row | {"positive": row["chunk"] in chosen[row["question"]]} for row in rows], folder / "positives.parquet")
     return {"questions": len(chosen), "positives": sum(map(len, chosen.values()))}
 
 
 def positives_of(context: Context) -> dict[str, list[str]]:
     """question -> its positives, best first."""
-    rows = [r for r in load_rows(context / "positives" / "positives.parquet") if r["positive"]]
-    out: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda r: (r["question"], -r["score"], r["chunk"])):
-        out.setdefault(row["question"], []).append(row["chunk"])
-    return out
+    from ark_jax.data import positives as alignment
+
+    return alignment.select([r for r in load_rows(context / "positives" / "positives.parquet") if r["positive"]])
 
 
 def mine(context: Context, folder: Path, *, stage: int) -> dict:

@@ -78,7 +78,7 @@ def input_digest(path: str) -> str:
 
 
 def external(*parts: str):
-    """Fingerprints by name: input, retriever, generator, replies, or a prompt."""
+    """Fingerprints by name: input, retriever, generator, replies, writer, or a prompt."""
     def prints(config) -> dict:
         out = {}
         for part in parts:
@@ -87,6 +87,8 @@ def external(*parts: str):
             elif part == "replies":
                 replay = config.llm.backend == "replay" and Path(config.llm.replies).is_file()
                 out[part] = file_digest(Path(config.llm.replies)) if replay else ""
+            elif part == "writer":
+                out[part] = identity(config.llm.path or config.generator.path) if config.llm.backend == "local" else ""
             elif part in prompts.SLOTS:
                 out[f"prompt {part}"] = prompts.digest(prompts.load(part, config.prompts[part]))
             else:
@@ -102,20 +104,25 @@ def retriever(context: Context, which: str = "base"):
 
     enter_mesh(context.config.mesh)
     if context.models.get("retriever", ("",))[0] != which:
-        path = context.config.retriever.path if which == "base" else str(context / which / "model")
-        context.models["retriever"] = (which, Retriever.from_pretrained(path, compute=context.config.retriever.compute))
+        c = context.config.retriever
+        path = c.path if which == "base" else str(context / which / "model")
+        context.models["retriever"] = (which, Retriever.from_pretrained(path, compute=c.compute, attention=c.attention))
     return context.models["retriever"][1]
 
 
-def generator(context: Context):
+def generator(context: Context, path: str = ""):
+    """The language model, or another one in its place; the last one used stays in memory."""
     from ark_jax.layout import enter_mesh
     from ark_jax.models.language import LanguageModel
 
     enter_mesh(context.config.mesh)
-    if "generator" not in context.models:
-        c = context.config.generator
-        context.models["generator"] = LanguageModel.from_pretrained(c.path, dtype=c.dtype, compute=c.dtype)
-    return context.models["generator"]
+    c = context.config.generator
+    path = path or c.path
+    if context.models.get("generator", ("",))[0] != path:
+        context.models.pop("generator", None)  # two may not fit
+        context.models["generator"] = (path, LanguageModel.from_pretrained(path, dtype=c.dtype, compute=c.dtype,
+                                                                           attention=c.attention))
+    return context.models["generator"][1]
 
 
 def encode(context: Context, which: str, texts: list[str], kind: str, label: str = "") -> np.ndarray:
@@ -123,5 +130,14 @@ def encode(context: Context, which: str, texts: list[str], kind: str, label: str
 
 
 def ask(context: Context, calls: list[llm.Call], label: str, accept) -> tuple[dict[str, str], list[str]]:
-    settings = llm.Settings(**{f.name: context.config.llm[f.name] for f in dataclasses.fields(llm.Settings)})
-    return llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept)
+    c = context.config
+    settings = llm.Settings(**{f.name: c.llm[f.name] for f in dataclasses.fields(llm.Settings)})
+    if c.llm.backend == "local":
+        settings = dataclasses.replace(settings, model=identity(c.llm.path or c.generator.path))
+
+    def write(texts: list[str], heard) -> None:
+        lm = generator(context, c.llm.path)
+        lm.generate([lm.chat(text) for text in texts], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature,
+                    seed=c.seed, batch_tokens=c.generator.batch_tokens, label=label, done=heard)
+
+    return llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept, write)

@@ -17,7 +17,7 @@ from ark_jax import __version__
 from ark_jax.log import Progress, append_row, read_rows, say
 from ark_jax.text import offline
 
-BACKENDS = ("openai", "replay", "none")
+BACKENDS = ("openai", "local", "replay", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Settings:
 
     def key(self, call: Call) -> str:
         """What a cached reply is filed under: everything that decides it. `none` is our own code, which changes."""
-        decides = {"openai": [self.model, self.base_url, self.temperature, self.max_tokens], "none": [__version__, call.item]}
+        decides = {"openai": [self.model, self.base_url, self.temperature, self.max_tokens],
+                   "local": [self.model, self.temperature, self.max_tokens], "none": [__version__, call.item]}
         return digest(json.dumps([self.backend, *decides[self.backend], call.prompt]))
 
 
@@ -76,12 +77,14 @@ def text_of(reply: dict) -> str:
 
 
 def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
-             accept: Callable[[Call, str], str | None] = lambda call, text: None) -> tuple[dict[str, str], list[str]]:
+             accept: Callable[[Call, str], str | None] = lambda call, text: None,
+             write: Callable[[list[str], Callable[[int, str], None]], object] | None = None) -> tuple[dict[str, str], list[str]]:
     """Replies to all calls, by item, from the cache where it has them.
 
     Args:
         accept: says what is wrong with a reply, or None. A live model is asked once more with that remark;
             what it says then is taken as it is.
+        write: of the `local` backend, `write(prompts, heard)` calls `heard(i, text)` as soon as a prompt is answered.
 
     Returns:
         (texts by item, items whose recorded reply belongs to a slightly different prompt)
@@ -103,7 +106,11 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
         for call in todo:
             replies.add(row(call, _completion(offline.reply(call.kind, call.fields))))
     elif todo:
-        asyncio.run(_live(todo, settings, lambda call, reply: replies.add(row(call, reply)), accept, label))
+        keep = lambda call, reply: replies.add(row(call, reply))
+        if settings.backend == "local":
+            _local(todo, write, keep, accept)
+        else:
+            asyncio.run(_live(todo, settings, keep, accept, label))
     return {call.item: text_of(replies.rows[settings.key(call)]["reply"]) for call in calls}, []
 
 
@@ -124,6 +131,23 @@ def _replay(calls: Sequence[Call], settings: Settings) -> tuple[dict[str, str], 
                            "with --config.llm.backend=openai, or use --config.llm.backend=none")
     drifted = [c.item for c in calls if recorded[c.item].get("prompt") != digest(c.prompt)]
     return {call.item: text_of(recorded[call.item]["reply"]) for call in calls}, drifted
+
+
+def _local(calls: Sequence[Call], write, keep: Callable[[Call, dict], None], accept: Callable[[Call, str], str | None]) -> None:
+    """Asks our own model, all at once, and once more what it did not answer in the form asked for."""
+    again: list[tuple[Call, str]] = []
+
+    def heard(i: int, text: str) -> None:
+        remark = accept(calls[i], text)
+        if remark:
+            # Without the reply that was wrong: a small model repeats it, and its context is short.
+            again.append((calls[i], f"{calls[i].prompt}\n\n{remark}"))
+        else:
+            keep(calls[i], _completion(text))
+
+    write([call.prompt for call in calls], heard)
+    if again:
+        write([prompt for _, prompt in again], lambda i, text: keep(again[i][0], _completion(text)))
 
 
 async def _live(calls: Sequence[Call], settings: Settings, keep: Callable[[Call, dict], None],

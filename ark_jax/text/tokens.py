@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +83,11 @@ def round_length(length: int) -> int:
     return next((fixed for fixed in LENGTHS if fixed >= length), round_up(length, 1024))
 
 
+def round_room(n: int) -> int:
+    """At least n, rounded up to one of sixteen steps an octave, and to eight: what a stream of n tokens may hold."""
+    return round_up(max(n, 1), max(8, 1 << max(n - 1, 0).bit_length() >> 5))
+
+
 def round_rows(n: int, multiple: int) -> int:
     """At least n, rounded up to one of four steps an octave (..., 16, 20, 24, 28, 32, 40, ...) and to `multiple`."""
     step = max(1 << max(n - 1, 0).bit_length() >> 3, 1)
@@ -155,7 +160,7 @@ def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attentio
     count = max(round_up(-(-total // budget), devices), 1)
     # Few texts are cut evenly, with some room for what a cut cannot divide.
     most = min(budget, max(longest, -(-total // count) + longest // 2 * (count > 1)))
-    room = min(budget, round_length(most))
+    room = min(budget, round_room(most))
     streams, left = [], 0
     for i in order:
         if not streams or lengths[i] > left:
@@ -165,18 +170,23 @@ def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attentio
         left -= lengths[i]
     streams += [[]] * (-len(streams) % devices)
     groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
-    squares = [sum(lengths[i] ** 2 for i in itertools.chain(*group)) for group in groups]
+    needs = [(round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1)), room) for group in groups]
+    shapes = alike(needs, lambda shape: devices * (room * parameters + attention * shape[0] * shape[1] ** 2))
+    for group, (rows, length, _) in zip(groups, shapes, strict=True):
+        yield Batch(group, rows, length, room)
+
+
+def alike(needs: Sequence[tuple[int, ...]], cost: Callable[[tuple[int, ...]], int]) -> Iterator[tuple[int, ...]]:
+    """A shape for each need, at least as large in every number: one for all in a row until what it costs beyond them
+    exceeds a compilation and a twentieth of their work. `cost` is in multiply-adds."""
     at = 0
-    while at < len(groups):
-        length, rows, end, real = round_length(max(lengths[groups[at][0][0]], 1)), 0, at, 0
-        while end < len(groups):
-            higher = max(rows, *(round_rows(len(stream), 1) for stream in groups[end]))
-            pairs = (end + 1 - at) * devices * higher * length**2
-            real += attention * squares[end]
-            work = (end + 1 - at) * devices * room * parameters + real
-            if end > at and attention * pairs - real > max(COMPILATION, work // 20):
+    while at < len(needs):
+        shape, end, real = needs[at], at, 0
+        while end < len(needs):
+            higher = tuple(map(max, shape, needs[end]))
+            real += cost(needs[end])
+            if (end + 1 - at) * cost(higher) - real > max(COMPILATION, real // 20):
                 break
-            rows, end = higher, end + 1
-        for group in groups[at:end]:
-            yield Batch(group, rows, length, room)
+            shape, end = higher, end + 1
+        yield from [shape] * (end - at)
         at = end

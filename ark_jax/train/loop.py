@@ -73,6 +73,9 @@ class Objective:
     def optimizer(self) -> optax.GradientTransformation:
         return optim.adamw(weight_decay=self.weight_decay, clip=self.clip)
 
+    def start(self, trained) -> State:
+        return State(jnp.zeros((), jnp.int32), trained, self.optimizer().init(trained))
+
     def loss(self, model, batch) -> jax.Array:
         encode = lambda room: functools.partial(embed, model, self.cfg, self.pooling, self.width, room)
         queries = encode(self.rooms[0])(*batch["queries"])
@@ -117,7 +120,7 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
         # Copied, because the step donates its state and the caller keeps its retriever.
         trained = lora.init(rows, retriever.cfg, rank=plan.lora_rank, alpha=plan.lora_alpha,
                             key=jax.random.key(plan.seed)) if rows else jax.tree.map(jnp.copy, model)
-        return State(jnp.zeros((), jnp.int32), trained, objective.optimizer().init(trained))
+        return objective.start(trained)
 
     policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
     with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:

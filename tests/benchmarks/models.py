@@ -93,42 +93,50 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
     sides = loop._sides([range(32)], examples, ids, plan)
     batch = loop._batch(examples, ids, plan, sides)
     objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, tuple(side.room for side in sides), 0.05, 0.01, 1.0)
-    state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, ours.model), objective.optimizer().init(ours.model))
-    losses = []
+    encoder = copy.deepcopy(theirs[0].auto_model).train()
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    padded = []
+    for side in ids.values():
+        rows = [torch.tensor(row) for row in side.values()]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        padded.append((tokens, torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])))
+
+    def mean(tokens, mask):
+        x = encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
+        return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+    tokens = sum(map(len, itertools.chain(*(side.values() for side in ids.values()))))
+    race_steps(f"MiniLM, training step, 32 questions and {work}", tokens, objective, ours.model, batch, encoder,
+               lambda: [mean(*texts) for texts in padded])
+
+
+def race_steps(work: str, tokens: int, objective, model, batch, peer: torch.nn.Module, vectors) -> None:
+    """Steps of InfoNCE over all passages of a batch, of which the i-th is question i's, clipping and AdamW.
+
+    `vectors()` gives the peer's questions and passages.
+    """
+    state, losses, peers = objective.start(jax.tree.map(jnp.copy, model)), [], []
 
     def step():
         nonlocal state
         state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
         losses.append(float(metrics["loss"]))
 
-    encoder = copy.deepcopy(theirs[0].auto_model).train()
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-    padded = []
-    for side in ids.values():
-        rows = [torch.tensor(row) for row in side.values()]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        padded.append((tokens, torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])))
-    peers = []
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
 
     def peer_step():
-        vectors = []
-        for tokens, mask in padded:
-            x = encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
-            weights = mask[..., None].float()
-            vectors.append(torch.nn.functional.normalize((x * weights).sum(1) / weights.sum(1), dim=1))
-        loss = torch.nn.functional.cross_entropy(vectors[0] @ vectors[1].T / 0.05, torch.arange(32))
+        queries, passages = (torch.nn.functional.normalize(x, dim=1) for x in vectors())
+        loss = torch.nn.functional.cross_entropy(queries @ passages.T / 0.05, torch.arange(len(queries)))
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
         optimizer.step()
         peers.append(float(loss.detach()))
 
     timings = race({"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5)
-    report(f"MiniLM, training step, 32 questions and {work} (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens",
-           sum(map(len, itertools.chain(*(side.values() for side in ids.values())))), timings)
+    report(f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens", tokens, timings)
 
 
 def qwen3() -> None:
@@ -143,8 +151,9 @@ def qwen3() -> None:
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)
         for kind in ("float32", "bfloat16"):
-            hidden_states(hf.load(folder, dtype=kind, compute=kind, head=False), reference.to(getattr(torch, kind)), ids, kind)
-        steps(hf.load(folder, head=False), reference.to(torch.float32).train(), ids, asked)
+            peer = copy.deepcopy(reference).to(getattr(torch, kind))
+            hidden_states(hf.load(folder, dtype=kind, compute=kind, head=False), peer, ids, kind)
+        steps(hf.load(folder, head=False), reference.train(), ids, asked)
 
 
 def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:
@@ -170,29 +179,9 @@ def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     batch = {"queries": texts(asked), "passages": texts(ids), "positive": layout.rows(np.eye(8, dtype=bool)),
              "negative": layout.rows(~np.eye(8, dtype=bool))}
     objective = loop.Objective(cfg, "lasttoken", cfg.width, 1, (asked.size, ids.size), 0.05, 0.01, 1.0)
-    state = loop.State(jnp.zeros((), jnp.int32), jax.tree.map(jnp.copy, model), objective.optimizer().init(model))
-    losses, peers = [], []
-
-    def step():
-        nonlocal state
-        state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
-        losses.append(float(metrics["loss"]))
-
-    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-
-    def peer_step():
-        last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
-        queries, passages = (torch.nn.functional.normalize(last(x), dim=1) for x in (asked, ids))
-        loss = torch.nn.functional.cross_entropy(queries @ passages.T / 0.05, torch.arange(8))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
-        optimizer.step()
-        peers.append(float(loss.detach()))
-
-    timings = race({"ark_jax": step, **{f"transformers, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5)
-    report(f"Qwen3, 0.6B widths, 4 layers, training step, 8 x 512 (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens",
-           ids.size + asked.size, timings)
+    last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
+    race_steps("Qwen3, 0.6B widths, 4 layers, training step, 8 x 512", ids.size + asked.size, objective, model, batch, theirs,
+               lambda: [last(asked), last(ids)])
 
 
 if __name__ == "__main__":
