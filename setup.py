@@ -44,7 +44,8 @@ setup(
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
         "test": [*TEST, "gguf>=0.17", "openai>=2"],
-        "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "peft>=0.17", "pytrec-eval-terrier>=0.5.10"],
+        "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
+                      "lm-eval>=0.4.9", "tokamax>=0.0.12"],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},
 )

@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from absl import flags
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
@@ -76,6 +77,8 @@ def _local(q, k, v, mask, *, causal: bool, kernel: str):
             from tokamax import dot_product_attention as library
         except ImportError:
             raise ValueError("attention='tokamax' needs the package: pip install tokamax") from None
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()  # else it takes the command line of whatever program this is for its own
     else:
         raise ValueError(f"attention={kernel!r}: must be one of xla, cudnn, tokamax")
     return checkpoint_name(library(q, k, v, mask=mask[:, None], is_causal=causal), SAVED)
