@@ -4,16 +4,25 @@ import dataclasses
 import functools
 import math
 import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from ark_jax import layout
+from ark_jax.data import positives
+from ark_jax.data.records import Chunk, Question
 from ark_jax.models import language
 from ark_jax.models.language import LanguageModel
+from ark_jax.text import prompts
 
 FAMILY = {"begin": "llama", "plain": "qwen3", "chat": "qwen3"}
 
@@ -109,6 +118,45 @@ def test_log_likelihood_is_that_of_transformers(folder, mesh):
     np.testing.assert_allclose(found.mean, np.array(sums) / counts, rtol=1e-5, atol=1e-4)
 
 
+@functools.cache
+def harness(path):
+    """lm-evaluation-harness with a model that tells what it is to score."""
+    api = pytest.importorskip("lm_eval.api.model", reason="extra [reference] is not installed")
+    lm = open_model(path)
+
+    class Asked(api.TemplateLM):
+        backend, eot_token_id = "causal", lm._begin
+        loglikelihood_rolling = generate_until = None
+
+        def tok_encode(self, string, add_special_tokens=None, **_):
+            return lm.tokenizer(string, add_special_tokens=add_special_tokens is not False)["input_ids"]
+
+        def _loglikelihood_tokens(self, requests, **_):
+            return [(context, target) for _, context, target in requests]
+
+    return lm, lambda *pair: Asked().loglikelihood([SimpleNamespace(args=pair)], disable_tqdm=True)[0]
+
+
+BOUNDARIES = st.sampled_from(["", " ", "\n", " \n\t", "A", "A:", "Answer", "é", "🌊", "42", "\u00a0"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "begin"])
+@settings(max_examples=300, deadline=None)
+@given(head=st.text(max_size=12) | st.sampled_from(PASSAGES), before=BOUNDARIES, after=BOUNDARIES, tail=st.text(max_size=12))
+def test_the_boundary_is_that_of_lm_evaluation_harness(kind, head, before, after, tail, folder):
+    lm, asked = harness(folder(kind))
+    prompt, target = head + before, after + tail
+    assume(not prompt or prompt.rstrip())  # of blanks alone the harness conditions on nothing
+    assume(target)
+    context, scored = asked(prompt, target)
+    if not scored:
+        with pytest.raises(ValueError, match="adds no token"):
+            lm._encode_pairs([(prompt, target)])
+    else:
+        (ids, n), = lm._encode_pairs([(prompt, target)])
+        assert (ids.tolist(), n) == (context + scored, len(scored))
+
+
 def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
     sums, counts = expected(folder("plain"))
     found = open_model(folder("plain")).log_likelihood(PAIRS)
@@ -183,6 +231,65 @@ def test_a_pair_longer_than_the_context_is_refused_by_number(folder, mesh):
         lm.log_likelihood([("A:", "yes"), ("!!!!!!!!!", "?"), ("!!!!!!!!!!", "?")])
 
 
+TEMPLATES = {name: prompts.load(name) for name in prompts.TARGET}
+QUESTION = Question("q1", "When did the clerks read the gauge, and why?", ("every quarter of an hour", "by day"), ("d",))
+
+
+def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
+    """As little as possible; the flag says so; what is left is scored as it stands."""
+    text = PASSAGES[1] * 12
+    lm = open_model(folder("plain"))
+    whole = len(lm.tokenizer(text)["input_ids"])
+    for limit in (110, 150, 250, 640):
+        lm = dataclasses.replace(lm, max_length=limit)
+        chunks = [(Chunk("d#0", "d", 0, len(text), whole, text), 0.5), (Chunk("d#1", "d", 0, 6, 2, "Short."), 0.25)]
+        table = positives.align(lm, TEMPLATES, [QUESTION], {"q1": chunks}, references=0, batch_tokens=0, label="").to_pylist()
+        assert [(row["chunk"], row["answer"], row["cut"]) for row in table] == [
+            ("d#0", 0, limit < 640), ("d#0", 1, limit < 640), ("d#1", 0, False), ("d#1", 1, False)]
+        for answer, row in zip(QUESTION.answers, table, strict=False):
+            filled = {"question": QUESTION.question, "answer": answer}
+            left = positives._fit(lm, TEMPLATES, text, filled, "q1")
+            assert text.startswith(left) and (left != text) == row["cut"]
+            sizes = []
+            for name, slot in prompts.TARGET.items():
+                prompt = prompts.fill(TEMPLATES[name], passage=left, **filled).removesuffix(filled[slot])
+                found = lm.log_likelihood([(prompt, filled[slot])])
+                assert row[name] == pytest.approx(found.mean[0], abs=1e-5) and row[f"{name}_tokens"] == found.tokens[0]
+                sizes.append(len(lm.tokenizer(prompt + filled[slot])["input_ids"]))
+            assert max(sizes) <= limit
+            assert not row["cut"] or max(sizes) >= limit - 16
+
+
+def test_a_question_that_leaves_no_room_is_named(folder, mesh):
+    lm = dataclasses.replace(open_model(folder("plain")), max_length=40)
+    chunks = {"q1": [(Chunk("d#0", "d", 0, len(PASSAGES[0]), 9, PASSAGES[0]), 0.5)]}
+    with pytest.raises(ValueError, match=r"question 'q1': .* of the 40 tokens"):
+        positives.align(lm, TEMPLATES, [QUESTION], chunks, references=0, batch_tokens=0, label="")
+
+
+# Pairs over long chunks, sixteen a chunk; and how much memory the process has taken at most.
+MEMORY = """
+import resource, sys
+from ark_jax import LanguageModel
+lm = LanguageModel.from_pretrained(sys.argv[1])
+chunk = lambda i: f"Chunk {i}: " + "the tide was read " * 60
+pairs = lambda n: [(chunk(i // 16) + f"question {i % 16}", f" answer {i}") for i in range(n)]
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+lm.log_likelihood(pairs(500))
+print(peak())
+print(len(lm.log_likelihood(pairs(10_000)).sum), peak())
+"""
+
+
+def test_ten_thousand_pairs_take_no_more_memory_than_five_hundred(folder):
+    """But for their ids: two kilobytes a pair."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(folder("plain"))], capture_output=True, text=True, check=True,
+                          cwd=Path(__file__).parent.parent)
+    few, scored, many = map(int, done.stdout.split())
+    assert scored == 10_000
+    assert many - few < 200  # MiB
+
+
 PROMPTS = ["The Tidal Board was", "x", "It was read every quarter of an hour by clerks who worked", "Seven members", "世界"]
 STEPS = 12
 
@@ -248,12 +355,12 @@ def test_a_stop_string_ends_the_text_before_it(folder, mesh):
 def test_room_for_new_tokens_grows_as_it_fills(folder, monkeypatch, mesh):
     """Doubled twice, or all there from the start; and rows of one prefix, whose tokens meet its keys side by side."""
     lm = open_model(folder("plain"))
-    prompts = [*PROMPTS, *("It was read every quarter of an hour by clerks" + end for end in (" in", "!", " who"))]
-    wanted = lm.generate(prompts, max_new_tokens=40)
+    some = [*PROMPTS, *("It was read every quarter of an hour by clerks" + end for end in (" in", "!", " who"))]
+    wanted = lm.generate(some, max_new_tokens=40)
     monkeypatch.setattr(language, "ROOM", 10)
-    assert lm.generate(prompts, max_new_tokens=40) == wanted
-    assert [text[: len(other)] for text, other in zip(wanted, lm.generate(prompts, max_new_tokens=3), strict=True)] \
-        == lm.generate(prompts, max_new_tokens=3)
+    assert lm.generate(some, max_new_tokens=40) == wanted
+    assert [text[: len(other)] for text, other in zip(wanted, lm.generate(some, max_new_tokens=3), strict=True)] \
+        == lm.generate(some, max_new_tokens=3)
 
 
 LOGITS = np.log([0.4, 0.3, 0.2, 0.1])

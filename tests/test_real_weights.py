@@ -18,6 +18,7 @@ import ark_jax
 from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
+from ark_jax.text import prompts
 
 PROSE = ("The Great Fire of London swept through the central parts of the city in September 1666. It began in a bakery on "
          "Pudding Lane shortly after midnight and spread rapidly to the west, driven by a strong east wind. The fire destroyed "
@@ -119,6 +120,50 @@ def test_smollm2_is_that_of_transformers(real_models, mesh):
         wanted = [float(values[at - 1, ids[at]]) for at in range(len(context), len(ids))]
         assert found.tokens[i] == len(wanted)
         assert found.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
+    """Sections of fairy tales with the questions asked about them: both directions, several to a section, which they share."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    if not (DATA / "fairytaleqa").exists():
+        pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    templates = {name: prompts.load(name) for name in prompts.TARGET}
+    asked: dict[str, list] = {}
+    for question in readers.load(DATA / "fairytaleqa" / "section-stories" / "val").questions:
+        if question.evidence and len(question.evidence[0]) < 700:
+            asked.setdefault(question.evidence[0], []).append(question)
+    pairs = []
+    for passage, questions in sorted(asked.items(), key=lambda item: -len(item[1])):
+        for question in questions:
+            filled = {"question": question.question, "answer": question.answers[0]}
+            for name, slot in prompts.TARGET.items():
+                text = prompts.fill(templates[name], passage=passage, **filled)
+                pairs.append((text.removesuffix(filled[slot]), filled[slot]))
+    pairs = pairs[:500]
+    assert len(pairs) == 500 and len({prompt[:100] for prompt, _ in pairs}) > 20
+    found = lm.log_likelihood(pairs)
+    whole = [lm.tokenizer(prompt + target)["input_ids"] for prompt, target in pairs]
+    starts = [len(lm.tokenizer(prompt.rstrip())["input_ids"]) for prompt, _ in pairs]
+    np.testing.assert_array_equal(found.tokens, [len(ids) - start for ids, start in zip(whole, starts, strict=True)])
+    reference = AutoModelForCausalLM.from_pretrained(real_models["generator"], dtype=torch.float32).eval()
+    order = sorted(range(len(pairs)), key=lambda i: len(whole[i]))
+    wanted = np.zeros(len(pairs))
+    for at in range(0, len(order), 10):
+        some = order[at : at + 10]
+        tokens = torch.zeros((len(some), max(len(whole[i]) for i in some)), dtype=torch.long)
+        for row, i in zip(tokens, some, strict=True):
+            row[: len(whole[i])] = torch.tensor(whole[i])
+        with torch.no_grad():
+            hidden = reference.model(tokens).last_hidden_state  # causal: padding on the right needs no mask
+            for x, i in zip(hidden, some, strict=True):
+                scores = reference.lm_head(x[starts[i] - 1 : len(whole[i]) - 1]).log_softmax(-1)
+                wanted[i] = scores.gather(1, torch.tensor(whole[i][starts[i] :])[:, None]).mean()
+    np.testing.assert_allclose(found.mean, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow

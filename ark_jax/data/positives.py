@@ -47,7 +47,7 @@ def align(
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
                 filled = {"question": question.question, "answer": answer}
-                passage = _fit(lm, templates, chunk.text, filled)
+                passage = _fit(lm, templates, chunk.text, filled, question.id)
                 for name, slot in prompts.TARGET.items():
                     text = prompts.fill(templates[name], passage=passage, **filled)
                     pairs.append((text.removesuffix(filled[slot]), filled[slot]))
@@ -61,14 +61,17 @@ def align(
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _fit(lm: LanguageModel, templates: Mapping[str, str], passage: str, filled: dict[str, str]) -> str:
+def _fit(lm: LanguageModel, templates: Mapping[str, str], passage: str, filled: dict[str, str], question: str) -> str:
     """The passage, shortened at its end if the whole prompt would not fit: question and answer are never cut."""
     # A token is at least one character, so short texts need no tokenising.
-    if len(passage) + sum(map(len, filled.values())) + 500 < lm.max_length:
+    if len(passage) + sum(map(len, filled.values())) + max(map(len, templates.values())) < lm.max_length:
         return passage
     longest = max(len(lm.tokenizer(prompts.fill(templates[name], passage="", **filled))["input_ids"])
                   for name in prompts.TARGET)
     room = lm.max_length - longest - 8  # tokens may split anew where the passage ends
+    if room < 1:
+        raise ValueError(f"question {question!r}: with an answer and the prompt it takes {longest} of the {lm.max_length} tokens "
+                         "that generator.path reads, which leaves none for a passage; leave it out or take a longer model")
     ends = lm.tokenizer(passage, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     return passage if len(ends) <= room else passage[: ends[room - 1][1]]
 

@@ -1,4 +1,4 @@
-"""Scoring and generation against transformers: `python tests/benchmarks/language.py [score] [cost] [generate]`.
+"""Scoring and generation against transformers: `python tests/benchmarks/language.py [score] [cost] [generate] [memory]`.
 
 SmolLM2-135M in float32 on the CPU, both sides with the same threads; the pairs are real: chunks of 512 tokens of
 FairytaleQA stories, questions and answers of the same stories, both directions of the alignment score. The peer runs
@@ -7,9 +7,13 @@ as shipped and with `torch.set_float32_matmul_precision("medium")`, faster on so
 
 import csv
 import functools
+import math
+import resource
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import jax
 import numpy as np
 import torch
 from models import DATA, PRECISIONS, under
@@ -136,8 +140,80 @@ def score_race(questions: int, chunks: int, rounds: int) -> None:
            "pairs", len(pairs), race({"ark_jax": lambda: lm.log_likelihood(pairs), **peers}, rounds=rounds))
 
 
+def cost() -> None:
+    """Seconds and operations of a (question, chunk) pair, both directions, against the questions of a chunk; cost.svg."""
+    lm, _ = models()
+    parameters = sum(x.size for x in jax.tree.leaves(lm.model.blocks))
+    heads, table = 4 * lm.cfg.layers * lm.cfg.heads * lm.cfg.head_dim, 2 * lm.cfg.vocab * lm.cfg.width
+    points = []
+    print("\n| questions a chunk | seconds a pair | GFLOP a pair | GFLOP without sharing |\n|---|---|---|---|")
+    for questions, chunks in ((1, 6), (2, 4), (5, 2), (10, 2), (30, 1)):
+        pairs = pairs_of(chunks, questions)
+        rows, count = tokenised(lm, pairs), chunks * questions
+        seconds = race({"ark_jax": lambda pairs=pairs: lm.log_likelihood(pairs)}, rounds=3)["ark_jax"].median / count
+        logits = table * sum(n for _, n in rows)
+        causal = lambda n, before=0: 2 * parameters * n + heads * (n * before + n * n / 2)
+        alone = logits + sum(causal(len(ids)) for ids, _ in rows)
+        shared = logits
+        for group in sharing.share([(ids, len(ids) - n - 1) for ids, n in rows]):
+            shared += causal(group.prefix) + sum(causal(len(rows[i][0]) - group.prefix, group.prefix) for i in group.members)
+        points.append((questions, seconds, alone / shared))
+        print(f"| {questions} | {seconds:.3f} | {shared / count / 1e9:.1f} | {alone / count / 1e9:.1f} |", flush=True)
+    (Path(__file__).parent / "cost.svg").write_text(curve(points))
+
+
+def curve(points: list[tuple[int, float, float]]) -> str:
+    """Seconds a pair against questions a chunk, both logarithmic, with how many times fewer operations that is."""
+    (left, top), (right, bottom) = (60, 20), (460, 240)
+    x = lambda n: left + (right - left) * math.log(n) / math.log(30)
+    low, high = (f([seconds for _, seconds, _ in points]) for f in (min, max))
+    y = lambda s: bottom - 20 - (bottom - top - 40) * math.log(s / low) / math.log(high / low)
+    text = lambda x, y, value, anchor="middle": f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{value}</text>'
+    style = 'font-family="sans-serif" font-size="12" fill="#456"'
+    body = ['<rect width="520" height="310" fill="#fff"/>',
+            f'<path d="M{left},{top}V{bottom}H{right}" fill="none" stroke="#999"/>',
+            text(left, 14, "seconds a pair, both directions: SmolLM2-135M, 512-token chunks, two AVX2 cores", "start"),
+            text(260, bottom + 32, "questions a chunk; below, how many times fewer operations than without sharing"),
+            f'<polyline points="{" ".join(f"{x(n):.0f},{y(s):.0f}" for n, s, _ in points)}" fill="none" stroke="#27a"/>']
+    for n, s, times in points:
+        body += [f'<circle cx="{x(n):.0f}" cy="{y(s):.0f}" r="4"/>', text(x(n) + 6, y(s) - 8, f"{s:.2f} s", "start"),
+                 text(x(n), bottom + 16, n), text(x(n), bottom + 48, f"{times:.1f} ×")]
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 310" {style}>', *body, "</svg>\n"])
+
+
+def generate() -> None:
+    """32 greedy tokens after 8 prompts of 512 tokens."""
+    lm, theirs = models()
+    prompts_of = [some[0] for some, _ in stories() if some][:8]
+    prompts_of = [lm.tokenizer.decode(lm.tokenizer(text)["input_ids"][:CHUNK]) for text in prompts_of]
+    tokens, mask = left(lm.tokenizer(prompts_of)["input_ids"])
+    start = tokens.shape[1]
+
+    @torch.no_grad()
+    def run():
+        out = theirs.generate(tokens, attention_mask=mask, do_sample=False, max_new_tokens=32, pad_token_id=0)
+        return lm.tokenizer.batch_decode(out[:, start:], skip_special_tokens=True)
+
+    same = sum(a == b for a, b in zip(lm.generate(prompts_of, max_new_tokens=32), run(), strict=True))
+    timings = race({"ark_jax": lambda: lm.generate(prompts_of, max_new_tokens=32),
+                    **{f"transformers, {p}": under(p, run) for p in PRECISIONS}}, rounds=3)
+    report(f"SmolLM2-135M, generate 32 tokens after 8 x {start} ({same} of 8 texts the same)", "texts", 8, timings)
+
+
+def memory() -> None:
+    """The most memory that scoring has taken, beside the model, as the number of pairs grows."""
+    lm = LanguageModel.from_pretrained(demo_models()["generator"])
+    peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    size = sum(x.nbytes for x in jax.tree.leaves(lm.model)) / 2**30
+    print(f"\nSmolLM2-135M: the model {size:.2f} GiB, the process with it {peak():.2f} GiB")
+    for chunks, questions in ((2, 4), (2, 30), (8, 30)):
+        pairs = pairs_of(chunks, questions)
+        lm.log_likelihood(pairs)
+        print(f"  after {len(pairs):,} pairs: {peak():.2f} GiB at most", flush=True)
+
+
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads")
-    for name in sys.argv[1:] or ["score"]:
-        {"score": score}[name]()
+    for name in sys.argv[1:] or ["score", "cost", "generate"]:
+        {"score": score, "cost": cost, "generate": generate, "memory": memory}[name]()
