@@ -115,7 +115,7 @@ def _run(verb: str, config, workdir: Path) -> int:
         raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
     # XLA's compiled programs outlive the process; must be set before jax starts.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     workdir.mkdir(parents=True, exist_ok=True)
     context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))

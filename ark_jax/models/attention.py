@@ -97,27 +97,29 @@ def attend_shared(
     k: Float[Array, "b u k h"],
     v: Float[Array, "b u k h"],
     mask: Bool[Array, "b t u"],
-    prefix_k: Float[Array, "p s k h"],
-    prefix_v: Float[Array, "p s k h"],
+    prefix_k: Float[Array, "p k s h"],
+    prefix_v: Float[Array, "p k s h"],
     prefix_mask: Bool[Array, "p s"],
-    seats: Int[Array, " g"],
+    seats: Int[Array, " g"] | None,
     by_seat: unpad.Plan,
     by_row: unpad.Plan,
 ) -> Float[Array, "b a n h"]:
     """Texts in a stream that go on from shared prefixes: a token sees all of its prefix, and own keys as `mask` says.
 
     Queries meet the keys of a prefix side by side, so that no prefix is copied for each of its texts; what they see there and
-    among their own is then weighed together. `seats` counts within the prefixes of a device, `by_seat` says which tokens go
-    on from each, `by_row` where each text stands.
+    among their own is then weighed together. `seats` counts within the prefixes of a device (None: each in its turn),
+    `by_seat` says which tokens go on from each, `by_row` where each text stands.
     """
-    row, cache, rows, plan = (activation_spec(side) for side in ("b t n h", "b s k h", "b", "b t"))
-    specs = (row, cache, cache, activation_spec("b t s"), cache, cache, plan, rows, plan, plan, plan, plan)
+    row, own, plan, prefix = (activation_spec(side) for side in ("b t n h", "b s k h", "b t", "b k s h"))
+    specs = (row, own, own, activation_spec("b t s"), prefix, prefix, plan, activation_spec("b"), plan, plan, plan, plan)
 
     def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask, seats, seat_at, seat_back, row_at, row_back):
-        seen = jnp.broadcast_to(prefix_mask[seats][:, None], (*seat_at.shape, prefix_mask.shape[1]))
+        here = (prefix_k, prefix_v, prefix_mask) if seats is None else (x[seats] for x in (prefix_k, prefix_v, prefix_mask))
+        prefix_k, prefix_v, prefix_mask = here
+        seen = jnp.broadcast_to(prefix_mask[:, None], (*seat_at.shape, prefix_mask.shape[1]))
+        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
         parts = []
-        for at, back, keys, values, visible in ((seat_at, seat_back, prefix_k[seats], prefix_v[seats], seen),
-                                                (row_at, row_back, k, v, mask)):
+        for at, back, keys, values, visible in ((seat_at, seat_back, prefix_k, prefix_v, seen), (row_at, row_back, k, v, mask)):
             parts.append(unpad.to_stream(_partial(unpad.to_rows(q, at, back), keys, values, visible), at, back))
         out, highest, total = zip(*((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True)
         scale = [jnp.exp(x - jnp.maximum(*highest)) for x in highest]
@@ -130,15 +132,15 @@ def attend_shared(
 
 
 def _partial(q, k, v, mask):
-    """Attention among some of the keys, float32 [b t n h+2]: the weighted sum of values, the highest score, the weights' sum."""
+    """Among some keys [b k s h], float32 [b t n h+2]: the weighted sum of their values, the highest score, the weights' sum."""
     size = max(64, -(-q.shape[1] // 8))
     if q.shape[1] > size:  # in tiles that fit a cache
         cut = lambda x, at: x[:, at : at + size]
         return jnp.concatenate([_partial(cut(q, at), k, v, cut(mask, at)) for at in range(0, q.shape[1], size)], axis=1)
-    scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[2]), k.transpose(0, 2, 1, 3), mask)
+    scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
     highest = scores.max(-1, keepdims=True)
     weights = jnp.exp(scores - highest)
-    out = _dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v.transpose(0, 2, 1, 3))
+    out = _dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v)
     out = jnp.concatenate([out, highest, weights.sum(-1, keepdims=True)], axis=-1)
     return _heads_last(out, (*q.shape[:3], out.shape[-1]))
 

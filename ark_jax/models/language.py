@@ -99,7 +99,7 @@ class LanguageModel:
                               *map(layout.rows, (where, wanted)), blocks)
 
     def _shared(self, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> Iterator[tuple[Any, jax.Array, Batch]]:
-        """Computes every shared prefix once; yields its keys and values, [l p s k h] twice, and which of them count [p s], with
+        """Computes every shared prefix once; yields its keys and values, [l p k s h] twice, and which of them count [p s], with
         batches that go on from it.
 
         Args:
@@ -176,7 +176,8 @@ class LanguageModel:
         keys = np.asarray(_keys(seed, np.arange(len(ids)))) if temperature and ids else None
         out = [""] * len(ids)
         with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-            for memory, seen, batch in self._shared([(row, len(row) - 1) for row in ids], batch_tokens):
+            # A step reads all weights for however few rows, so more of them at once.
+            for memory, seen, batch in self._shared([(row, len(row) - 1) for row in ids], batch_tokens or 4 * _batch_tokens()):
                 members = [i or 0 for i in batch.members]
                 draw = (layout.rows(keys[members]), temperature, top_p if top_p < 1 else None) if temperature else None
                 new = self._continue(memory, seen, batch, draw, max_new_tokens)
@@ -234,12 +235,12 @@ def _targets(batch: Batch, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarra
 
 @functools.partial(jax.jit, static_argnums=(1, 4))
 def _prefix(model, cfg, tokens, mask, room: int):
-    """Keys and values of every layer: [l p s k h] twice."""
+    """Keys and values of every layer: [l p k s h] twice."""
     where = unpad.plan(mask, room)
 
     def attend(q, k, v, _):
-        return attention.attend_unpadded(q, k, v, where, causal=True, kernel=cfg.attention), (unpad.spread(k, where),
-                                                                                             unpad.spread(v, where))
+        kept = tuple(unpad.spread(x, where).transpose(0, 2, 1, 3) for x in (k, v))
+        return attention.attend_unpadded(q, k, v, where, causal=True, kernel=cfg.attention), kept
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
     return model.layers(tokens, positions, attend, cfg, where=where)[1]
@@ -330,6 +331,16 @@ def _start(model, cfg, memory, seen, batch, room: int, draw, stop_ids: tuple[int
     return _State(jnp.int32(1), jnp.isin(first, jnp.array(stop_ids)) | ~mask.any(-1), mask, own, first[:, None])
 
 
+def _seated(x, axis: int, seats):
+    """What each device has of its own seats, in their order."""
+    def one(x):
+        spec = jax.typeof(x).sharding.spec
+        take = jax.shard_map(lambda x, seats: jnp.take(x, seats, axis), in_specs=(spec, activation_spec("b")), out_specs=spec)
+        return take(x, seats)
+
+    return jax.tree.map(one, x)
+
+
 @functools.partial(jax.jit, static_argnums=(1, 7, 8))
 def _generate(model, cfg, memory, seen, batch, state: _State, draw, stop_ids: tuple[int, ...], room: int) -> _State:
     """Goes on until `room` tokens are made or every row has stopped."""
@@ -342,6 +353,7 @@ def _generate(model, cfg, memory, seen, batch, state: _State, draw, stop_ids: tu
     stops = jnp.array(stop_ids)
     # A stream of one token a row.
     every = jnp.ones((len(position), 1), bool, out_sharding=activation_spec("b t"))
+    memory, seen = _seated(memory, 1, batch["seats"]), _seated(seen, 0, batch["seats"])  # once, not at each step
     rows = len(position) // layout.batch_multiple()
     by_row, by_seat = unpad.plan(every, rows), unpad.plan(batch["rows_of"], rows)
 
@@ -353,7 +365,7 @@ def _generate(model, cfg, memory, seen, batch, state: _State, draw, stop_ids: tu
             cache, mine = caches
             mine = tuple(jax.lax.dynamic_update_slice_in_dim(old, unpad.spread(new, by_row), at, axis=1)
                          for old, new in zip(mine, (k, v), strict=True))
-            return attention.attend_shared(q, *mine, mask[:, None, :], *cache, seen, batch["seats"], by_seat, by_row), mine
+            return attention.attend_shared(q, *mine, mask[:, None, :], *cache, seen, None, by_seat, by_row), mine
 
         token = jax.lax.dynamic_slice_in_dim(state.out, state.made - 1, 1, axis=1)
         x, own = model.layers(token, (position + state.made)[:, None], attend, cfg, (memory, state.own), by_row)
