@@ -31,29 +31,34 @@ BATCH = 8  # rows of the peer's batches; of 4, 8, 16 and 32 the fastest here
 
 
 @functools.cache
-def models():
-    folder = demo_models()["generator"]
-    return LanguageModel.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def ours() -> LanguageModel:
+    return LanguageModel.from_pretrained(demo_models()["generator"])
 
 
 @functools.cache
-def stories() -> list[tuple[list[str], list[tuple[str, str]]]]:
-    """Of each story its full chunks, and its questions with their first answers."""
-    tokenizer = models()[0].tokenizer
+def models():
+    return ours(), AutoModelForCausalLM.from_pretrained(demo_models()["generator"], dtype=torch.float32).eval()
+
+
+@functools.cache
+def stories() -> list[tuple[str, list[tuple[str, str]]]]:
+    """Of each story its first chunk, if it fills one, and its questions with their first answers."""
+    tokenizer = ours().tokenizer
     out = []
     for path in sorted((DATA / "fairytaleqa").rglob("*-story.csv")):
         read = lambda path: list(csv.DictReader(path.open(encoding="utf-8")))
-        text = "\n".join(row["text"] for row in read(path))
+        text = "\n".join(row["text"] for row in read(path))[: 8 * CHUNK]
         asked = read(DATA / "fairytaleqa" / "questions" / path.parent.name / path.name.replace("-story.csv", "-questions.csv"))
-        spans = [s for s in tk.token_chunks(text, tokenizer, size=CHUNK, overlap=12) if s.tokens == CHUNK]
-        out.append(([text[s.start : s.end] for s in spans], [(row["question"], row["answer1"]) for row in asked]))
+        first = tk.token_chunks(text, tokenizer, size=CHUNK, overlap=12)[0]
+        if first.tokens == CHUNK:
+            out.append((text[first.start : first.end], [(row["question"], row["answer1"]) for row in asked]))
     return out
 
 
 def pairs_of(chunks: int, questions: int) -> list[tuple[str, str]]:
     """(prompt, target) of both directions: that many chunks, one a story, each with so many of its story's questions."""
     templates = {name: prompts.load(name) for name in prompts.TARGET}
-    enough = [(some[0], asked) for some, asked in stories() if some and len(asked) >= questions]
+    enough = [(chunk, asked) for chunk, asked in stories() if len(asked) >= questions]
     out = []
     for chunk, asked in enough[:chunks]:
         for question, answer in asked[:questions]:
@@ -142,7 +147,7 @@ def score_race(questions: int, chunks: int, rounds: int) -> None:
 
 def cost() -> None:
     """Seconds and operations of a (question, chunk) pair, both directions, against the questions of a chunk; cost.svg."""
-    lm, _ = models()
+    lm = ours()
     parameters = sum(x.size for x in jax.tree.leaves(lm.model.blocks))
     heads, table = 4 * lm.cfg.layers * lm.cfg.heads * lm.cfg.head_dim, 2 * lm.cfg.vocab * lm.cfg.width
     points = []
@@ -184,8 +189,7 @@ def curve(points: list[tuple[int, float, float]]) -> str:
 def generate() -> None:
     """32 greedy tokens after 8 prompts of 512 tokens."""
     lm, theirs = models()
-    prompts_of = [some[0] for some, _ in stories() if some][:8]
-    prompts_of = [lm.tokenizer.decode(lm.tokenizer(text)["input_ids"][:CHUNK]) for text in prompts_of]
+    prompts_of = [chunk for chunk, _ in stories()[:8]]
     tokens, mask = left(lm.tokenizer(prompts_of)["input_ids"])
     start = tokens.shape[1]
 
@@ -202,12 +206,12 @@ def generate() -> None:
 
 def memory() -> None:
     """The most memory that scoring has taken, beside the model, as the number of pairs grows."""
-    lm = LanguageModel.from_pretrained(demo_models()["generator"])
+    lm = ours()
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     size = sum(x.nbytes for x in jax.tree.leaves(lm.model)) / 2**30
-    print(f"\nSmolLM2-135M: the model {size:.2f} GiB, the process with it {peak():.2f} GiB")
-    for chunks, questions in ((2, 4), (2, 30), (8, 30)):
-        pairs = pairs_of(chunks, questions)
+    work = [pairs_of(chunks, questions) for chunks, questions in ((2, 4), (2, 30), (8, 30))]
+    print(f"\nSmolLM2-135M: the model {size:.2f} GiB, the process with it and the pairs {peak():.2f} GiB")
+    for pairs in work:
         lm.log_likelihood(pairs)
         print(f"  after {len(pairs):,} pairs: {peak():.2f} GiB at most", flush=True)
 
