@@ -53,8 +53,7 @@ def abstract(size: str, mesh) -> tuple[loop.Objective, loop.State, dict]:
     cfg = config(size)
     objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, rooms(ROWS * SHORT, CHUNKS * LONG // PIECES), 0.02, 0.01, 1.0)
     create = lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0))
-    state = jax.eval_shape(objective.start,
-                           jax.eval_shape(create))
+    state = jax.eval_shape(objective.start, jax.eval_shape(create))
     state = jax.tree.map(lambda x: on(mesh, x.shape, x.dtype, x.sharding.spec if x.sharding else P()), state)
     rows = lambda shape, dtype: on(mesh, shape, dtype, P(layout.BATCH))
     texts = lambda n, length: (rows((n, length), jnp.int32), rows((n, length), bool))

@@ -122,7 +122,8 @@ def test_log_likelihood_is_that_of_transformers(folder, mesh):
 def harness(path):
     """lm-evaluation-harness with a model that tells what it is to score."""
     api = pytest.importorskip("lm_eval.api.model", reason="extra [reference] is not installed")
-    lm = open_model(path)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        lm = open_model(path)
 
     class Asked(api.TemplateLM):
         backend, eot_token_id = "causal", lm._begin

@@ -282,10 +282,11 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
     model, cfg, _ = opened("qwen3", "bfloat16")
     mesh = jax.sharding.get_mesh()
     x = lambda letters, *shape, dtype=jnp.int32: pod.on(mesh, shape, dtype, layout.activation_spec(letters))
-    memory = [pod.on(mesh, (tiny.LAYERS, 2, 8, tiny.KV_HEADS, tiny.HEAD_DIM), jnp.bfloat16,
-                     P(None, *layout.activation_spec("b s k h")))] * 2
-    traced = language._suffix.trace(model, cfg, memory, x("b s", 2, 8, dtype=bool), x("b", 4), x("b t", 4, 16),
-                                    x("b t", 4, 16, dtype=bool), x("b t", 1, 64), x("b t", 1, 64), 1)
+    memory = [pod.on(mesh, (tiny.LAYERS, 2, tiny.KV_HEADS, 8, tiny.HEAD_DIM), jnp.bfloat16,
+                     P(None, *layout.activation_spec("b k s h")))] * 2
+    batch = {"tokens": x("b t", 4, 16), "mask": x("b t", 4, 16, dtype=bool), "start": x("b", 4), "seats": x("b", 2),
+             "tokens_of": x("b t", 2, 32, dtype=bool)}
+    traced = language._suffix.trace(model, cfg, memory, x("b s", 2, 8, dtype=bool), batch, 64, x("b t", 1, 64), x("b t", 1, 64), 1)
     assert_exact(traced.jaxpr.jaxpr)
     assert traced.out_info.dtype == jnp.float32
 
