@@ -54,16 +54,18 @@ def agree(how, causal: bool, kernel: str, dtype: str, tolerance: float) -> None:
         np.testing.assert_allclose(np.asarray(x, np.float32), np.asarray(y, np.float32), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", [rows, stream])
-def test_tokamax_is_ours(how, causal, any_mesh):
+def test_tokamax_is_ours(how, causal, shape):
     pytest.importorskip("tokamax", reason="extra [reference] is not installed")
-    agree(how, causal, "tokamax", "float32", 1e-5)
+    with jax.set_mesh(layout.make_mesh(shape)):
+        agree(how, causal, "tokamax", "float32", 1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", [rows, stream])
-def test_cudnn_is_asked_for_what_ours_computes(how, causal, any_mesh, monkeypatch):
+def test_cudnn_is_asked_for_what_ours_computes(how, causal, mesh, monkeypatch):
     """There is no such device here: JAX's own implementation of the same call answers in its place."""
     asked, library = [], jax.nn.dot_product_attention
 

@@ -282,6 +282,7 @@ print(len(lm.log_likelihood(pairs(10_000)).sum), peak())
 """
 
 
+@pytest.mark.slow
 def test_ten_thousand_pairs_take_no_more_memory_than_five_hundred(folder):
     """But for their ids: two kilobytes a pair."""
     done = subprocess.run([sys.executable, "-c", MEMORY, str(folder("plain"))], capture_output=True, text=True, check=True,
@@ -373,7 +374,13 @@ LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
     (1.0, 0.65, [4 / 7, 3 / 7, 0, 0]),  # the likeliest whose sum reaches it; below, after the temperature
     (2.0, 0.8, np.array([0.4, 0.3, 0.2, 0]) ** 0.5 / (np.array([0.4, 0.3, 0.2]) ** 0.5).sum()),
 ])
-def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted, any_mesh):
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted, shape):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        check_draws(temperature, top_p, wanted)
+
+
+def check_draws(temperature, top_p, wanted) -> None:
     n = 20_000
     logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
     keys = layout.rows(np.asarray(language._keys(3, np.arange(n))))

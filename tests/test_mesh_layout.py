@@ -286,7 +286,8 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
                      P(None, *layout.activation_spec("b k s h")))] * 2
     batch = {"tokens": x("b t", 4, 16), "mask": x("b t", 4, 16, dtype=bool), "start": x("b", 4), "seats": x("b", 2),
              "tokens_of": x("b t", 2, 32, dtype=bool)}
-    traced = language._suffix.trace(model, cfg, memory, x("b s", 2, 8, dtype=bool), batch, 64, x("b t", 1, 64), x("b t", 1, 64), 1)
+    targets = x("b t", 1, 64), x("b t", 1, 64)
+    traced = language._suffix.trace(model, cfg, memory, x("b s", 2, 8, dtype=bool), batch, 64, *targets, 1)
     assert_exact(traced.jaxpr.jaxpr)
     assert traced.out_info.dtype == jnp.float32
 
