@@ -86,7 +86,7 @@ def _local(q, k, v, mask, *, causal: bool, kernel: str):
 
 def _causal(q, k, v, mask):
     """In blocks of queries, each with the keys up to its end: half the scores, and tiles that fit a cache."""
-    size = max(64, -(-q.shape[1] // 8))
+    size = max(64, -(-q.shape[1] // 4))
     blocks = [_attend(q[:, at : at + size], k[:, : at + size], v[:, : at + size], mask[:, at : at + size, : at + size])
               for at in range(0, q.shape[1], size)]
     return jnp.concatenate(blocks, axis=1)
@@ -133,7 +133,7 @@ def attend_shared(
 
 def _partial(q, k, v, mask):
     """Among some keys [b k s h], float32 [b t n h+2]: the weighted sum of their values, the highest score, the weights' sum."""
-    size = max(64, -(-q.shape[1] // 8))
+    size = max(64, -(-q.shape[1] // 4))
     if q.shape[1] > size:  # in tiles that fit a cache
         cut = lambda x, at: x[:, at : at + size]
         return jnp.concatenate([_partial(cut(q, at), k, v, cut(mask, at)) for at in range(0, q.shape[1], size)], axis=1)
