@@ -140,10 +140,7 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
     pairs = []
     for passage, questions in sorted(asked.items(), key=lambda item: -len(item[1])):
         for question in questions:
-            filled = {"question": question.question, "answer": question.answers[0]}
-            for name, slot in prompts.TARGET.items():
-                text = prompts.fill(templates[name], passage=passage, **filled)
-                pairs.append((text.removesuffix(filled[slot]), filled[slot]))
+            pairs += prompts.directions(templates, passage=passage, question=question.question, answer=question.answers[0])
     pairs = pairs[:500]
     assert len(pairs) == 500 and len({prompt[:100] for prompt, _ in pairs}) > 20
     found = lm.log_likelihood(pairs)

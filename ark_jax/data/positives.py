@@ -48,9 +48,7 @@ def align(
             for i, answer in enumerate(question.answers[: references or None]):
                 filled = {"question": question.question, "answer": answer}
                 passage = _fit(lm, templates, chunk.text, filled, question.id)
-                for name, slot in prompts.TARGET.items():
-                    text = prompts.fill(templates[name], passage=passage, **filled)
-                    pairs.append((text.removesuffix(filled[slot]), filled[slot]))
+                pairs += prompts.directions(templates, passage=passage, **filled)
                 rows.append({"question": question.id, "chunk": chunk.id, "answer": i, "retriever": cosine,
                              "chunk_tokens": chunk.tokens, "cut": passage != chunk.text})
     scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)

@@ -79,16 +79,15 @@ class LanguageModel:
         rows = self._encode_pairs(pairs)
         counts = [n for _, n in rows]
         total = np.zeros(len(rows), np.float32)
-        started = None
+        shared = self._shared([(ids, len(ids) - n - 1) for ids, n in rows], batch_tokens)
+        started = (self._start_scoring(*some, counts) for some in shared)
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
-            for shared in itertools.chain(self._shared([(ids, len(ids) - n - 1) for ids, n in rows], batch_tokens), [None]):
-                # The device works on one batch while the host gets the next ready.
-                before, started = started, self._start_scoring(*shared, counts) if shared else None
-                if before:
-                    spans, values = before[0], np.asarray(before[1])
-                    for i, (device, start, end) in spans.items():
-                        total[i] = values[device, start:end].sum()
-                    bar.add(len(spans))
+            # The device works on one batch while the host gets the next ready.
+            for (spans, values), _ in itertools.pairwise(itertools.chain(started, [None])):
+                values = np.asarray(values)
+                for i, (device, start, end) in spans.items():
+                    total[i] = values[device, start:end].sum()
+                bar.add(len(spans))
         return LogLikelihoods(total, np.array(counts, np.int32))
 
     def _start_scoring(self, memory, seen, batch: Batch, counts: Sequence[int]) -> tuple[dict, jax.Array]:
@@ -106,9 +105,7 @@ class LanguageModel:
             rows: token ids, and how many of them a prefix may take at most (not all).
         """
         calls = plan(rows, budget=budget or _batch_tokens(), devices=layout.batch_multiple(),
-                     parameters=sum(x.size for x in jax.tree.leaves(self.model.blocks)),
-                     # Softmax and the narrow heads make it three times as dear as its multiply-adds.
-                     attention=6 * self.cfg.layers * self.cfg.heads * self.cfg.head_dim)
+                     **unpad.price(self.model, self.cfg))
         for call in calls:
             seen = layout.rows(call.mask)
             memory = _prefix(self.model, self.cfg, layout.rows(call.tokens), seen, call.room)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.log import Progress, primary, say
 from ark_jax.models import card as cards
-from ark_jax.models import decoder, hf
+from ark_jax.models import decoder, hf, unpad
 from ark_jax.text import tokens as tk
 
 POOLINGS = ("mean", "cls", "lasttoken")
@@ -123,21 +123,15 @@ class Retriever:
         ids = self.tokenize(texts, kind=kind, label=label)
         out = np.zeros((len(ids), self.width), np.float32)
         batches = tk.in_streams([len(i) for i in ids], budget=batch_tokens or _batch_tokens(), devices=layout.batch_multiple(),
-                                parameters=sum(x.size for x in jax.tree.leaves(self.model.blocks)),
-                                # Softmax and the narrow heads make it three times as dear as its multiply-adds.
-                                attention=6 * self.cfg.layers * self.cfg.heads * self.cfg.dims["h"])
-        start = lambda batch: _embed(self.model, self.cfg, self.pooling, self.width, batch.room,
-                                     *map(layout.rows, batch.arrays(ids)))
-        started = None
+                                **unpad.price(self.model, self.cfg))
+        started = ((batch, _embed(self.model, self.cfg, self.pooling, self.width, batch.room,
+                                  *map(layout.rows, batch.arrays(ids)))) for batch in batches)
         with Progress(label or "embed", len(ids), "texts", interval=10 if label else float("inf")) as bar:
-            for batch in itertools.chain(batches, [None]):
-                # The device works on one batch while the host gets the next ready.
-                before, started = started, (batch, start(batch)) if batch else None
-                if before:
-                    done, vectors = before
-                    texts = list(itertools.chain(*done.devices))
-                    out[texts] = _to_host(vectors)[done.where()]
-                    bar.add(len(texts))
+            # The device works on one batch while the host gets the next ready.
+            for (done, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
+                texts = list(itertools.chain(*done.devices))
+                out[texts] = _to_host(vectors)[done.where()]
+                bar.add(len(texts))
         return out
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:

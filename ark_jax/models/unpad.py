@@ -14,6 +14,13 @@ from jaxtyping import Array, Bool, Int
 from ark_jax.layout import activation_spec
 
 
+def price(model, cfg) -> dict[str, int]:
+    """Multiply-adds: `parameters` of a token, `attention` of a pair of tokens, which weigh padding against programs."""
+    # Softmax and the narrow heads make it three times as dear as its multiply-adds.
+    return {"parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
+            "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"]}
+
+
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["at", "back"], meta_fields=["room"])
 @dataclasses.dataclass(frozen=True)
 class Plan:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.resources
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 # The slots each prompt must offer. A text that lacks one would silently leave its content out.
@@ -39,6 +40,11 @@ def load(name: str, path: str = "") -> str:
 def fill(text: str, **values: object) -> str:
     """Puts values into slots, in one pass: braces inside a value are left alone, as is JSON in the text."""
     return re.sub(r"\{(\w+)\}", lambda slot: str(values.get(slot[1], slot[0])), text)
+
+
+def directions(templates: Mapping[str, str], **values: str) -> list[tuple[str, str]]:
+    """(prompt, target) of each scored prompt, in the order of `TARGET`: what stands before the target, and the target."""
+    return [(fill(templates[name], **values).removesuffix(values[slot]), values[slot]) for name, slot in TARGET.items()]
 
 
 def digest(text: str) -> str:

@@ -118,14 +118,6 @@ def deal(lengths: Sequence[int], hands: int, slots: int) -> tuple[np.ndarray, in
     return where, max(tokens)
 
 
-def pad(ids: Sequence[Sequence[int]], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Right-padded tokens and mask, int32 and bool `[rows length]`. Surplus rows hold one visible token, so
-    that no row is empty."""
-    tokens, mask = put(ids, range(len(ids)), rows, length)
-    mask[len(ids) :, 0] = True
-    return tokens, mask
-
-
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Texts for one call: `rows` on every device, padded to `length`, of at most `room` tokens a device."""
@@ -170,9 +162,9 @@ def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attentio
         left -= lengths[i]
     streams += [[]] * (-len(streams) % devices)
     groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
-    needs = [(round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1)), room) for group in groups]
+    needs = [(round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1))) for group in groups]
     shapes = alike(needs, lambda shape: devices * (room * parameters + attention * shape[0] * shape[1] ** 2))
-    for group, (rows, length, _) in zip(groups, shapes, strict=True):
+    for group, (rows, length) in zip(groups, shapes, strict=True):
         yield Batch(group, rows, length, room)
 
 

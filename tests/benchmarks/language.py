@@ -62,10 +62,7 @@ def pairs_of(chunks: int, questions: int) -> list[tuple[str, str]]:
     out = []
     for chunk, asked in enough[:chunks]:
         for question, answer in asked[:questions]:
-            filled = {"question": question, "answer": answer}
-            for name, slot in prompts.TARGET.items():
-                text = prompts.fill(templates[name], passage=chunk, **filled)
-                out.append((text.removesuffix(filled[slot]), filled[slot]))
+            out += prompts.directions(templates, passage=chunk, question=question, answer=answer)
     return out
 
 
