@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ark_jax.graph.community import SeedFinder, community
 from ark_jax.graph.extract import Entity, Relation, parse
-from ark_jax.graph.pagerank import personalized_pagerank
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
@@ -251,87 +250,10 @@ def test_real_triples_against_networkx():
     assert len(expected) > 1000
 
 
-# --- PageRank --------------------------------------------------------------------------------------------------------
-
-def numbered(n: int, edges: list[tuple[int, int]]) -> KnowledgeGraph:
-    empty = KnowledgeGraph.from_triples([])
-    return dataclasses.replace(empty, names=[str(i) for i in range(n)], edges=np.array(edges, np.int32).reshape(-1, 2))
-
-
-@st.composite
-def problems(draw):
-    """A graph (nodes without neighbours included), edge weights (zeros included), seed sets, a teleport probability."""
-    n = draw(st.integers(1, 12))
-    pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
-    edges = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=20)) if pairs else []
-    weights = draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.5]), min_size=len(edges), max_size=len(edges)))
-    seeds = draw(st.lists(st.lists(st.integers(0, n - 1), min_size=1, max_size=4), min_size=1, max_size=3))
-    teleport = draw(st.sampled_from([0.15, 0.3, 0.5, 0.85, 1.0]))
-    return n, dict(zip(edges, weights, strict=True)), seeds, teleport, draw(st.booleans())
-
-
-@settings(max_examples=40, deadline=None)
-@given(problems())
-def test_pagerank_is_networkx(problem):
-    n, weights, seeds, teleport, weighted = problem
-    graph = numbered(n, list(weights))
-    source, target = graph.neighbours()
-    given = np.array([weights[min(a, b), max(a, b)] for a, b in zip(source, target, strict=True)], np.float32)
-    ranks = personalized_pagerank(graph, seeds, teleport=teleport, tolerance=1e-6, weight=given if weighted else None)
-    reference = nx.Graph()
-    reference.add_nodes_from(range(n))
-    reference.add_weighted_edges_from((a, b, w if weighted else 1.0) for (a, b), w in weights.items())
-    for row, some in zip(ranks, seeds, strict=True):
-        expected = nx.pagerank(reference, alpha=1 - teleport, personalization=dict.fromkeys(some, 1), tol=1e-12, max_iter=10_000)
-        np.testing.assert_allclose(row, [expected[i] for i in range(n)], atol=1e-5)
-        assert row.sum() == pytest.approx(1, abs=1e-5)
-
-
-def test_a_seed_set_does_not_depend_on_its_batch():
-    rng = np.random.default_rng(0)
-    graph = numbered(60, [(a, b) for a in range(40) for b in rng.integers(a + 1, 60, 2).tolist() if a < b])
-    seeds = [[0], [3, 5], [59], [10, 11, 12, 13], [41]]
-    # A loose bound: sets stop after different numbers of steps, and more steps would show.
-    options = {"teleport": 0.15, "tolerance": 1e-2}
-    together = personalized_pagerank(graph, seeds, **options)
-    alone = [personalized_pagerank(graph, [some], **options)[0] for some in seeds]
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    exact = personalized_pagerank(graph, seeds, teleport=0.15, tolerance=1e-6)
-    assert np.abs(exact - together).max() > 1e-4
-
-
-def test_pagerank_under_a_mesh(any_mesh):
-    ranks = personalized_pagerank(numbered(3, [(0, 1)]), [[0], [2]], teleport=0.5, tolerance=1e-6)
-    np.testing.assert_allclose(ranks, [[2 / 3, 1 / 3, 0], [0, 0, 1]], atol=1e-5)
-
-
 @pytest.mark.parametrize("triple", [("a", "b"), "abc", ("a", "b", 3), ("a", "b", "c", "d")], ids=str)
 def test_what_is_no_triple_is_named(triple):
     with pytest.raises(ValueError, match=r"triples\[1\] is .*give \(head, relation, tail\)"):
         KnowledgeGraph.from_triples([("x", "y", "z"), triple])
-
-
-def test_no_seed_sets_no_rows():
-    assert personalized_pagerank(numbered(3, [(0, 1)]), [], teleport=0.5, tolerance=1e-6).shape == (0, 3)
-
-
-@pytest.mark.parametrize("change, words", [
-    ({"seeds": [[0], []]}, r"seeds\[1\] is empty: give at least one node"),
-    ({"seeds": [[0, 3]]}, r"seeds\[0\]: node 3 is outside 0\.\.2"),
-    ({"seeds": [[1], [2, -1]]}, r"seeds\[1\]: node -1 is outside 0\.\.2"),
-    ({"teleport": 0.0}, r"teleport=0\.0: must be in \(0, 1\]"),
-    ({"teleport": 1.1}, r"teleport=1\.1"),
-    ({"teleport": math.nan}, "teleport=nan"),
-    ({"weight": np.ones(3)}, "weight: needs 4 finite non-negative numbers"),
-    ({"weight": np.array([1, 1, 1, -1.0])}, "weight: needs 4"),
-    ({"weight": np.array([1, 1, 1, math.inf])}, "weight: needs 4"),
-    ({"weight": np.array([1, 1, 1, math.nan])}, "weight: needs 4"),
-    ({"max_iterations": 2}, r"no convergence in 2 iterations: raise max_iterations or tolerance=1e-06"),
-])
-def test_what_pagerank_refuses(change, words):
-    options = {"seeds": [[0]], "teleport": 0.15, "tolerance": 1e-6, **change}
-    with pytest.raises(ValueError, match=words):
-        personalized_pagerank(numbered(3, [(0, 1), (1, 2)]), options.pop("seeds"), **options)
 
 
 # --- communities -----------------------------------------------------------------------------------------------------

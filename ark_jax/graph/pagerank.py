@@ -1,4 +1,8 @@
-"""Personalised PageRank for many seed sets at once (eq. 1 and 2)."""
+"""Personalised PageRank for many seed sets at once (eq. 1 and 2).
+
+With the walk P, the teleport probability a and a seed set s, the ranks are what solves x = a s + (1 - a) P x, where
+a node that leads nowhere gives its rank back to the seeds. That only scales x, so it is left out until the end.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -6,75 +10,231 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
+from ark_jax import layout
 from ark_jax.graph.store import KnowledgeGraph
+from ark_jax.graph.walk import STATISTICS, Edges, Walk
+
+COLUMNS = 64  # solved at once on a device: more leave the cache
+PROBE = 5  # plain steps after which a column shows how fast the graph mixes
+SINGLE = 1e-6  # below this tolerance residuals are taken in float64
 
 
 def personalized_pagerank(
-    graph: KnowledgeGraph,
+    graph: KnowledgeGraph | Walk,
     seeds: Sequence[Sequence[int]],
     *,
     teleport: float,
     tolerance: float,
     max_iterations: int = 1000,
     weight: np.ndarray | None = None,
+    backend: str = "jax",
 ) -> Float[np.ndarray, "c n"]:
     """Rank vectors, one row a seed set; each sums to 1.
 
-    Power iteration from the seeds themselves; row c stops when no entry of it moves by `tolerance` or more.
-    A node without neighbours gives its rank back to the seeds.
+    Starts from the seeds. A row is done when its residual, max |a s + (1 - a) P x - x|, is below `tolerance`, whatever
+    stands beside it. On a graph that mixes slowly, and whose edges count alike in both directions, steps are
+    Chebyshev's, which get there in some sqrt of the steps; else they are plain.
 
     Args:
-        seeds: node indices of each set; the set is uniform over its distinct nodes.
+        graph: a KnowledgeGraph, a square scipy matrix of weights from row to column, several of either side by side,
+            or the `Walk` of one, which spares laying it out again.
+        seeds: node indices of each set; the set is uniform over its distinct nodes. Of several graphs: a list for each.
         teleport: probability of jumping back to the seeds, in (0, 1]. (networkx's alpha is 1 - teleport.)
-        tolerance: bound on the L∞ distance of successive iterates, as in Algorithm 1.
+        tolerance: bound on the L∞ norm of the residual, as in Algorithm 1. Below 1e-6 residuals and the ranks are
+            float64, while each correction is still found in float32.
         weight: one non-negative number per edge of `graph.neighbours()`; None counts edges alike.
+        backend: "jax", or "networkx" for its `pagerank`, one set after the other: a reference, slow.
+
+    Returns:
+        float32 (or float64) `[c n]`; of several graphs a list of such arrays.
 
     Raises:
         ValueError: an empty seed set, a seed that is no node, a bad weight or teleport, or no convergence.
     """
-    n = len(graph)
-    source, target = graph.neighbours()
     if not 0 < teleport <= 1:
         raise ValueError(f"teleport={teleport}: must be in (0, 1]")
-    if weight is None:
-        weight = np.ones(len(source), np.float32)
-    if len(weight) != len(source) or not np.all(np.isfinite(weight)) or np.any(weight < 0):
-        raise ValueError(f"weight: needs {len(source)} finite non-negative numbers, one per edge of neighbours()")
-    start = np.zeros((len(seeds), n), np.float32)
-    for row, some in enumerate(seeds):
-        some = np.unique(np.asarray(some, np.int64))
+    if not tolerance > 0:
+        raise ValueError(f"tolerance={tolerance}: must be above 0")
+    if backend not in ("jax", "networkx"):
+        raise ValueError(f"backend={backend!r}: must be jax or networkx")
+    if weight is not None and isinstance(graph, Walk):
+        raise ValueError("weight: give it to the Walk")
+    walk = graph if isinstance(graph, Walk) else Walk(graph, weight=weight)
+    if len(seeds) != len(walk.sizes) and walk.several:
+        raise ValueError(f"seeds: {len(seeds)} lists for {len(walk.sizes)} graphs: give one list of sets for each graph")
+    sets = [_distinct(some, size, f"seeds[{g}]" if walk.several else "seeds")
+            for g, (some, size) in enumerate(zip(seeds if walk.several else [seeds], walk.sizes, strict=True))]
+    dtype = np.float32 if tolerance >= SINGLE else np.float64
+    ranks = [np.empty((len(some), size), dtype) for some, size in zip(sets, walk.sizes, strict=True)]
+    solve = _solve if backend == "jax" else _networkx
+    step = COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
+    for at in range(0, max(map(len, sets), default=0), step):
+        solved = solve(walk, [some[at : at + step] for some in sets], teleport, tolerance, max_iterations)
+        for out, first, size in zip(ranks, walk.first, walk.sizes, strict=True):
+            part = out[at : at + step]
+            part[:] = solved[walk.place[first : first + size], : len(part)].T
+            part /= part.sum(axis=1, keepdims=True)
+    return ranks if walk.several else ranks[0]
+
+
+def _distinct(seeds: Sequence[Sequence[int]], n: int, name: str) -> list[np.ndarray]:
+    out = [np.unique(np.asarray(some, np.int64)) for some in seeds]
+    for row, some in enumerate(out):
         if not len(some):
-            raise ValueError(f"seeds[{row}] is empty: give at least one node")
+            raise ValueError(f"{name}[{row}] is empty: give at least one node")
         if some[0] < 0 or some[-1] >= n:
-            raise ValueError(f"seeds[{row}]: node {some[0] if some[0] < 0 else some[-1]} is outside 0..{n - 1}")
-        start[row, some] = 1 / len(some)
-    degree = np.bincount(source, weight, n)
-    share = (weight / np.maximum(degree[source], 1e-30)).astype(np.float32)
-    ranks, moved = _power(start.T, source, target, share, degree == 0, teleport, tolerance, max_iterations)
-    if len(seeds) and np.max(moved) >= tolerance:
-        raise ValueError(f"no convergence in {max_iterations} iterations: raise max_iterations or tolerance={tolerance}")
-    return np.asarray(ranks).T
+            raise ValueError(f"{name}[{row}]: node {some[0] if some[0] < 0 else some[-1]} is outside 0..{n - 1}")
+    return out
 
 
-@functools.partial(jax.jit, static_argnums=7)
-def _power(start, source, target, share, dangling, teleport, tolerance, max_iterations):
-    """Columns are seed sets. One that has converged keeps its value, so no column depends on its batch."""
-    n = start.shape[0]
+def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int) -> np.ndarray:
+    """Unscaled ranks of a block of columns, `[rows c]`; column j holds the j-th set of every graph."""
+    spread, kept = walk.shard == "nodes", 1 - teleport
+    shares = 1 if spread else walk.devices
+    each = -(-max(map(len, sets)) // shares)
+    # XLA:CPU vectorises its loops over rows of 8 or of whole 32s well, over 16 it does not.
+    each = each if each <= 1 else 8 if each <= 8 else -(-each // 32) * 32
+    source = np.zeros((len(walk.strength), each * shares), np.float32 if tolerance >= SINGLE else np.float64)
+    mass = np.ones(source.shape[1])  # of a column at least, when nodes that lead nowhere give nothing back
+    for first, some in zip(walk.first, sets, strict=True):
+        size = np.array([len(nodes) for nodes in some], np.int64)
+        column = np.repeat(np.arange(len(some)), size)
+        at = walk.place[first + np.concatenate([np.zeros(0, np.int64), *some])]
+        source[at, column] = teleport / size[column] / walk.strength[at]
+        lost = np.bincount(column, walk.dangling[at], len(some)) / size if walk.reversible else walk.dangling.any()
+        mass[: len(some)] = np.minimum(mass[: len(some)], 1 - kept * lost)
+    # Between several devices an array is cut on its way; to one it goes along with the call, which takes half the time.
+    put = jax.device_put if walk.devices > 1 else lambda x, spec: x
+    iterate = lambda source, gain, bound: _iterate(
+        walk.edges("float32"), put(source, _spec(spread, 2)), gain, put(bound.astype(np.float32), _spec(spread, 1)), kept,
+        limit, spread=spread, reversible=walk.reversible)
+    v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, max(tolerance, SINGLE) * mass)
+    if tolerance < SINGLE:
+        v, unsettled = _refine(walk, iterate, source, v, kept, tolerance * mass)
+    if np.asarray(unsettled).any():
+        raise _too_few(limit, tolerance)
+    return np.asarray(v) * walk.strength[:, None].astype(v.dtype)
+
+
+def _too_few(limit: int, tolerance: float) -> ValueError:
+    return ValueError(f"no convergence in {limit} iterations: raise max_iterations or tolerance={tolerance}")
+
+
+def _networkx(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int) -> np.ndarray:
+    """As `_solve`. networkx bounds the mean change of an entry, so its tolerance is divided by their number."""
+    import networkx as nx
+
+    whole = nx.from_scipy_sparse_array(walk.into.T, create_using=nx.DiGraph)
+    out = np.zeros((len(walk.strength), max(map(len, sets))))
+    for first, size, some in zip(walk.first, walk.sizes, sets, strict=True):
+        graph = whole.subgraph(range(first, first + size))
+        for column, nodes in enumerate(some):
+            try:
+                ranks = nx.pagerank(graph, alpha=1 - teleport, personalization=dict.fromkeys(first + nodes, 1),
+                                    max_iter=limit, tol=tolerance / size)
+            except nx.PowerIterationFailedConvergence:
+                raise _too_few(limit, tolerance) from None
+            out[walk.place[list(ranks)], column] = list(ranks.values())
+    return out
+
+
+def _refine(walk: Walk, iterate, source: np.ndarray, v: jax.Array, kept: float, bound: np.ndarray):
+    """Takes residuals in float64 and corrects by solutions in float32, each of which brings some five digits."""
+    with jax.enable_x64(True):
+        spread = walk.shard == "nodes"
+        edges, source, v = walk.edges("float64"), jax.device_put(source, _spec(spread, 2)), v.astype("float64")
+        for _ in range(8):
+            residual, norm = _residual(edges, source, v, kept, spread=spread)
+            if np.all(np.asarray(norm) < bound):
+                break
+            scale = np.maximum(np.asarray(norm), np.finfo(np.float64).tiny)
+            wanted = np.clip(bound / scale / 2, 1e-5, 1.0)
+            more, _ = iterate((residual / scale).astype("float32"), 1.0, wanted)
+            v = v + more.astype("float64") * scale
+        return v, np.asarray(norm) >= bound
+
+
+def _spec(spread: bool, axes: int) -> P:
+    """Rows are cut over all devices, or columns; `[c]` alone as the columns are."""
+    if spread:
+        return P(layout.AXES) if axes == 2 else P()
+    return P(None, layout.AXES) if axes == 2 else P(layout.AXES)
+
+
+@functools.partial(jax.jit, static_argnames=("spread", "reversible"))
+def _iterate(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reversible: bool):
+    block, columns = _spec(spread, 2), _spec(spread, 1)
+    local = functools.partial(_local, spread=spread, reversible=reversible)
+    return jax.shard_map(
+        local, in_specs=(P(layout.AXES) if spread else P(), block, P(), columns, P(), P()), out_specs=(block, columns),
+        check_vma=False)(edges, jax.reshard(source, block), gain, jax.reshard(bound, columns), kept, limit)
+
+
+def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reversible: bool):
+    """Solves v = source + (1 - a) P v for every column, ranks being v times the nodes' strengths: so scaled, a step of
+    the walk is a plain sum where edges count alike. A device holds all rows of its columns, or its rows of all columns.
+
+    Starts at `gain` · source. Returns v and which columns have not settled. One that has keeps the iterate that was
+    judged, so no column depends on its block.
+    """
+    strength = edges.strength[:, None]
+
+    def known(v, statistics):
+        """What the sources index, and what all devices know of the iterate before: one collective, or none."""
+        if not spread:
+            return v, statistics
+        every = jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)
+        told = every.reshape(-1, len(v) + STATISTICS, every.shape[1])[:, len(v) :]
+        return every, jnp.stack([told[:, 0].max(0), told[:, 1].sum(0)])
 
     def step(state):
-        x, before, i = state
-        flow = jax.ops.segment_sum(x[source] * share[:, None], target, n, indices_are_sorted=True)
-        lost = jnp.sum(jnp.where(dangling[:, None], x, 0), axis=0)
-        y = teleport * start + (1 - teleport) * (flow + lost * start)
-        active = before >= tolerance
-        y = jnp.where(active, y, x)
-        return y, jnp.where(active, jnp.max(jnp.abs(y - x), axis=0), before), i + 1
+        v, before, statistics, energy_before, rho, omega, active, i = state
+        every, (residual, energy) = known(v, statistics)
+        settled, active = active & (residual < bound), active & ~(residual < bound)
+        probing = i == PROBE
+        if reversible:
+            # Chebyshev's steps converge for any rho < 1 and best where the walk's other eigenvalues lie within ±rho. A
+            # graph that mixes fast shows it at once; what looks slow after so few steps grows slower still.
+            seen = jnp.sqrt(energy / jnp.maximum(energy_before, jnp.finfo(v.dtype).tiny))
+            rho = jnp.where(probing, jnp.where(seen > 0.6 * kept, kept, 1.1 * seen), rho)
+        omega = 1 / (1 - rho**2 * omega / 4)
+        plain = source + kept / strength * edges.into(every)
+        new = before + jnp.where(probing, 1, omega) * (plain - before)
+        moved = (plain - v) * strength
+        energy_now = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy)  # nobody asks later
+        statistics = jnp.stack([jnp.abs(moved).max(0), energy_now])
+        return (jnp.where(active, new, jnp.where(settled, before, v)), v, statistics, energy,
+                rho, jnp.where(probing, 2, omega), active, i + 1)
 
     def unsettled(state):
-        return jnp.any(state[1] >= tolerance) & (state[2] < max_iterations)
+        statistics, active, i = state[2], state[6], state[7]
+        return jnp.any(active if spread else active & (statistics[0] >= bound)) & (i < limit)
 
-    first = (start, jnp.full(start.shape[1], jnp.inf), 0)
-    x, moved, _ = jax.lax.while_loop(unsettled, step, first)
-    return x / x.sum(axis=0), moved
+    zero = jnp.zeros_like(source[0])
+    first = (gain * source, gain * source, jnp.stack([zero + jnp.inf, zero + jnp.inf]), zero, zero, zero + 1, zero == 0, 0)
+    v, before, statistics, _, _, _, active, _ = jax.lax.while_loop(unsettled, step, first)
+    if not spread:  # the last step was not followed by another that would have judged it
+        settled, active = active & (statistics[0] < bound), active & ~(statistics[0] < bound)
+        v = jnp.where(settled, before, v)
+    return v, active
+
+
+@functools.partial(jax.jit, static_argnames="spread")
+def _residual(edges: Edges, source, v, kept, *, spread: bool):
+    """source + (1 - a) P v - v, and of each column the largest entry in terms of ranks."""
+    def local(edges, source, v, kept):
+        every = v
+        if spread:
+            room = jnp.zeros((STATISTICS, v.shape[1]), v.dtype)
+            every = jax.lax.all_gather(jnp.concatenate([v, room]), layout.AXES, axis=0, tiled=True)
+        strength = edges.strength[:, None]
+        residual = source + kept / strength * edges.into(every) - v
+        norm = jnp.abs(residual * strength).max(0)
+        return residual, jax.lax.pmax(norm, layout.AXES) if spread else norm
+
+    block, columns = _spec(spread, 2), _spec(spread, 1)
+    return jax.shard_map(local, in_specs=(P(layout.AXES) if spread else P(), block, block, P()),
+                         out_specs=(block, columns), check_vma=False)(edges, source, v, kept)
