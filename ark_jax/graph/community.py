@@ -119,9 +119,11 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
     where -log rank rises most from the i-th to the next node; the smallest i among equals.
     """
     kept = np.flatnonzero(ranks >= floor if floor > 0 else ranks > 0)
-    if len(kept) > at_most + 1:  # no more matter; a selection, because a sort of every node a question is slow
-        kept = kept[ranks[kept] >= np.partition(ranks[kept], -at_most - 1)[-at_most - 1]]
-    order = kept[np.argsort(-ranks[kept], kind="stable")][: at_most + 1]  # equal ranks by number
+    down = -ranks[kept]
+    if len(kept) > at_most + 1:  # select before sorting: only so many can matter, and those equal to the last of them
+        near = down <= np.partition(down, at_most)[at_most]
+        kept, down = kept[near], down[near]
+    order = kept[np.argsort(down, kind="stable")][: at_most + 1]  # equal ranks by number
     last = len(order) - 1
     if last < at_least:
         return order[:at_most].tolist()
