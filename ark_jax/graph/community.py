@@ -1,8 +1,9 @@
 """Answer to seeds, seeds to communities: Algorithm 1 with its cut on the gaps of the log-ranks."""
 
+import collections
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,13 +16,19 @@ class Seeds:
     rule: str  # which rule found them: exact | overlap | mention | question | embedding
 
 
+_WORD = re.compile(r"\w+")
+
+
 def words(text: str) -> frozenset[str]:
     """Folded words without punctuation."""
-    return frozenset(re.findall(r"\w+", fold(text)))
+    return frozenset(_WORD.findall(fold(text)))
 
 
 class SeedFinder:
-    """Finds the nodes an answer speaks of; falls back step by step, so that no question is left without."""
+    """Finds the nodes an answer speaks of; falls back step by step, so that no question is left without.
+
+    Looking up costs what the rare words of answer and question touch, not a walk over all nodes.
+    """
 
     def __init__(self, graph: KnowledgeGraph, chunk_texts: Mapping[str, str],
                  nearest: Callable[[str], Sequence[int]]):
@@ -30,10 +37,28 @@ class SeedFinder:
             chunk_texts: id -> text of the chunks the graph was read from.
             nearest: text -> nodes by embedding, nearest first; the last resort.
         """
-        self.graph, self.nearest = graph, nearest
+        self.nearest = nearest
         self.folded = {id: fold(text) for id, text in chunk_texts.items()}
-        self.index = {fold(name): i for i, name in enumerate(graph.names)}
-        self.words = [words(name) for name in graph.names]
+        self.index: dict[str, list[int]] = {}  # several nodes only in a graph of others, whose names were not merged
+        self.words: list[frozenset[str]] = []
+        self.holding: dict[tuple[str, int], list[int]] = {}  # (word, n) -> nodes with it in a name of n words
+        own: dict[str, str] = {}  # one string a word, however many names hold it
+        for i, name in enumerate(graph.names):
+            folded = fold(name)
+            if folded:
+                self.index.setdefault(folded, []).append(i)
+            some = frozenset(own.setdefault(word, word) for word in _WORD.findall(folded))
+            self.words.append(some)
+            for word in some:
+                self.holding.setdefault((word, len(some)), []).append(i)
+        self.sizes = sorted({size for _, size in self.holding})
+        count: collections.Counter[str] = collections.Counter()
+        for (word, _), nodes in self.holding.items():
+            count[word] += len(nodes)
+        self.rarest: dict[str, list[int]] = {}  # word -> nodes in whose name no word is rarer
+        for i, some in enumerate(self.words):
+            if some:
+                self.rarest.setdefault(min(some, key=lambda word: (count[word], word)), []).append(i)
         self.by_chunk: dict[str, list[int]] = {}
         for i, chunks in enumerate(graph.chunks):
             for chunk in chunks:
@@ -46,12 +71,15 @@ class SeedFinder:
         mention: nodes described in a chunk (of `chunks`) that holds the answer, those the question names first.
         question: nodes the question names. embedding: the nodes nearest to question and answer.
         """
-        exact = [self.index[fold(a)] for a in answers if fold(a) in self.index]
+        exact = {i for a in answers for i in self.index.get(fold(a), ())}
         if exact:
-            return Seeds(sorted(set(exact))[:most], "exact")
-        wanted = [words(a) for a in answers]
-        overlap = lambda i: max((len(self.words[i] & w) / len(self.words[i] | w) for w in wanted if w), default=0.0)
-        scored = sorted((-overlap(i), i) for i in range(len(self.graph)) if overlap(i) >= 0.5)
+            return Seeds(sorted(exact)[:most], "exact")
+        shares: dict[int, float] = {}
+        for wanted in map(words, answers):
+            for i in self._overlapping(wanted):
+                share = len(self.words[i] & wanted) / len(self.words[i] | wanted)
+                shares[i] = max(share, shares.get(i, 0.0))
+        scored = sorted((-share, i) for i, share in shares.items() if share >= 0.5)
         if scored:
             return Seeds([i for _, i in scored[:most]], "overlap")
         asked = words(question)
@@ -60,11 +88,24 @@ class SeedFinder:
         mentioned = sorted({i for c in holding for i in self.by_chunk.get(c, ())}, key=lambda i: (-named(i), i))
         if mentioned:
             return Seeds(mentioned[:most], "mention")
-        in_question = sorted((i for i in range(len(self.graph)) if self.words[i] and self.words[i] <= asked),
+        in_question = sorted((i for word in asked for i in self.rarest.get(word, ()) if self.words[i] <= asked),
                              key=lambda i: (-len(self.words[i]), i))
         if in_question:
             return Seeds(in_question[:most], "question")
         return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:most], "embedding")
+
+    def _overlapping(self, wanted: frozenset[str]) -> Iterator[int]:
+        """Every node whose name shares half of the words with `wanted`, and some others; a node may come twice.
+
+        Sharing s of the words of n and m names means s / (n + m - s) >= 1/2. A name that shares s of `wanted` holds one of
+        any len(wanted) - s + 1 of its words, so the rarest of them find it, and frequent words are not walked through.
+        """
+        for size in self.sizes:
+            shared = -(-(len(wanted) + size) // 3)
+            if shared <= min(len(wanted), size):
+                rare = sorted(wanted, key=lambda word: len(self.holding.get((word, size), ())))
+                for word in rare[: len(wanted) - shared + 1]:
+                    yield from self.holding.get((word, size), ())
 
     def _holds(self, chunk: str, answer: str) -> bool:
         wanted = fold(answer)  # an answer without a word is nowhere
@@ -77,11 +118,15 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
     Nodes ranked below `floor` are dropped. Of the rest the first i are kept, i in [at_least, at_most] chosen
     where -log rank rises most from the i-th to the next node; the smallest i among equals.
     """
-    order = np.lexsort((np.arange(len(ranks)), -ranks))
-    order = order[ranks[order] > max(floor, 0.0)] if floor <= 0 else order[ranks[order] >= floor]
-    last = min(at_most, len(order) - 1)
+    kept = np.flatnonzero(ranks >= floor if floor > 0 else ranks > 0)
+    down = -ranks[kept]
+    if len(kept) > at_most + 1:  # select before sorting: only so many can matter, and those equal to the last of them
+        near = down <= np.partition(down, at_most)[at_most]
+        kept, down = kept[near], down[near]
+    order = kept[np.argsort(down, kind="stable")][: at_most + 1]  # equal ranks by number
+    last = len(order) - 1
     if last < at_least:
         return order[:at_most].tolist()
-    gaps = np.diff(-np.log(ranks[order[: last + 1]]))
-    i = at_least + int(np.argmax(gaps[at_least - 1 : last]))
+    gaps = np.diff(-np.log(ranks[order]))
+    i = at_least + int(np.argmax(gaps[at_least - 1 :]))
     return order[:i].tolist()
