@@ -55,7 +55,7 @@ def ark(preset: str = "best") -> ConfigDict:
 
     c.graph = ConfigDict()
     c.graph.similarity = 0.8
-    c.graph.teleport = 0.15  # the paper calls 0.85 the teleport probability but ran it as networkx's damping
+    c.graph.teleport = 0.85 if paper else 0.15  # as Table 4 says, and as the released code has it: 0.85 is its damping
     c.graph.tolerance = 1e-4
     c.graph.floor = 0.0 if official else 1e-4  # Algorithm 1, line 4; absent from the released code
     c.graph.large = (20, 50)

@@ -19,7 +19,7 @@ from ark_jax.graph.walk import STATISTICS, Edges, Walk
 
 COLUMNS = 64  # solved at once on a device: more leave the cache
 PROBE = 5  # plain steps after which a column shows how fast the graph mixes
-SINGLE = 1e-6  # below this tolerance residuals are taken in float64
+RESOLVED = 2e-6  # of an entry: what sums of float32 can tell, with hubs' long ones
 
 
 def personalized_pagerank(
@@ -30,6 +30,7 @@ def personalized_pagerank(
     tolerance: float,
     max_iterations: int = 1000,
     weight: np.ndarray | None = None,
+    dtype: str = "float32",
     backend: str = "jax",
 ) -> Float[np.ndarray, "c n"]:
     """Rank vectors, one row a seed set; each sums to 1.
@@ -43,13 +44,14 @@ def personalized_pagerank(
             or the `Walk` of one, which spares laying it out again.
         seeds: node indices of each set; the set is uniform over its distinct nodes. Of several graphs: a list for each.
         teleport: probability of jumping back to the seeds, in (0, 1]. (networkx's alpha is 1 - teleport.)
-        tolerance: bound on the L∞ norm of the residual, as in Algorithm 1. Below 1e-6 residuals and the ranks are
-            float64, while each correction is still found in float32.
+        tolerance: bound on the L∞ norm of the residual, as in Algorithm 1.
         weight: one non-negative number per edge of `graph.neighbours()`; None counts edges alike.
+        dtype: "float32", where an entry's residual may be up to 2e-6 of the entry above the bound, for finer ones are not
+            resolved; or "float64", where corrections are still found in float32 and only judged and summed in float64.
         backend: "jax", or "networkx" for its `pagerank`, one set after the other: a reference, slow.
 
     Returns:
-        float32 (or float64) `[c n]`; of several graphs a list of such arrays.
+        `[c n]` in `dtype`; of several graphs a list of such arrays.
 
     Raises:
         ValueError: an empty seed set, a seed that is no node, a bad weight or teleport, or no convergence.
@@ -58,6 +60,8 @@ def personalized_pagerank(
         raise ValueError(f"teleport={teleport}: must be in (0, 1]")
     if not tolerance > 0:
         raise ValueError(f"tolerance={tolerance}: must be above 0")
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype={dtype!r}: must be float32 or float64")
     if backend not in ("jax", "networkx"):
         raise ValueError(f"backend={backend!r}: must be jax or networkx")
     if weight is not None and isinstance(graph, Walk):
@@ -67,9 +71,8 @@ def personalized_pagerank(
         raise ValueError(f"seeds: {len(seeds)} lists for {len(walk.sizes)} graphs: give one list of sets for each graph")
     sets = [_distinct(some, size, f"seeds[{g}]" if walk.several else "seeds")
             for g, (some, size) in enumerate(zip(seeds if walk.several else [seeds], walk.sizes, strict=True))]
-    dtype = np.float32 if tolerance >= SINGLE else np.float64
     ranks = [np.empty((len(some), size), dtype) for some, size in zip(sets, walk.sizes, strict=True)]
-    solve = _solve if backend == "jax" else _networkx
+    solve = functools.partial(_solve, double=dtype == "float64") if backend == "jax" else _networkx
     step = COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
     for at in range(0, max(map(len, sets), default=0), step):
         solved = solve(walk, [some[at : at + step] for some in sets], teleport, tolerance, max_iterations)
@@ -90,14 +93,15 @@ def _distinct(seeds: Sequence[Sequence[int]], n: int, name: str) -> list[np.ndar
     return out
 
 
-def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int) -> np.ndarray:
+def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int, *,
+           double: bool) -> np.ndarray:
     """Unscaled ranks of a block of columns, `[rows c]`; column j holds the j-th set of every graph."""
     spread, kept = walk.shard == "nodes", 1 - teleport
     shares = 1 if spread else walk.devices
     each = -(-max(map(len, sets)) // shares)
     # XLA:CPU vectorises its loops over rows of 8 or of whole 32s well, over 16 it does not.
     each = each if each <= 1 else 8 if each <= 8 else -(-each // 32) * 32
-    source = np.zeros((len(walk.strength), each * shares), np.float32 if tolerance >= SINGLE else np.float64)
+    source = np.zeros((len(walk.strength), each * shares), np.float64 if double else np.float32)
     mass = np.ones(source.shape[1])  # of a column at least, when nodes that lead nowhere give nothing back
     for first, some in zip(walk.first, sets, strict=True):
         size = np.array([len(nodes) for nodes in some], np.int64)
@@ -111,8 +115,8 @@ def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance:
     iterate = lambda source, gain, bound: _iterate(
         walk.edges("float32"), put(source, _spec(spread, 2)), gain, put(bound.astype(np.float32), _spec(spread, 1)), kept,
         limit, spread=spread, reversible=walk.reversible)
-    v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, max(tolerance, SINGLE) * mass)
-    if tolerance < SINGLE:
+    v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, tolerance * mass)
+    if double:
         v, unsettled = _refine(walk, iterate, source, v, kept, tolerance * mass)
     if np.asarray(unsettled).any():
         raise _too_few(limit, tolerance)
@@ -147,7 +151,7 @@ def _refine(walk: Walk, iterate, source: np.ndarray, v: jax.Array, kept: float, 
         spread = walk.shard == "nodes"
         edges, source, v = walk.edges("float64"), jax.device_put(source, _spec(spread, 2)), v.astype("float64")
         for _ in range(8):
-            residual, norm = _residual(edges, source, v, kept, spread=spread)
+            residual, norm = _residual(edges, source, v, kept, spread=spread, reversible=walk.reversible)
             if np.all(np.asarray(norm) < bound):
                 break
             scale = np.maximum(np.asarray(norm), np.finfo(np.float64).tiny)
@@ -190,10 +194,16 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         told = every.reshape(-1, len(v) + STATISTICS, every.shape[1])[:, len(v) :]
         return every, jnp.stack([told[:, 0].max(0), told[:, 1].sum(0)])
 
+    def worst(statistics):
+        """Largest entry of the residual of the scaled ranks, less what is not resolved. Where rank is lost on the way,
+        scaling gives what the entries sum to back to the seeds; where it is not, they sum to zero."""
+        return statistics[0] if reversible else statistics[0] + jnp.maximum(jnp.abs(statistics[1]) - RESOLVED, 0)
+
     def step(state):
         v, before, statistics, energy_before, rho, omega, active, i = state
-        every, (residual, energy) = known(v, statistics)
-        settled, active = active & (residual < bound), active & ~(residual < bound)
+        every, told = known(v, statistics)
+        energy, settled = told[1], active & (worst(told) < bound)
+        active &= ~settled
         probing = i == PROBE
         if reversible:
             # Chebyshev's steps converge for any rho < 1 and best where the walk's other eigenvalues lie within ±rho. A
@@ -204,27 +214,30 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         plain = source + kept / strength * edges.into(every)
         new = before + jnp.where(probing, 1, omega) * (plain - before)
         moved = (plain - v) * strength
-        energy_now = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy)  # nobody asks later
-        statistics = jnp.stack([jnp.abs(moved).max(0), energy_now])
+        if reversible:
+            total = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy)  # nobody asks later
+        else:
+            total = moved.sum(0)
+        statistics = jnp.stack([(jnp.abs(moved) - RESOLVED * strength * jnp.abs(plain)).max(0), total])
         return (jnp.where(active, new, jnp.where(settled, before, v)), v, statistics, energy,
                 rho, jnp.where(probing, 2, omega), active, i + 1)
 
     def unsettled(state):
         statistics, active, i = state[2], state[6], state[7]
-        return jnp.any(active if spread else active & (statistics[0] >= bound)) & (i < limit)
+        return jnp.any(active if spread else active & ~(worst(statistics) < bound)) & (i < limit)
 
     zero = jnp.zeros_like(source[0])
     first = (gain * source, gain * source, jnp.stack([zero + jnp.inf, zero + jnp.inf]), zero, zero, zero + 1, zero == 0, 0)
     v, before, statistics, _, _, _, active, _ = jax.lax.while_loop(unsettled, step, first)
     if not spread:  # the last step was not followed by another that would have judged it
-        settled, active = active & (statistics[0] < bound), active & ~(statistics[0] < bound)
-        v = jnp.where(settled, before, v)
+        settled = active & (worst(statistics) < bound)
+        v, active = jnp.where(settled, before, v), active & ~settled
     return v, active
 
 
-@functools.partial(jax.jit, static_argnames="spread")
-def _residual(edges: Edges, source, v, kept, *, spread: bool):
-    """source + (1 - a) P v - v, and of each column the largest entry in terms of ranks."""
+@functools.partial(jax.jit, static_argnames=("spread", "reversible"))
+def _residual(edges: Edges, source, v, kept, *, spread: bool, reversible: bool):
+    """source + (1 - a) P v - v, and of each column the largest entry in terms of ranks, as `_local` judges it."""
     def local(edges, source, v, kept):
         every = v
         if spread:
@@ -232,8 +245,10 @@ def _residual(edges: Edges, source, v, kept, *, spread: bool):
             every = jax.lax.all_gather(jnp.concatenate([v, room]), layout.AXES, axis=0, tiled=True)
         strength = edges.strength[:, None]
         residual = source + kept / strength * edges.into(every) - v
-        norm = jnp.abs(residual * strength).max(0)
-        return residual, jax.lax.pmax(norm, layout.AXES) if spread else norm
+        norm, total = jnp.abs(residual * strength).max(0), (residual * strength).sum(0)
+        if spread:
+            norm, total = jax.lax.pmax(norm, layout.AXES), jax.lax.psum(total, layout.AXES)
+        return residual, norm if reversible else norm + jnp.abs(total)
 
     block, columns = _spec(spread, 2), _spec(spread, 1)
     return jax.shard_map(local, in_specs=(P(layout.AXES) if spread else P(), block, block, P()),

@@ -124,8 +124,9 @@ def graph(context: Context, folder: Path) -> dict:
 def communities(context: Context, folder: Path) -> dict:
     """Seeds of every training question, their ranks, the large and the small community."""
     from ark_jax.graph.community import SeedFinder, community
-    from ark_jax.graph.pagerank import personalized_pagerank
+    from ark_jax.graph.pagerank import COLUMNS, personalized_pagerank
     from ark_jax.graph.store import KnowledgeGraph
+    from ark_jax.graph.walk import Walk
 
     c = context.config.graph
     made = KnowledgeGraph.load(context / "graph")
@@ -135,14 +136,17 @@ def communities(context: Context, folder: Path) -> dict:
     finder = SeedFinder(made, {x.id: x.text for some in chunks.values() for x in some}, nearest)
     questions = questions_of(context, "train")
     seeds = [finder.find(q.question, q.answers, [x.id for x in pool(q, chunks)]) for q in questions]
-    ranks = personalized_pagerank(made, [s.nodes for s in seeds], teleport=c.teleport, tolerance=c.tolerance)
-    rows = []
-    for question, seed, rank in zip(questions, seeds, ranks, strict=True):
-        for size in ("large", "small"):
-            at_least, at_most = c[size]
-            nodes = community(rank, at_least=at_least, at_most=at_most, floor=c.floor)
-            rows.append({"question": question.id, "size": size, "rule": seed.rule, "seeds": [int(i) for i in seed.nodes],
-                         "nodes": nodes, "ranks": rank[nodes].tolist()})
+    rows, walk = [], Walk(made)
+    block = COLUMNS * walk.devices  # the ranks of all questions may not fit
+    for at in range(0, len(questions), block):
+        some = seeds[at : at + block]
+        ranks = personalized_pagerank(walk, [s.nodes for s in some], teleport=c.teleport, tolerance=c.tolerance)
+        for question, seed, rank in zip(questions[at : at + block], some, ranks, strict=True):
+            for size in ("large", "small"):
+                at_least, at_most = c[size]
+                nodes = community(rank, at_least=at_least, at_most=at_most, floor=c.floor)
+                rows.append({"question": question.id, "size": size, "rule": seed.rule, "seeds": [int(i) for i in seed.nodes],
+                             "nodes": nodes, "ranks": rank[nodes].tolist()})
     save_rows(rows, folder / "communities.parquet")
     rules = {f"seeds_by_{rule}": sum(s.rule == rule for s in seeds)
              for rule in ("exact", "overlap", "mention", "question", "embedding")}

@@ -46,7 +46,8 @@ def _report_data(context: Context) -> dict:
         "facts": [["Documents", counts["data"]["documents"]], ["Chunks", counts["data"]["chunks"]],
                   ["Training questions", counts["data"]["train_questions"]],
                   ["Held-out questions", counts["data"]["held_out_questions"]],
-                  ["Graph", f"{counts['graph']['nodes']} nodes, {counts['graph']['edges']} edges"],
+                  ["Graph", f"{counts['graph']['nodes']} nodes, {counts['graph']['edges']} edges, "
+                            f"{counts['graph']['augmented_edges']} with those of similarity"],
                   ["LLM", {"replay": "recorded replies", "none": "none: statistics, templates"}.get(c.llm.backend, c.llm.model)],
                   ["Retriever", Path(c.retriever.path).name], ["Generator and reader", Path(c.generator.path).name]],
         "curves": {name: list(map(json.loads, (context / name / "curve.jsonl").read_text().splitlines())) for name in stages},
