@@ -127,7 +127,9 @@ def communities(context: Context, folder: Path) -> dict:
     from ark_jax.graph.pagerank import COLUMNS, personalized_pagerank
     from ark_jax.graph.store import KnowledgeGraph
     from ark_jax.graph.walk import Walk
+    from ark_jax.layout import enter_mesh
 
+    enter_mesh(context.config.mesh)
     c = context.config.graph
     made = KnowledgeGraph.load(context / "graph")
     vectors = np.load(context / "graph" / "vectors.npy")
