@@ -19,7 +19,7 @@ def test_top_k_is_a_stable_sort(n, k, block, any_mesh):
     keys = rng.integers(-2, 3, (n, 6)).astype(np.float32)
     keys[n // 2 :] = keys[: n - n // 2]
     queries = rng.integers(-2, 3, (5, 6)).astype(np.float32)
-    found, scores = top_k(queries, keys, k, block=block)
+    found, scores = top_k(queries, keys, k, block=(block, 32))
     expected, values = by_sorting(queries, keys, k)
     assert found.shape == (5, min(n, k))
     assert found.tolist() == expected.tolist()
