@@ -18,6 +18,7 @@ from ark_jax import layout
 from ark_jax.text.tokens import round_rows, round_up
 
 FEW = 4096  # pairs that the host decides sooner than a device is asked
+OPEN = 1e-3  # of all pairs: so many cost the host a tenth of what their full products would cost the devices
 GROUP = 32  # keys that stand for one until the best groups are known
 WORD = 32  # columns of a threshold's mask in one integer: a mask has a fixed shape and is 32 times smaller than scores
 Measured = tuple[np.ndarray, np.ndarray]  # norms of vectors, and of what rounding took from them
@@ -74,14 +75,16 @@ def top_k(
 
 
 def near_pairs(
-    vectors: Float[np.ndarray, "n e"], threshold: float, *, block: int = 2048, screen: str | None = None
+    vectors: Float[np.ndarray, "n e"], threshold: float, *, block: int = 1024, screen: str | None = None
 ) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, "s"]]:
     """All pairs i < j of unit vectors whose cosine is at least `threshold`, sorted, and their cosines.
 
     Tiles of `block` rows and columns, the upper triangle only; of every tile each device has its share of columns.
 
     Args:
-        screen: as in `top_k`.
+        screen: "float32" or "bfloat16" as in `top_k`, or "subspace": products of a quarter of the width that are never below
+            the cosines, unless a sample says that too many would reach the threshold. None is that on a CPU, if the
+            vectors are many, and bfloat16 on accelerators.
 
     Raises:
         ValueError: a vector that is not of unit length, with its row, or a threshold outside -1..1.
@@ -90,13 +93,16 @@ def near_pairs(
         raise ValueError(f"threshold={threshold}: a cosine lies in -1..1")
     if vectors.ndim != 2:
         raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
-    dtype, n = _screen(screen), len(vectors)
+    n, width = vectors.shape
+    if screen is None and jax.default_backend() == "cpu" and n >= 8 * width:
+        screen = "subspace"
+    dtype = _screen("float32" if screen == "subspace" else screen)
+    _check_unit(_norms(vectors))
     if n * (n - 1) // 2 <= FEW:
-        _check_unit(_norms(vectors))
         parts = [_decide(vectors, *np.triu_indices(n, 1), threshold)]
     else:
         layout.enter_mesh()
-        parts = _tiles(vectors, threshold, block, dtype)
+        parts = _tiles(vectors, _shadows(vectors, threshold) if screen == "subspace" else vectors, threshold, block, dtype)
     rows, columns, cosines = map(np.concatenate, zip(*parts, strict=True))
     order = np.lexsort((columns, rows))
     return np.stack([rows, columns], 1)[order].astype(np.int32), cosines[order].astype(np.float32)
@@ -121,7 +127,8 @@ def _screen(name: str | None) -> jnp.dtype:
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
-    return np.linalg.norm(np.asarray(x, np.float32), axis=1)
+    x = np.asarray(x, np.float32)
+    return np.sqrt(np.einsum("ne,ne->n", x, x))
 
 
 def _check_finite(name: str, norms: np.ndarray) -> None:
@@ -168,9 +175,10 @@ def _above(left, right, least):
 def _unpack(words: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the ones of such a mask."""
     words = np.asarray(words)
-    row, at = np.nonzero(words)
-    which, bit = np.nonzero((words[row, at][:, None] >> np.arange(WORD, dtype=np.uint32)) & 1)
-    return row[which], at[which] * WORD + bit
+    some = np.flatnonzero(words)
+    which, bit = np.nonzero(words.ravel()[some, None] >> np.arange(WORD, dtype=np.uint32) & 1)
+    row, at = np.divmod(some[which], words.shape[1])
+    return row, at * WORD + bit
 
 
 def _below(x: np.ndarray) -> np.ndarray:
@@ -269,12 +277,38 @@ def _search_again(queries, keys, k: int, block: int, least) -> tuple[np.ndarray,
 
 # --- Pairs above a threshold -----------------------------------------------------------------------------------------
 
-def _tiles(vectors, threshold: float, block: int, dtype) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """`_decide` of every tile of the upper triangle."""
-    parts = [(first, *_measure(some, dtype)) for first, _, some in _blocks(vectors, block)]
-    norms, lost = (np.concatenate([np.asarray(part[at]) for part in parts])[: len(vectors)] for at in (2, 3))
-    _check_unit(norms)
-    longest = norms.max(), lost.max()
+def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
+    """Narrower vectors whose products are no smaller; the vectors themselves where too many such products are near.
+
+    Coordinates in a subspace, and the length of what lies outside of it: of that the inner product is at most the product
+    of the lengths.
+    """
+    n, width = vectors.shape
+    wide = lambda x: np.asarray(x, np.float32).astype(np.float64)
+    rng = np.random.default_rng(0)
+    order = rng.permutation(n)
+    sample, probe = wide(vectors[order[: 2 * width]]), wide(vectors[order[-1024:]])
+    # One round of subspace iteration comes near the leading singular vectors of the sample.
+    leading, _ = np.linalg.qr(sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1)))))
+
+    def shadow(x, inside):
+        part = inside(x)
+        # In float64 the rounding of all this is 1e-14: the length outside is not underestimated.
+        outside = np.sqrt(np.maximum(np.vecdot(x, x) - np.vecdot(part, part), 0) + 1e-12)
+        return np.concatenate([part, outside[:, None]], 1).astype(np.float32)
+
+    near = lambda x: np.mean(x[::2] @ x[1::2].T >= threshold)
+    # Embeddings lie near few directions; of vectors that lie in all alike, half of the coordinates tell enough.
+    for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
+        if near(shadow(probe, inside)) - near(probe) <= OPEN:
+            return np.concatenate([shadow(wide(vectors[at : at + 1024]), inside) for at in range(0, n, 1024)])
+    return vectors
+
+
+def _tiles(vectors, shadows, threshold: float, block: int, dtype) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """`_decide` of every tile of the upper triangle, after a screen by the products of the shadows."""
+    parts = [(first, *_measure(some, dtype)) for first, _, some in _blocks(shadows, block)]
+    longest = [max(float(part[at].max()) for part in parts) for at in (2, 3)]
     least = _below(threshold - _error(longest, longest, vectors.shape[1]))[None]
     for n, (top, left, *_) in enumerate(parts):
         left = jax.sharding.reshard(left, P())
