@@ -94,7 +94,7 @@ def near_pairs(
     if vectors.ndim != 2:
         raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
     n, width = vectors.shape
-    if screen is None and jax.default_backend() == "cpu" and n >= 8 * width:
+    if screen is None and jax.default_backend() == "cpu" and n >= 16 * width:
         screen = "subspace"
     dtype = _screen("float32" if screen == "subspace" else screen)
     _check_unit(_norms(vectors))
