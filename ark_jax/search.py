@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from ark_jax import layout
 from ark_jax.text.tokens import round_rows, round_up
 
-FEW = 4096  # pairs that the host decides sooner than a device is asked
+FEW = 1 << 22  # multiplications that the host is done with sooner than a device is asked
 OPEN = 1e-3  # of all pairs: so many cost the host a tenth of what their full products would cost the devices
 GROUP = 32  # keys that stand for one until the best groups are known
 WORD = 32  # columns of a threshold's mask in one integer: a mask has a fixed shape and is 32 times smaller than scores
@@ -51,16 +51,16 @@ def top_k(
         return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
     # Beyond k, as many that the last of them rarely comes within the screen's error of the k-th.
     many = k + 12 if dtype == jnp.float32 else 2 * k + 24
-    everything = n <= many or len(queries) * n <= FEW
+    everything = n <= many or len(queries) * keys.size <= FEW
     if everything:
         _check_finite("queries", _norms(queries))
         _check_finite("keys", _norms(keys))
-        found = np.tile(np.arange(n), (len(queries), 1))
+        found, values = np.tile(np.arange(n), (len(queries), 1)), np.vecdot(_wide(queries)[:, None], _wide(keys))
     else:
         layout.enter_mesh()
         found, left, x, y = _candidates(queries, keys, many, block, dtype)
-    rows = np.repeat(np.arange(len(queries)), found.shape[1])
-    values = inner(queries, rows, keys, found.ravel()).reshape(found.shape)
+        rows = np.repeat(np.arange(len(queries)), many)
+        values = inner(queries, rows, keys, found.ravel()).reshape(found.shape)
     order = np.lexsort((found, -values))[:, :k]
     found, values = np.take_along_axis(found, order, 1), np.take_along_axis(values, order, 1)
     if not everything:
@@ -98,7 +98,7 @@ def near_pairs(
         screen = "subspace"
     dtype = _screen("float32" if screen == "subspace" else screen)
     _check_unit(_norms(vectors))
-    if n * (n - 1) // 2 <= FEW:
+    if n * (n - 1) // 2 * width <= FEW:
         parts = [_decide(vectors, *np.triu_indices(n, 1), threshold)]
     else:
         layout.enter_mesh()
@@ -112,11 +112,14 @@ def inner(left: np.ndarray, i: np.ndarray, right: np.ndarray, j: np.ndarray) -> 
     """Inner products of `left[i]` and `right[j]`, float64: `[n e]`, `[s]`, `[m e]`, `[s]`."""
     out = np.empty(len(i))
     step = max(1, 2**17 // left.shape[1])  # what stays in a core's cache
-    wide = lambda x: np.asarray(x, np.float32).astype(np.float64)
     for at in range(0, len(i), step):
         cut = slice(at, at + step)
-        out[cut] = np.vecdot(wide(left[i[cut]]), wide(right[j[cut]]))
+        out[cut] = np.vecdot(_wide(left[i[cut]]), _wide(right[j[cut]]))
     return out
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, np.float32).astype(np.float64)
 
 
 def _screen(name: str | None) -> jnp.dtype:
@@ -284,10 +287,9 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
     of the lengths.
     """
     n, width = vectors.shape
-    wide = lambda x: np.asarray(x, np.float32).astype(np.float64)
     rng = np.random.default_rng(0)
     order = rng.permutation(n)
-    sample, probe = wide(vectors[order[: 2 * width]]), wide(vectors[order[-1024:]])
+    sample, probe = _wide(vectors[order[: 2 * width]]), _wide(vectors[order[-1024:]])
     # One round of subspace iteration comes near the leading singular vectors of the sample.
     leading, _ = np.linalg.qr(sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1)))))
 
@@ -301,7 +303,7 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
     # Embeddings lie near few directions; of vectors that lie in all alike, half of the coordinates tell enough.
     for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
         if near(shadow(probe, inside)) - near(probe) <= OPEN:
-            return np.concatenate([shadow(wide(vectors[at : at + 1024]), inside) for at in range(0, n, 1024)])
+            return np.concatenate([shadow(_wide(vectors[at : at + 1024]), inside) for at in range(0, n, 1024)])
     return vectors
 
 
