@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from graphs import numbered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -227,29 +228,6 @@ def test_records_are_merged():
     assert graph.edge_descriptions == [["He read it.", "Read by him."], ["He sailed it."]]
     assert graph.edge_chunks == [["c1", "c2"], ["c4"]]
     assert graph.texts()[0] == "Long Staff An oak post. Bolted in 1790."
-
-
-@pytest.mark.parametrize("block", [1, 3, 2048])
-def test_similar_nodes_are_all_pairs_above_the_threshold(block):
-    # Unit vectors whose products are exact: cosines are multiples of a half, so the threshold itself is met.
-    vectors = np.random.default_rng(0).choice([-0.5, 0.5], (50, 4)).astype(np.float32)
-    graph = KnowledgeGraph.from_triples([(f"n{i}", "beside", f"n{i + 1}") for i in range(49)])
-    expected = {}
-    for i in range(50):
-        for j in range(i + 1, 50):
-            cosine = sum(float(a) * float(b) for a, b in zip(vectors[i], vectors[j], strict=True))
-            if cosine >= 0.5:
-                expected[i, j] = cosine
-    similar = graph.with_similar(vectors, 0.5, block)
-    assert 0.5 in expected.values() and 1.0 in expected.values()
-    assert list(map(tuple, similar.similar.tolist())) == sorted(expected)
-    assert similar.cosines.tolist() == [expected[pair] for pair in sorted(expected)]
-    assert similar.edges.tolist() == graph.edges.tolist() and similar.weights.tolist() == [1.0] * 49
-    edges = {frozenset(p) for p in [*expected, *map(tuple, graph.edges.tolist())]}
-    source, target = similar.neighbours()
-    both_ways = {(a, b) for edge in edges for a in edge for b in edge if a != b}
-    assert set(zip(source.tolist(), target.tolist(), strict=True)) == both_ways
-    assert len(source) == 2 * len(edges) and (np.diff(target) >= 0).all()
 
 
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)

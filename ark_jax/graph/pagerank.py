@@ -214,10 +214,8 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         plain = source + kept / strength * edges.into(every)
         new = before + jnp.where(probing, 1, omega) * (plain - before)
         moved = (plain - v) * strength
-        if reversible:
-            total = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy)  # nobody asks later
-        else:
-            total = moved.sum(0)
+        # After the probe nobody asks for the energy.
+        total = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy) if reversible else moved.sum(0)
         statistics = jnp.stack([(jnp.abs(moved) - RESOLVED * strength * jnp.abs(plain)).max(0), total])
         return (jnp.where(active, new, jnp.where(settled, before, v)), v, statistics, energy,
                 rho, jnp.where(probing, 2, omega), active, i + 1)

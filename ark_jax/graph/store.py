@@ -142,23 +142,18 @@ class KnowledgeGraph(Formats):
 
         return cls.from_records([], relations())
 
-    def with_similar(self, vectors: np.ndarray, threshold: float, block: int = 2048) -> "KnowledgeGraph":
-        """Adds an edge between every two nodes whose unit vectors `[n e]` have cosine ≥ `threshold`.
+    def with_similar(self, vectors: np.ndarray, threshold: float) -> "KnowledgeGraph":
+        """Adds an edge between every two nodes whose unit vectors `[n e]` have cosine ≥ `threshold`, beside the relations.
 
-        Exact, tile by tile: never an n×n matrix.
+        Raises:
+            ValueError: another number of vectors than of nodes, or as `near_pairs`.
         """
-        pairs, values = [], []
-        for i in range(0, len(vectors), block):
-            for j in range(i, len(vectors), block):
-                cosine = vectors[i : i + block] @ vectors[j : j + block].T
-                rows, columns = np.nonzero(cosine >= threshold)
-                keep = rows + i < columns + j
-                pairs.append(np.stack([rows[keep] + i, columns[keep] + j], 1))
-                values.append(cosine[rows[keep], columns[keep]])
-        pairs = np.concatenate(pairs) if pairs else np.zeros((0, 2))
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        cosines = np.concatenate(values)[order] if values else np.zeros(0)
-        return dataclasses.replace(self, similar=pairs[order].astype(np.int32), cosines=cosines.astype(np.float32))
+        from ark_jax.search import near_pairs
+
+        if len(vectors) != len(self):
+            raise ValueError(f"{len(vectors)} vectors for {len(self)} nodes: give one a node, of `texts()`")
+        similar, cosines = near_pairs(vectors, threshold)
+        return dataclasses.replace(self, similar=similar, cosines=cosines)
 
     def texts(self) -> list[str]:
         """Name and descriptions of every node: what is embedded for similarity."""

@@ -1,0 +1,179 @@
+"""Near pairs and exact top-k against numpy, torch and faiss: `python tests/benchmarks/search.py [similar] [topk]`.
+
+Vectors of unit length, made here: `similar` has them once alike in all directions, the least that a screen in a subspace
+can use, and once with the spectrum of sentence embeddings (like that of MiniLM: a quarter of the directions holds
+three quarters of the squared length). numpy's and faiss's OpenBLAS picks its kernels as it is loaded: to try others, set
+OPENBLAS_CORETYPE=Haswell (of use with AVX-512; without it that, or Zen, is what is picked). torch runs as shipped and with
+`set_float32_matmul_precision("medium")`. NODES, QUERIES, KEYS, WIDTH and ROUNDS make it smaller.
+"""
+
+import functools
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from timing import machine, race, report
+
+from ark_jax import layout
+from ark_jax.search import near_pairs, top_k
+
+NODES, QUERIES, KEYS, WIDTH, ROUNDS = (int(os.environ.get(name, value)) for name, value in (
+    ("NODES", 20_000), ("QUERIES", 2_000), ("KEYS", 100_000), ("WIDTH", 1_024), ("ROUNDS", 3)))
+THRESHOLD, K = 0.8, 20
+PRECISIONS = {"default": "highest", "tuned": "medium"}
+
+
+def unit(rng: np.random.Generator, n: int, decay: float = 0.0) -> np.ndarray:
+    x = rng.standard_normal((n, WIDTH), dtype=np.float32) * np.arange(1, WIDTH + 1, dtype=np.float32) ** -decay
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def nodes(decay: float) -> np.ndarray:
+    """Half of them alone, half about centres, ten a centre: thousands of pairs above the threshold and as many below."""
+    rng = np.random.default_rng(0)
+    near = unit(rng, NODES // 20, decay)[rng.integers(0, NODES // 20, NODES // 2)] + 0.5 * unit(rng, NODES // 2, decay)
+    x = np.concatenate([unit(rng, NODES - NODES // 2, decay), near])[rng.permutation(NODES)]
+    # In coordinates of no meaning, as a model's are.
+    x = x @ np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def under(precision: str, run):
+    """`run` with torch set so; the setting is put before each run, since contenders take turns."""
+    import torch
+
+    def go():
+        torch.set_float32_matmul_precision(PRECISIONS[precision])
+        return run()
+    return go
+
+
+def grown(run) -> float:
+    """MiB by which the process's memory grows while it runs."""
+    now = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    before, most, done = now(), [0.0], threading.Event()
+
+    def watch():
+        while not done.wait(0.002):
+            most[0] = max(most[0], now())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run()
+    done.set()
+    watcher.join()
+    return most[0] - before
+
+
+def numpy_near(x: np.ndarray, block: int = 2048) -> np.ndarray:
+    """The upper triangle in blocks."""
+    out = []
+    for i in range(0, len(x), block):
+        for j in range(i, len(x), block):
+            rows, columns = np.nonzero(x[i : i + block] @ x[j : j + block].T >= THRESHOLD)
+            out.append(np.stack([rows + i, columns + j], 1)[rows + i < columns + j])
+    return np.concatenate(out)
+
+
+def torch_near(x: np.ndarray, block: int = 2048) -> np.ndarray:
+    import torch
+
+    x, out = torch.from_numpy(x), []
+    for i in range(0, len(x), block):
+        for j in range(i, len(x), block):
+            found = (x[i : i + block] @ x[j : j + block].T >= THRESHOLD).nonzero() + torch.tensor([i, j])
+            out.append(found[found[:, 0] < found[:, 1]])
+    return torch.cat(out).numpy()
+
+
+def faiss_near(index, x: np.ndarray) -> np.ndarray:
+    limits, _, found = index.range_search(x, THRESHOLD)
+    rows = np.repeat(np.arange(len(x)), np.diff(limits.astype(int)))
+    return np.stack([rows, found], 1)[rows < found]
+
+
+def same_pairs(name: str, ours: np.ndarray, theirs: np.ndarray, x: np.ndarray) -> None:
+    """Pairs that only one of both has must lie within float32's rounding of the threshold."""
+    other = np.array(sorted(set(map(tuple, ours.tolist())) ^ set(map(tuple, theirs.tolist())))).reshape(-1, 2).astype(int)
+    away = np.abs(np.vecdot(*(x[other[:, side]].astype(np.float64) for side in (0, 1))) - THRESHOLD)
+    if len(other) and away.max() > 1e-6:
+        raise SystemExit(f"{name} has other pairs: {other[away > 1e-6][:3].tolist()}")
+
+
+def similar() -> None:
+    import faiss
+
+    products = NODES * (NODES + 1) * WIDTH
+    for spectrum, decay in (("alike in all directions", 0.0), ("the spectrum of embeddings", 0.4)):
+        x = nodes(decay)
+        index = faiss.IndexFlatIP(WIDTH)
+        index.add(x)
+        peers = {"numpy, upper triangle": functools.partial(numpy_near, x),
+                 **{f"torch, upper triangle, {p}": under(p, functools.partial(torch_near, x)) for p in PRECISIONS}}
+        ours = {"ark_jax": functools.partial(near_pairs, x, THRESHOLD),
+                "ark_jax, float32 screen": functools.partial(near_pairs, x, THRESHOLD, screen="float32")}
+        # The first run of all: it compiles, and later ones find memory that the process has kept.
+        print(f"\nmemory beside the vectors ({x.nbytes / 2**20:.0f} MiB), at most: {grown(ours['ark_jax']):.0f} MiB")
+        pairs, _ = near_pairs(x, THRESHOLD)
+        for name, run in {**peers, "faiss, range_search": lambda index=index, x=x: faiss_near(index, x)}.items():
+            start = time.perf_counter()
+            same_pairs(name, pairs, run(), x)
+            # Slower by far, so once is enough.
+            if name.startswith("faiss"):
+                print(f"{name}: {(time.perf_counter() - start) * 1e3:,.0f} ms, once, with whatever else ran")
+        report(f"cosine >= {THRESHOLD} among {NODES:,} x {WIDTH}, {spectrum}: {len(pairs):,} pairs, the same for all; "
+               "operations of the full upper triangle", "GFLOP", products / 1e9, race({**ours, **peers}, rounds=ROUNDS))
+
+
+def torch_top(queries: np.ndarray, keys: np.ndarray, block: int = 1000) -> np.ndarray:
+    import torch
+
+    queries, keys = map(torch.from_numpy, (queries, keys))
+    return torch.cat([(queries[at : at + block] @ keys.T).topk(K).indices for at in range(0, len(queries), block)]).numpy()
+
+
+def same_keys(name: str, ours: np.ndarray, scores: np.ndarray, theirs: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> None:
+    """The same inner products at every rank, to float32's rounding."""
+    for query, mine, found, values in zip(queries, ours, theirs, scores, strict=True):
+        if (mine != found).any():
+            away = np.abs(keys[found].astype(np.float64) @ query.astype(np.float64) - values).max()
+            if away > 1e-6:
+                raise SystemExit(f"{name} has other keys, by {away:.1e}: {found.tolist()}, not {mine.tolist()}")
+
+
+def topk() -> None:
+    import faiss
+
+    rng = np.random.default_rng(1)
+    queries, keys = unit(rng, QUERIES), unit(rng, KEYS)
+    index = faiss.IndexFlatIP(WIDTH)
+    index.add(keys)
+    ours = {"ark_jax": functools.partial(top_k, queries, keys, K)}
+    if os.environ.get("BFLOAT16"):
+        ours["ark_jax, bfloat16 screen"] = functools.partial(top_k, queries, keys, K, screen="bfloat16")
+    peers = {"faiss, IndexFlatIP": lambda: index.search(queries, K)[1],
+             **{f"torch, matmul and topk, {p}": under(p, functools.partial(torch_top, queries, keys)) for p in PRECISIONS}}
+    print(f"\nmemory beside the vectors ({keys.nbytes / 2**20:.0f} MiB), at most: {grown(ours['ark_jax']):.0f} MiB")
+    found, scores = top_k(queries, keys, K)
+    for name, run in peers.items():
+        same_keys(name, found, scores, run(), queries, keys)
+    for name, run in ours.items():
+        if (run()[0] != found).any():
+            raise SystemExit(f"{name} has other keys")
+    product = jax.jit(lambda x, y: (x @ y.T)[0, 0])
+    some = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])
+    bare = race({"product": lambda: product(*some).block_until_ready()}, rounds=ROUNDS)["product"].median
+    print(f"a bare product of XLA's: {2 * some[0].shape[0] * some[1].size / bare / 1e9:.0f} GFLOP/s")
+    report(f"{K} best of {KEYS:,} x {WIDTH} for {QUERIES:,} queries, the same for all", "GFLOP", 2 * QUERIES * KEYS * WIDTH / 1e9,
+           race({**ours, **peers}, rounds=ROUNDS))
+
+
+if __name__ == "__main__":
+    layout.enter_mesh((1, 1, 1))
+    print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
+    for name in sys.argv[1:] or ["similar", "topk"]:
+        {"similar": similar, "topk": topk}[name]()
