@@ -7,7 +7,7 @@ article dropped, blanks joined. The most frequent spelling is shown.
 import collections
 import dataclasses
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +45,13 @@ class KnowledgeGraph:
         return len(self.names)
 
     @classmethod
-    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "KnowledgeGraph":
-        """Merges records by folded name. A relation's undescribed end becomes a node; self-loops are dropped."""
+    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation], *,
+                     fold: Callable[[str], str] = fold) -> "KnowledgeGraph":
+        """Merges records by folded name. A relation's undescribed end becomes a node; self-loops are dropped.
+
+        `fold` gives the form under which names are equal, and an empty one for a name that is none. Another one than ours is for
+        a graph that must agree with another system's, or for a field where case or articles tell names apart.
+        """
         shown = collections.defaultdict(collections.Counter)
         types = collections.defaultdict(collections.Counter)
         texts, where = collections.defaultdict(dict), collections.defaultdict(dict)
