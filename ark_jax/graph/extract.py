@@ -30,7 +30,7 @@ _FIELD = re.compile(rf"{_DELIMITER}|(?<=[\"'”’])\s*\|\s*>")  # or half of on
 _KIND, _QUOTE = "entity|relationship|relation|content_keywords", "[\"'“”‘’`*]{0,3}"
 # Behind a parenthesis a head is one anywhere, and of any kind if quoted; without, only where a record may begin.
 _HEAD = re.compile(rf"\(\s*(?:{_QUOTE}(?P<kind>{_KIND}){_QUOTE}|[\"'“](?P<unknown>\w++)[\"'”])\s*(?:{_DELIMITER}|\|\s*>)"
-                   rf"|(?:^|\#\#|complete\s*\|>)[ \t>*-]*{_QUOTE}(?P<bare>{_KIND}){_QUOTE}\s*(?P<delimiter>{_DELIMITER})",
+                   rf"|(?:^|(?<=\#\#)|(?<=complete\|>))[ \t>*-]*{_QUOTE}(?P<bare>{_KIND}){_QUOTE}\s*(?P<delimiter>{_DELIMITER})",
                    re.IGNORECASE | re.MULTILINE)
 _MARK, _AFTER = r"<\|\s*complete\s*\|>", "[\"'”’\\]*`,.;]*"  # _AFTER: what models write behind the last parenthesis
 _END = re.compile(rf"{_MARK}|\){_AFTER}\s*##", re.IGNORECASE)
