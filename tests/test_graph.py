@@ -1,7 +1,6 @@
-"""From a model's reply to a community: the parser, the graph, PageRank against networkx, Algorithm 1, the seeds."""
+"""From entities and relations to a community: the graph, PageRank against networkx, Algorithm 1, the seeds."""
 
 import dataclasses
-import html
 import json
 import math
 import os
@@ -19,136 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ark_jax.graph.community import SeedFinder, community, words
-from ark_jax.graph.extract import Entity, Relation, parse
+from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
-
-STAFF = '("entity"<|>Long Staff<|>object<|>An oak post.)'
-STANDS = '("relationship"<|>Long Staff<|>Marrowgate<|>It stands there.<|>7)'
-ENTITY, RELATION = ("Long Staff", "object", "An oak post."), ("Long Staff", "Marrowgate", "It stands there.", 7.0)
-
-# name: (reply, entities, relations, reasons of what was lost)
-REPLIES = {
-    "well formed": (f"{STAFF}##\n{STANDS}##\n<|COMPLETE|>", [ENTITY], [RELATION], []),
-    "no end mark": (f"{STAFF}##\n{STANDS}", [ENTITY], [RELATION], []),
-    "no delimiter": (f"{STAFF}\n{STANDS}", [ENTITY], [RELATION], []),
-    "talk after the end mark": (f"{STAFF}##\n{STANDS}<|COMPLETE|> I hope (this) helps!", [ENTITY], [RELATION], []),
-    "code fence": (f"Here you are:\n```text\n{STAFF}##\n{STANDS}##\n```\n", [ENTITY], [RELATION], []),
-    "code fence at the end of a description": (f"```\n{STANDS}\n{STAFF}\n```", [ENTITY], [RELATION], []),
-    "think": (f'<think>First ("entity"<|>Draft<|>x<|>y)\nthen</think>{STAFF}##\n{STANDS}', [ENTITY], [RELATION], []),
-    "think, never closed": (f"{STAFF}##\n<think>{STANDS}", [ENTITY], [], []),
-    "newline in a description": (STAFF.replace("oak post", "oak\r\n  post"), [ENTITY], [], []),
-    "brackets and quotes inside": ('("entity"<|>Quill (the elder)<|>"person"<|>A chandler (of ships) who said "no" (twice))##',
-                                   [("Quill (the elder)", "person", 'A chandler (of ships) who said "no" (twice)')], [], []),
-    "quoted fields": ('("entity"<|>"Long Staff"<|>“object”<|>"An oak post.")##', [ENTITY], [], []),
-    "other quotes, other case": (f"{STAFF}##\n('ENTITY' <|> Tide House<|>place<|>Narrow.)##\n{STANDS}",
-                                 [ENTITY, ("Tide House", "place", "Narrow.")], [RELATION], []),
-    "HTML": ('("entity"<|>Quill &amp; Sons<|>firm<|>Chandlers.)', [("Quill & Sons", "firm", "Chandlers.")], [], []),
-    "a field too many": ('("entity"<|>Long Staff<|>object<|>An oak<|>post.)', [ENTITY], [], []),
-    "missing strength": ('("relationship"<|>Long Staff<|>Marrowgate<|>Since 1790.)', [],
-                         [("Long Staff", "Marrowgate", "Since 1790.", 1.0)], []),
-    "strength in words": (STANDS.replace("7", "7.5 of 10"), [], [(*RELATION[:3], 7.5)], []),
-    "endless strength": (STANDS.replace("7", "9" * 400), [], [(*RELATION[:2], f"{RELATION[2]} {'9' * 400}", 1.0)], []),
-    "negative strength": (STANDS.replace("7", "-2"), [], [(*RELATION[:3], 0.0)], []),
-    "too few fields": (f'{STAFF}##("entity"<|>Dipper<|>boat)##("relationship"<|>Dipper<|>Quill)##{STANDS}', [ENTITY], [RELATION],
-                       ["entity with 2 fields", "relationship with 2 fields"]),
-    "cut off": (f'{STAFF}##\n("relationship"<|>Long Sta', [ENTITY], [], ["relationship with 1 fields"]),
-    "nameless": ('("entity"<|>""<|>object<|>An oak post.)', [], [], ["entity with 3 fields"]),
-    "blank": (" \n", [], [], ["no record in the reply"]),
-    "refusal": ("I cannot help with (that) request.", [], [], ["no record in the reply"]),
-    "a first record without its head": (f"Long Staff<|>object<|>An oak post.)##\n{STANDS}", [], [RELATION],
-                                        ["text with delimiters before the first record"]),
-    # As gpt-3.5-turbo and gpt-4o do now and then.
-    "a heading between records": (f"{STAFF}##\n\n**Relationships:**\n{STANDS}##", [ENTITY], [RELATION], []),
-    "another kind of record": (f'{STANDS}##\n("content_keywords"<|>"tide, 9 oaks")##\n{STAFF}', [ENTITY], [RELATION], []),
-    "half a delimiter": ('("relationship"<|>"Long Staff"<|>"Marrowgate"<|>"It stands there."|>7)##', [], [RELATION], []),
-}
-
-
-@pytest.mark.parametrize("name", REPLIES)
-def test_parse(name):
-    reply, entities, relations, reasons = REPLIES[name]
-    found, related, lost = parse(reply, "c1")
-    assert [dataclasses.astuple(e) for e in found] == [(*e, "c1") for e in entities]
-    assert [dataclasses.astuple(r) for r in related] == [(*r, "c1") for r in relations]
-    assert [(x.reason, x.chunk) for x in lost] == [(reason, "c1") for reason in reasons]
-
-
-def test_what_is_quarantined_is_kept_for_the_report():
-    lost = parse(f'{STAFF}##("entity"<|>Dipper<|>boat)##', "c1")[2]
-    assert lost[0].text == '"entity"<|>Dipper<|>boat'
-    assert parse("No entities here.", "c1")[2][0].text == "No entities here."
-
-
-PIECES = ("(", ")", '("', "##", "<|>", "|>", "<|", "<|COMPLETE|>", "```json\n", "</think>", "entity", "relationship", '"',
-          '("entity"', '("entity"<|>', '("relationship"<|>A<|>', "&#0;", "\x00", "\ud83d", "-", "9" * 30, "\n")
-ANY = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=20).map("".join)
-JUNK = st.lists(st.sampled_from(PIECES[:-2]) | st.text(st.characters(exclude_categories=["Cc", "Zl", "Zp"]), max_size=8),
-                max_size=6).map("".join)
-
-
-@given(ANY)
-def test_no_reply_raises(reply):
-    entities, relations, lost = parse(reply, "c")
-    assert entities or relations or lost, "lost in silence"
-    assert all(e.name for e in entities)
-    assert all(r.source and r.target and 0 <= r.weight < math.inf for r in relations)
-
-
-@given(JUNK, JUNK, st.sampled_from(["##", ""]))
-def test_a_well_formed_record_among_junk_is_never_lost(before, after, end):
-    entities, relations, _ = parse(f"{before}\n{STAFF}{end}\n{after}\n{STANDS}{end}\n{after}", "c")
-    assert ("Long Staff", "object") in {(e.name, e.type) for e in entities}
-    assert ("Long Staff", "Marrowgate") in {(r.source, r.target) for r in relations}
-
-
-@given(JUNK, JUNK)
-def test_junk_after_a_delimiter_does_not_leak_into_a_record(before, after):
-    entities, relations, _ = parse(f"{before}\n{STAFF}##\n{after}\n{STANDS}##\n{after}", "c")
-    assert Entity(*ENTITY, "c") in entities
-    assert Relation(*RELATION, "c") in relations
-
-
-def real_replies(run: str, kinds: tuple[str, ...], model: str = "") -> list[str]:
-    """Replies on A Christmas Carol: first pass, or "glean", what the model added when asked for more."""
-    folder = DATA / "christmas_carol"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is absent: set ARK_DATA to see real replies parsed")
-    chunks = json.loads((folder / "DERIVED_chunk_alignment.json").read_text())[run]
-    cache = json.loads((folder / f"{run}_kv_store_llm_response_cache.json").read_text())
-    passes = [r for replies in chunks.values() for r in replies if model in r["model"]]
-    return [cache[r[kind]]["return"] for r in passes for kind in kinds if kind in r]
-
-
-@pytest.mark.parametrize("run, count", [("hhy", 60), ("ihya", 42), ("lightrag", 42)])
-def test_every_real_reply_gives_entities(run, count):
-    replies = real_replies(run, ("first",))
-    assert len(replies) == count
-    for reply in [*replies, *real_replies(run, ("glean",))]:
-        parse(reply, "c")
-    assert [reply for reply in replies if not parse(reply, "c")[0]] == []
-
-
-@pytest.mark.parametrize("run, model", [("hhy", "gpt-3.5-turbo"), ("ihya", "gpt-4o-mini")])
-def test_nothing_is_missed_that_nano_graphrag_found(run, model):
-    """Its graph of the same replies; it is stricter than we are, so we may find more."""
-    made = [parse(reply, "c") for reply in real_replies(run, ("first", "glean"), model)]
-    graph = KnowledgeGraph.from_records([e for m in made for e in m[0]], [r for m in made for r in m[1]])
-    index = {fold(name): i for i, name in enumerate(graph.names)}
-    weights = {tuple(map(int, edge)): float(weight) for edge, weight in zip(graph.edges, graph.weights, strict=True)}
-    theirs = nx.read_graphml(DATA / "christmas_carol" / f"{run}_graph_chunk_entity_relation.graphml")
-    key = lambda name: fold(html.unescape(name))
-    assert [name for name in theirs if key(name) not in index] == []
-    expected = {}
-    for a, b, edge in theirs.edges(data=True):
-        pair = tuple(sorted((index[key(a)], index[key(b)])))
-        if pair[0] != pair[1]:
-            expected[pair] = expected.get(pair, 0) + edge["weight"]
-    assert len(expected) > 150 and set(expected) <= set(weights)
-    if run == "ihya":  # the other run merged its graph with itself, which doubled some weights
-        assert {pair: weights[pair] for pair in expected} == expected
-
 
 # --- the graph -------------------------------------------------------------------------------------------------------
 

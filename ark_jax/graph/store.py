@@ -9,7 +9,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +61,13 @@ class KnowledgeGraph(Formats):
         return len(self.names)
 
     @classmethod
-    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "KnowledgeGraph":
-        """Merges records by folded name. A relation's undescribed end becomes a node; self-loops are dropped."""
+    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation], *,
+                     fold: Callable[[str], str] = fold) -> "KnowledgeGraph":
+        """Merges records by folded name. A relation's undescribed end becomes a node; self-loops are dropped.
+
+        `fold` gives the form under which names are equal, and an empty one for a name that is none. Another one than ours is for
+        a graph that must agree with another system's, or for a field where case or articles tell names apart.
+        """
         key_of = functools.cache(fold)
         index: dict[str, int] = {}
         # Of each node: its spellings and types with their counts, its descriptions and chunks in order of appearance.
