@@ -19,6 +19,7 @@ from ark_jax.graph.walk import STATISTICS, Edges, Walk
 
 COLUMNS = 64  # solved at once on a device: more leave the cache
 PROBE = 5  # plain steps after which a column shows how fast the graph mixes
+JUDGED = 4  # every so manieth step a residual is taken, which costs nearly as much as a step of a small graph
 RESOLVED = 2e-6  # of an entry: what sums of float32 can tell, with hubs' long ones
 
 
@@ -77,9 +78,9 @@ def personalized_pagerank(
     for at in range(0, max(map(len, sets), default=0), step):
         solved = solve(walk, [some[at : at + step] for some in sets], teleport, tolerance, max_iterations)
         for out, first, size in zip(ranks, walk.first, walk.sizes, strict=True):
-            part = out[at : at + step]
-            part[:] = solved[walk.place[first : first + size], : len(part)].T
-            part /= part.sum(axis=1, keepdims=True)
+            part = solved[: len(out[at : at + step]), first : first + size]
+            whole = part.sum(axis=1, keepdims=True, dtype=np.float64).astype(part.dtype)
+            np.divide(part, whole, out=out[at : at + step])
     return ranks if walk.several else ranks[0]
 
 
@@ -95,7 +96,7 @@ def _distinct(seeds: Sequence[Sequence[int]], n: int, name: str) -> list[np.ndar
 
 def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int, *,
            double: bool) -> np.ndarray:
-    """Unscaled ranks of a block of columns, `[rows c]`; column j holds the j-th set of every graph."""
+    """Unscaled ranks `[c n]` of a block of sets; row j holds the j-th set of every graph."""
     spread, kept = walk.shard == "nodes", 1 - teleport
     shares = 1 if spread else walk.devices
     each = -(-max(map(len, sets)) // shares)
@@ -120,7 +121,10 @@ def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance:
         v, unsettled = _refine(walk, iterate, source, v, kept, tolerance * mass)
     if np.asarray(unsettled).any():
         raise _too_few(limit, tolerance)
-    return np.asarray(v) * walk.strength[:, None].astype(v.dtype)
+    if v.size < 1 << 20:  # sooner done than asked for
+        return (np.asarray(v) * walk.strength.astype(v.dtype)[:, None])[walk.place].T
+    with jax.enable_x64(double):
+        return np.asarray(_in_order(v, walk.edges(v.dtype.name).strength, walk.place))
 
 
 def _too_few(limit: int, tolerance: float) -> ValueError:
@@ -132,7 +136,7 @@ def _networkx(walk: Walk, sets: list[list[np.ndarray]], teleport: float, toleran
     import networkx as nx
 
     whole = nx.from_scipy_sparse_array(walk.into.T, create_using=nx.DiGraph)
-    out = np.zeros((len(walk.strength), max(map(len, sets))))
+    out = np.zeros((max(map(len, sets)), len(walk.place)))
     for first, size, some in zip(walk.first, walk.sizes, sets, strict=True):
         graph = whole.subgraph(range(first, first + size))
         for column, nodes in enumerate(some):
@@ -141,7 +145,7 @@ def _networkx(walk: Walk, sets: list[list[np.ndarray]], teleport: float, toleran
                                     max_iter=limit, tol=tolerance / size)
             except nx.PowerIterationFailedConvergence:
                 raise _too_few(limit, tolerance) from None
-            out[walk.place[list(ranks)], column] = list(ranks.values())
+            out[column, list(ranks)] = list(ranks.values())
     return out
 
 
@@ -159,6 +163,12 @@ def _refine(walk: Walk, iterate, source: np.ndarray, v: jax.Array, kept: float, 
             more, _ = iterate((residual / scale).astype("float32"), 1.0, wanted)
             v = v + more.astype("float64") * scale
         return v, np.asarray(norm) >= bound
+
+
+@jax.jit
+def _in_order(v, strength, place):
+    """Ranks of all nodes as the graph counts them, `[c n]`, on every device."""
+    return jax.reshard((jax.reshard(v, P()) * jax.reshard(strength, P())[:, None]).at[place].get(out_sharding=P()).T, P())
 
 
 def _spec(spread: bool, axes: int) -> P:
@@ -181,8 +191,8 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
     """Solves v = source + (1 - a) P v for every column, ranks being v times the nodes' strengths: so scaled, a step of
     the walk is a plain sum where edges count alike. A device holds all rows of its columns, or its rows of all columns.
 
-    Starts at `gain` · source. Returns v and which columns have not settled. One that has keeps the iterate that was
-    judged, so no column depends on its block.
+    Starts at `gain` · source. Returns v and which columns have not settled. Of one that has it is the iterate that was
+    judged, whatever the steps that the others still take, so no column depends on its block.
     """
     strength = edges.strength[:, None]
 
@@ -199,10 +209,21 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         scaling gives what the entries sum to back to the seeds; where it is not, they sum to zero."""
         return statistics[0] if reversible else statistics[0] + jnp.maximum(jnp.abs(statistics[1]) - RESOLVED, 0)
 
+    def judged(i):
+        return (i % JUDGED == JUDGED - 1) | (i == PROBE - 1) | (i == PROBE - 2)
+
+    def judge(plain, v):
+        moved = (plain - v) * strength
+        unresolved = RESOLVED * strength * jnp.abs(plain)
+        return jnp.stack([(jnp.abs(moved) - unresolved).max(0), (moved**2 / strength if reversible else moved).sum(0)])
+
+    def keep(settled, before, ranks):
+        return jax.lax.cond(jnp.any(settled), lambda: jnp.where(settled, before, ranks), lambda: ranks)
+
     def step(state):
-        v, before, statistics, energy_before, rho, omega, active, i = state
+        v, before, ranks, statistics, energy_before, rho, omega, active, i = state
         every, told = known(v, statistics)
-        energy, settled = told[1], active & (worst(told) < bound)
+        energy, settled = told[1], active & (worst(told) < bound) & judged(i - 1)
         active &= ~settled
         probing = i == PROBE
         if reversible:
@@ -213,24 +234,20 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         omega = 1 / (1 - rho**2 * omega / 4)
         plain = source + kept / strength * edges.into(every)
         new = before + jnp.where(probing, 1, omega) * (plain - before)
-        moved = (plain - v) * strength
-        # After the probe nobody asks for the energy.
-        total = jax.lax.cond(i < PROBE, lambda: (moved**2 / strength).sum(0), lambda: energy) if reversible else moved.sum(0)
-        statistics = jnp.stack([(jnp.abs(moved) - RESOLVED * strength * jnp.abs(plain)).max(0), total])
-        return (jnp.where(active, new, jnp.where(settled, before, v)), v, statistics, energy,
-                rho, jnp.where(probing, 2, omega), active, i + 1)
+        statistics = jax.lax.cond(judged(i), judge, lambda *_: statistics, plain, v)
+        return (new, v, keep(settled, before, ranks), statistics, energy, rho, jnp.where(probing, 2, omega), active, i + 1)
 
     def unsettled(state):
-        statistics, active, i = state[2], state[6], state[7]
+        statistics, active, i = state[3], state[7], state[8]
         return jnp.any(active if spread else active & ~(worst(statistics) < bound)) & (i < limit)
 
-    zero = jnp.zeros_like(source[0])
-    first = (gain * source, gain * source, jnp.stack([zero + jnp.inf, zero + jnp.inf]), zero, zero, zero + 1, zero == 0, 0)
-    v, before, statistics, _, _, _, active, _ = jax.lax.while_loop(unsettled, step, first)
+    start, zero = gain * source, jnp.zeros_like(source[0])
+    first = (start, start, start, jnp.stack([zero + jnp.inf, zero + jnp.inf]), zero, zero, zero + 1, zero == 0, 0)
+    _, before, ranks, statistics, _, _, _, active, _ = jax.lax.while_loop(unsettled, step, first)
     if not spread:  # the last step was not followed by another that would have judged it
         settled = active & (worst(statistics) < bound)
-        v, active = jnp.where(settled, before, v), active & ~settled
-    return v, active
+        ranks, active = keep(settled, before, ranks), active & ~settled
+    return ranks, active
 
 
 @functools.partial(jax.jit, static_argnames=("spread", "reversible"))

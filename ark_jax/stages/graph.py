@@ -90,8 +90,8 @@ def extract(context: Context, folder: Path) -> dict:
     template = prompts.load("extract", context.config.prompts.extract)
     calls = [llm.Call(f"extract/{chunk.id}", "extract", prompts.fill(template, passage=chunk.text), {"passage": chunk.text})
              for document, some in chunks.items() if document in wanted for chunk in some]
-    accept = lambda call, text: None if parse(text, "")[0] else \
-        "No entity could be read from your reply. Write the records again, exactly in the form that was asked for."
+    accept = lambda call, text: None if any(parse(text, "")[:2]) else \
+        "No record could be read from your reply. Write the records again, exactly in the form that was asked for."
     texts, drifted = ask(context, calls, "extract", accept)
     entities, relations, lost = [], [], []
     for item, text in texts.items():
@@ -102,7 +102,7 @@ def extract(context: Context, folder: Path) -> dict:
     save_rows(relations, folder / "relations.parquet", Relation)
     save_rows(lost, folder / "quarantine.parquet", Quarantined)
     return {"calls": len(calls), "entities": len(entities), "relations": len(relations), "quarantined": len(lost),
-            "drifted_prompts": len(drifted)}
+            "quarantine_reasons": dict(collections.Counter(x.reason for x in lost)), "drifted_prompts": len(drifted)}
 
 
 def graph(context: Context, folder: Path) -> dict:

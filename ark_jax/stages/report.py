@@ -55,6 +55,7 @@ def _report_data(context: Context) -> dict:
         "community": _community(context), "examples": _examples(context, mined, texts), "wins": wins, "losses": losses,
         "answers": _answers(rows, systems(c), held_out),
         "counts": [["Extraction records quarantined", counts["extract"]["quarantined"]],
+                   *([f"of these: {why}", n] for why, n in counts["extract"]["quarantine_reasons"].items()),
                    ["Rewriting replies quarantined", counts["rewrite"]["quarantined"]],
                    ["Rewritten questions that hold the answer", counts["rewrite"]["holding_the_answer"]],
                    ["Recorded replies whose prompt has changed since",
