@@ -45,7 +45,7 @@ setup(
         "llm": ["openai>=2"],
         "test": [*TEST, "gguf>=0.17", "openai>=2"],
         "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
-                      "lm-eval>=0.4.9", "tokamax>=0.0.12"],
+                      "lm-eval>=0.4.9", "tokamax>=0.0.12", "igraph>=0.11", "scikit-network>=0.33", "faiss-cpu>=1.10"],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},
 )
