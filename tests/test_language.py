@@ -165,6 +165,7 @@ def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
     np.testing.assert_allclose(found.sum / counts, sums / counts, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_order_and_company_change_nothing(folder, mesh):
     lm = open_model(folder("plain"))
     sums, counts = expected(folder("plain"))
@@ -236,6 +237,7 @@ TEMPLATES = {name: prompts.load(name) for name in prompts.TARGET}
 QUESTION = Question("q1", "When did the clerks read the gauge, and why?", ("every quarter of an hour", "by day"), ("d",))
 
 
+@pytest.mark.slow
 def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
     """As little as possible; the flag says so; what is left is scored as it stands."""
     text = PASSAGES[1] * 12
@@ -353,6 +355,7 @@ def test_a_stop_string_ends_the_text_before_it(folder, mesh):
     assert (len(cut[0]), len(cut[1])) == (3, 2)
 
 
+@pytest.mark.slow
 def test_room_for_new_tokens_grows_as_it_fills(folder, monkeypatch, mesh):
     """Doubled twice, or all there from the start; and rows of one prefix, whose tokens meet its keys side by side."""
     lm = open_model(folder("plain"))
@@ -391,6 +394,7 @@ def check_draws(temperature, top_p, wanted) -> None:
     assert other.mean() == pytest.approx(np.square(wanted).sum(), abs=0.02)  # each step draws anew
 
 
+@pytest.mark.slow
 def test_draws_are_the_seeds_and_not_the_batches(folder, mesh):
     lm = open_model(folder("plain"))
     draw = lambda **changes: lm.generate(PROMPTS * 2, **{"max_new_tokens": STEPS, "temperature": 1.0, "seed": 5} | changes)

@@ -157,6 +157,7 @@ def stage_by_stage(world: Path, workdir: Path) -> None:
         pipeline.run(stages(c), pipeline.Context(c, workdir, Metrics(workdir / "metrics.jsonl")), only=stage.name)
 
 
+@pytest.mark.slow
 def test_stage_by_stage_equals_one_run(world, finished, tmp_path):
     """Stopping at every boundary changes nothing: each stage runs alone, reading its inputs from disk."""
     # In a process like a user's: this one has eight devices, whose threads round differently.
@@ -240,6 +241,7 @@ def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finishe
     assert json.loads((tmp_path / "w" / "positives" / "manifest.json").read_text())["config"]["score.forward"] == 0.5
 
 
+@pytest.mark.slow
 def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh, tmp_path):
     import jax
     import numpy as np
@@ -291,6 +293,7 @@ def test_scores_are_weighed_anew_without_a_model(changes, world, finished):
     assert (states["score"], states["rewrite"], states["positives"]) == ("done", "done", "stale")
 
 
+@pytest.mark.slow
 def test_our_own_model_writes_replies(world, finished, tmp_path):
     """What a random one says is no record: it is asked once more and then kept as it is, and nothing is asked again."""
     shutil.copytree(finished[0] / "data", tmp_path / "data")

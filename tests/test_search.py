@@ -111,6 +111,7 @@ def test_keys_may_lie_on_disk_in_half_precision(tmp_path, mesh, devices_only):
     assert top_k(queries, keys, 5, block=(1024, 512))[0].tolist() == by_sorting(queries, np.array(keys), 5)[0].tolist()
 
 
+@pytest.mark.slow
 def test_few_programs_for_all_sizes(mesh, devices_only):
     rng = np.random.default_rng(4)
     queries = unit(rng, 16, 8)
