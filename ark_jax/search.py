@@ -59,8 +59,9 @@ def top_k(
     else:
         layout.enter_mesh()
         found, left, x, y = _candidates(queries, keys, many, block, dtype)
-        rows = np.repeat(np.arange(len(queries)), many)
-        values = inner(queries, rows, keys, found.ravel()).reshape(found.shape)
+        step = max(1, 2**17 // (many * queries.shape[1]))  # as in `inner`, where both sides are gathered
+        values = np.concatenate([np.vecdot(_wide(queries[at : at + step])[:, None], _wide(keys[found[at : at + step]]))
+                                 for at in range(0, len(queries), step)])
     order = np.lexsort((found, -values))[:, :k]
     found, values = np.take_along_axis(found, order, 1), np.take_along_axis(values, order, 1)
     if not everything:
