@@ -4,20 +4,17 @@ import collections
 import dataclasses
 import html
 import json
-import os
 import re
 import time
-from pathlib import Path
 
 import networkx as nx
 import pytest
+from conftest import DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ark_jax.graph.extract import Entity, Quarantined, Relation, parse
 from ark_jax.graph.store import KnowledgeGraph
-
-DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 STAFF = '("entity"<|>Long Staff<|>object<|>An oak post.)'
 STANDS = '("relationship"<|>Long Staff<|>Marrowgate<|>It stands there.<|>7)'

@@ -3,16 +3,15 @@
 import dataclasses
 import json
 import math
-import os
 import re
 import unicodedata
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import DATA
 from graphs import numbered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,8 +19,6 @@ from hypothesis import strategies as st
 from ark_jax.graph.community import SeedFinder, community, words
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.store import KnowledgeGraph, fold
-
-DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 # --- the graph -------------------------------------------------------------------------------------------------------
 

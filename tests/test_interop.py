@@ -1,7 +1,6 @@
 """The knowledge graph in other people's formats: round trips, graphs that others made, and what is refused."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 import networkx as nx
@@ -9,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import DATA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ark_jax.graph.store import KnowledgeGraph
 
-DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 XML = st.characters(codec="utf-8", exclude_characters="\ufffe\uffff", exclude_categories=["Cc"]) | st.sampled_from("\t\n\r\x85")
 NUMBER = st.floats(0, 2.0**100, width=32)
 

@@ -2,15 +2,14 @@
 
 import json
 import math
-import os
 import re
-from pathlib import Path
 
 import jax
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse
+from conftest import DATA
 from graphs import numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +19,6 @@ from ark_jax.graph.pagerank import personalized_pagerank
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import Walk
 from ark_jax.layout import make_mesh
-
-DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 
 def by_networkx(matrix: scipy.sparse.sparray, seeds: list[list[int]], teleport: float) -> np.ndarray:

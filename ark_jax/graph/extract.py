@@ -39,7 +39,7 @@ _LINE_END = re.compile(rf"{_MARK}|\n", re.IGNORECASE)
 _LOOSE_END = re.compile(r"##[ \t\r]*$", re.MULTILINE)
 _PARENTHESIS = re.compile(rf"\(|\)(?P<ends_line>{_AFTER}[ \t\r]*$)?", re.MULTILINE)
 
-_NO_TYPE = "unknown"  # as the graph says of a node that is only an end of relations
+UNKNOWN = "unknown"  # the type of a node that nothing described
 _NUMBER_WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _NUMBER = rf"[-+]?\d{{1,6}}(?:\.\d+)?|{'|'.join(_NUMBER_WORDS)}"
 _STRENGTH = re.compile(rf"(?:(?:relationship[ _])?(?:strength|weight|score)\s*[:=]?\s*)?(?P<value>{_NUMBER})"
@@ -157,7 +157,7 @@ def _record(kind: str, fields: list[str], cut_off: bool, chunk: str) -> Entity |
     if len(fields) < 3 or not fields[0]:
         return None
     if kind == "entity":
-        return Entity(fields[0], fields[1] or _NO_TYPE, " ".join(fields[2:]).strip(), chunk)
+        return Entity(fields[0], fields[1] or UNKNOWN, " ".join(fields[2:]).strip(), chunk)
     source, target, *rest = fields
     if kind not in ("relationship", "relation") or not target:
         return None
@@ -236,7 +236,7 @@ def _json_record(value: dict, chunk: str) -> Entity | Relation | Quarantined:
         weight = _strength(field("strength", "weight"))
         return Relation(source, target, field("description"), 1.0 if weight is None else weight, chunk, field("keywords"))
     if name:
-        return Entity(name, field("type") or _NO_TYPE, field("description"), chunk)
+        return Entity(name, field("type") or UNKNOWN, field("description"), chunk)
     return Quarantined(chunk, "object without a name, or source and target", _dumps(value))
 
 

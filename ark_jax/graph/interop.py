@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ark_jax.graph.extract import UNKNOWN
 from ark_jax.log import say
 
-UNKNOWN = "unknown"  # the type of a node that nothing described
 TEXT, TEXTS = pa.string(), pa.list_(pa.string())
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # no character of XML 1.0, escaped or not
 _LINE = "\u2028"  # Unicode's line separator: a new line to readers, and unlike "\n" not found in descriptions

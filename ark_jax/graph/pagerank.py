@@ -187,6 +187,11 @@ def _iterate(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, re
         check_vma=False)(edges, jax.reshard(source, block), gain, jax.reshard(bound, columns), kept, limit)
 
 
+def _gathered(v, statistics):
+    """Every shard's rows, each followed by its statistics: as `Walk` numbers the sources."""
+    return jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)
+
+
 def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reversible: bool):
     """Solves v = source + (1 - a) P v for every column, ranks being v times the nodes' strengths: so scaled, a step of
     the walk is a plain sum where edges count alike. A device holds all rows of its columns, or its rows of all columns.
@@ -200,7 +205,7 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
         """What the sources index, and what all devices know of the iterate before: one collective, or none."""
         if not spread:
             return v, statistics
-        every = jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)
+        every = _gathered(v, statistics)
         told = every.reshape(-1, len(v) + STATISTICS, every.shape[1])[:, len(v) :]
         return every, jnp.stack([told[:, 0].max(0), told[:, 1].sum(0)])
 
@@ -254,10 +259,7 @@ def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reve
 def _residual(edges: Edges, source, v, kept, *, spread: bool, reversible: bool):
     """source + (1 - a) P v - v, and of each column the largest entry in terms of ranks, as `_local` judges it."""
     def local(edges, source, v, kept):
-        every = v
-        if spread:
-            room = jnp.zeros((STATISTICS, v.shape[1]), v.dtype)
-            every = jax.lax.all_gather(jnp.concatenate([v, room]), layout.AXES, axis=0, tiled=True)
+        every = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
         strength = edges.strength[:, None]
         residual = source + kept / strength * edges.into(every) - v
         norm, total = jnp.abs(residual * strength).max(0), (residual * strength).sum(0)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.graph.extract import Entity, Relation
-from ark_jax.graph.interop import TEXT, TEXTS, UNKNOWN, Formats, read_columns, refuse_numbers, refuse_repeats
+from ark_jax.graph.extract import UNKNOWN, Entity, Relation
+from ark_jax.graph.interop import TEXT, TEXTS, Formats, read_columns, refuse_numbers, refuse_repeats
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
 # Unicode's Default_Ignorable_Code_Point: soft hyphen, zero-width characters, direction marks, variation selectors, ...

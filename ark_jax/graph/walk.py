@@ -23,8 +23,7 @@ FEW, CHUNK = 4, 8  # finer ladders gain nothing on a CPU and compile eight times
 STATISTICS = 2  # rows that travel with a shard: what `pagerank` must know of all columns
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["few", "many", "owner", "strength"],
-                   meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Edges:
     """Incoming edges of the nodes of every shard. A table is (sources, weights); weights are None where all are 1."""
@@ -71,16 +70,14 @@ class Walk:
         """
         if shard not in ("seeds", "nodes"):
             raise ValueError(f"shard={shard!r}: must be seeds or nodes")
-        several = isinstance(graph, list | tuple)
-        parts = [_incoming(g, weight) for g in (graph if several else [graph])]
-        self.several, self.shard = several, shard
-        self.sizes = [len(part.indptr) - 1 for part in parts]
-        into = parts[0] if len(parts) == 1 else scipy.sparse.block_diag(parts, "csr") if parts else _incoming(
-            scipy.sparse.csr_array((0, 0)), None)
+        self.several, self.shard = isinstance(graph, list | tuple), shard
+        graphs = graph if self.several else [graph]
+        parts = [_incoming(g, weight) for g in graphs]
+        self.sizes = [part.shape[0] for part in parts]
         self.first = np.cumsum([0, *self.sizes])[:-1]
-        plain = weight is None and all(isinstance(g, KnowledgeGraph) for g in (graph if several else [graph]))
-        self.reversible = plain or all(map(_symmetric, parts))
-        self.into = into
+        self.into = parts[0] if len(parts) == 1 else scipy.sparse.block_diag([*parts, scipy.sparse.csr_array((0, 0))], "csr")
+        # As built, a KnowledgeGraph's edges lead both ways alike.
+        self.reversible = (weight is None and all(isinstance(g, KnowledgeGraph) for g in graphs)) or all(map(_symmetric, parts))
         layout.enter_mesh()
         self.devices = jax.sharding.get_mesh().size
         self._lay_out()
@@ -103,39 +100,42 @@ class Walk:
         # A shard's rows are followed by its statistics when all are gathered.
         stride = self.rows + (STATISTICS if shards > 1 else 0)
         address = place // self.rows * stride + place % self.rows
-        chunks = -(-degree // CHUNK)
-        most = rounded(max(int(chunks[order[:wide][d::shards]].sum()) for d in range(shards)))
-        plain = bool(np.all(into.data == 1))
-        self._tables = {"few": [], "many": [], "owner": []}
-        for d in range(shards):
-            for name, nodes, width, count in (("many", order[:wide][d::shards], CHUNK, most),
-                                              ("few", order[wide:][d::shards], FEW, few)):
-                own = chunks[nodes] if name == "many" else np.ones(len(nodes), np.int64)
-                sources = np.full((count, width), self.rows - 1, np.int32)  # the last row of a shard is nobody's
-                weights = None if plain else np.zeros((count, width))
-                length = degree[nodes]
-                row = np.repeat(np.cumsum(own) - own, length)
-                k = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-                edge = np.repeat(into.indptr[nodes], length) + k
-                sources[row + k // width, k % width] = address[into.indices[edge]]
-                if weights is not None:
-                    weights[row + k // width, k % width] = into.data[edge]
-                self._tables[name].append((sources, weights))
-                if name == "many":
-                    owner = np.full(count, many - 1, np.int32)
-                    owner[: own.sum()] = np.repeat(np.arange(len(nodes)), own)
-                    self._tables["owner"].append(owner)
+        most = rounded(max(int((-(-degree[order[:wide][d::shards]] // CHUNK)).sum()) for d in range(shards)))
+        values = None if np.all(into.data == 1) else into.data
+        table = functools.partial(_table, into, values, degree, address, self.rows - 1)  # the last row of a shard is nobody's
+        put = lambda parts: jax.device_put(np.concatenate(parts), self._cut())
+        self._tables = []  # (sources on the devices, weights or None) of few, of many
+        for nodes, width, count in ((order[wide:], FEW, few), (order[:wide], CHUNK, most)):
+            sources, weights, owners = zip(*(table(nodes[d::shards], width, count) for d in range(shards)), strict=True)
+            self._tables.append((put(sources), None if values is None else np.concatenate(weights)))
+        self._owner = put([np.pad(some, (0, most - len(some)), constant_values=many - 1) for some in owners])
         self._placed: dict[str, Edges] = {}
+
+    def _cut(self) -> P:
+        return P(layout.AXES) if self.shard == "nodes" else P()
 
     def edges(self, dtype: str) -> Edges:
         """The tables on the devices, weights in `dtype`."""
         if dtype not in self._placed:
-            put = lambda x: jax.device_put(x, P(layout.AXES) if self.shard == "nodes" else P())
-            table = lambda some: (put(np.concatenate([s for s, _ in some])), None if some[0][1] is None else
-                                  put(np.concatenate([w for _, w in some]).astype(dtype)))
-            self._placed[dtype] = Edges(table(self._tables["few"]), table(self._tables["many"]),
-                                        put(np.concatenate(self._tables["owner"])), put(self.strength.astype(dtype)))
+            put = lambda x: None if x is None else jax.device_put(x.astype(dtype), self._cut())
+            few, many = ((sources, put(weights)) for sources, weights in self._tables)
+            self._placed[dtype] = Edges(few, many, self._owner, put(self.strength))
         return self._placed[dtype]
+
+
+def _table(into, values, degree, address, nobody: int, nodes, width: int, count: int):
+    """Sources and weights `[count width]` of the edges that lead to `nodes`, and to which of these the filled rows belong."""
+    length = degree[nodes]
+    rows = np.maximum(-(-length // width), 1)
+    k = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    at = np.repeat(np.cumsum(rows) - rows, length) + k // width, k % width
+    edge = np.repeat(into.indptr[nodes], length) + k
+    sources, weights = np.full((count, width), nobody, np.int32), None
+    sources[at] = address[into.indices[edge]]
+    if values is not None:
+        weights = np.zeros((count, width))
+        weights[at] = values[edge]
+    return sources, weights, np.repeat(np.arange(len(nodes), dtype=np.int32), rows)
 
 
 def rounded(n: int) -> int:
