@@ -261,6 +261,16 @@ def test_equal_ranks_are_cut_by_number(ranks, at_least, more, floor, dtype):
         ranks.tolist(), at_least, at_least + more, float(dtype(floor)))
 
 
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.01, 0.02, 0.05, 0.1]), max_size=40), st.integers(1, 6), st.integers(0, 6),
+       st.integers(0, 2**32))
+def test_another_rounding_cuts_no_other_community(ranks, at_least, more, seed):
+    """Nodes that stand alike have ranks that differ by how a machine adds."""
+    noisy = np.array(ranks) * (1 + 1e-9 * np.random.default_rng(seed).standard_normal(len(ranks)))
+    assert community(noisy, at_least=at_least, at_most=at_least + more, floor=0.0) == algorithm_1(
+        ranks, at_least, at_least + more, 0.0)
+
+
 @pytest.mark.parametrize("ranks, sizes, floor, expected", [
     ([0.5, 0.25, 0.01, 0.2], (1, 3), 0.0, [0, 1, 3]),  # the cliff stands before node 2
     ([0.5, 0.25, 0.01, 0.2], (1, 2), 0.0, [0]),  # out of reach: 0.5 / 0.25 beats 0.25 / 0.2

@@ -16,6 +16,7 @@ class Seeds:
     rule: str  # which rule found them: exact | overlap | mention | question | embedding
 
 
+EQUAL = 5  # decimals of a log-rank
 _WORD = re.compile(r"\w+")
 
 
@@ -116,17 +117,19 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
     """Nodes of one community, highest rank first (Algorithm 1, lines 3 to 7).
 
     Nodes ranked below `floor` are dropped. Of the rest the first i are kept, i in [at_least, at_most] chosen
-    where -log rank rises most from the i-th to the next node; the smallest i among equals.
+    where -log rank rises most from the i-th to the next node; the smallest i among equals. Nodes whose ranks agree to a
+    hundred-thousandth, as those do that stand alike in the graph, follow their numbers: rounding, which each machine does in its
+    own way, decides nothing.
     """
     kept = np.flatnonzero(ranks >= floor if floor > 0 else ranks > 0)
-    down = -ranks[kept]
     if len(kept) > at_most + 1:  # select before sorting: only so many can matter, and those equal to the last of them
-        near = down <= np.partition(down, at_most)[at_most]
-        kept, down = kept[near], down[near]
-    order = kept[np.argsort(down, kind="stable")][: at_most + 1]  # equal ranks by number
-    last = len(order) - 1
-    if last < at_least:
-        return order[:at_most].tolist()
-    gaps = np.diff(-np.log(ranks[order]))
+        own = ranks[kept]
+        last = np.partition(own, len(own) - 1 - at_most)[len(own) - 1 - at_most]
+        kept = kept[own >= last * (1 - 2 * 10.0**-EQUAL)]
+    depth = np.round(-np.log(ranks[kept].astype(np.float64)), EQUAL)
+    order = np.argsort(depth, kind="stable")[: at_most + 1]
+    if len(order) - 1 < at_least:
+        return kept[order[:at_most]].tolist()
+    gaps = np.round(np.diff(-np.log(ranks[kept[order]].astype(np.float64))), EQUAL)
     i = at_least + int(np.argmax(gaps[at_least - 1 :]))
-    return order[:i].tolist()
+    return kept[order[:i]].tolist()

@@ -142,7 +142,8 @@ def communities(context: Context, folder: Path) -> dict:
     block = COLUMNS * walk.devices  # the ranks of all questions may not fit
     for at in range(0, len(questions), block):
         some = seeds[at : at + block]
-        ranks = personalized_pagerank(walk, [s.nodes for s in some], teleport=c.teleport, tolerance=c.tolerance)
+        ranks = personalized_pagerank(walk, [s.nodes for s in some], teleport=c.teleport, tolerance=c.tolerance,
+                                      dtype="float64")
         for question, seed, rank in zip(questions[at : at + block], some, ranks, strict=True):
             for size in ("large", "small"):
                 at_least, at_most = c[size]
