@@ -48,7 +48,15 @@ def ark(preset: str = "best") -> ConfigDict:
     c.llm.key_env = "OPENAI_API_KEY"  # the environment variable that holds the key
     c.llm.temperature = 0.0
     c.llm.max_tokens = 4096
-    c.llm.concurrency = 16
+    c.llm.concurrency = 16  # requests under way at once
+    c.llm.requests_per_minute = 0  # of the endpoint's limits, as many as may be asked for; 0: no limit
+    c.llm.tokens_per_minute = 0
+    c.llm.timeout = 120.0  # seconds that a reply may take
+    c.llm.retries = 8  # of a request that failed for a reason which may pass
+    c.llm.reasks = 2  # of a prompt whose reply has not the form asked for
+    c.llm.price = ()  # USD of a million tokens in and out; (): those of a small table of models
+    c.llm.max_cost = 0.0  # USD: a run that would cost more does not start, and one that has spent it stops; 0: no limit
+    c.llm.output_ratio = 0.0  # tokens out for one in, for `ark-jax plan`; 0: as measured on replies at hand
     c.llm.replies = ""  # replay: a recorded replies.jsonl
 
     c.prompts = ConfigDict(dict.fromkeys(("extract", "rewrite", "forward", "backward", "read"), ""))
