@@ -130,7 +130,8 @@ def test_what_no_request_can_pass_stops_at_once(fault, says):
 
 @pytest.mark.parametrize("body, outcome", [
     ({"object": "list", "data": []}, Hopeless), ({"choices": [{"index": 0}]}, Hopeless),
-    ({"error": {"message": "quota"}}, Hopeless), ({"error": {"message": "No.", "code": 400}}, Rejected), ({"error": {"message": "Busy", "code": 502}}, Unavailable)], ids=str)
+    ({"error": {"message": "quota"}}, Hopeless), ({"error": {"message": "No.", "code": 400}}, Rejected),
+    ({"error": {"message": "Busy", "code": 502}}, Unavailable)], ids=str)
 def test_status_200_is_no_promise(body, outcome):
     with serving(lambda messages: body) as server:
         assert type(ask(server.url, "Hello", retries=1)[1][0]) is outcome

@@ -14,6 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from llm_server import apart
+from timing import SHARE, _busy, _own, _quiet, machine
 
 from ark_jax.text.endpoint import Endpoint
 
@@ -54,9 +55,14 @@ async def asked(url: str, seconds: float) -> tuple[float, float]:
 if __name__ == "__main__":
     os.environ["NO_PROXY"] = "127.0.0.1"
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 10.0
+    print(machine())
     for latency in (1.0, 0.25):
+        _quiet()
+        others, start = _busy() - _own(), time.monotonic()
         with apart(latency=latency, capacity=WORKERS) as url:
             rate, busy = asyncio.run(asked(url, seconds))
+        foreign = (_busy() - _own() - others) / (time.monotonic() - start)
         capacity = WORKERS / latency
+        noise = f"   (contended by {foreign:.2f} cores: not to be quoted)" if foreign > SHARE * os.cpu_count() else ""
         print(f"{WORKERS} workers, replies after {latency:g} s: {rate:.1f} calls/s, {rate / capacity:.1%} of {capacity:g}; "
-              f"{busy:.2f} processor seconds a second, {busy / rate * 1e3:.2f} ms a call", flush=True)
+              f"{busy:.2f} processor seconds a second, {busy / rate * 1e3:.2f} ms a call{noise}", flush=True)
