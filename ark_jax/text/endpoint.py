@@ -197,7 +197,7 @@ class Endpoint:
         except self._openai.APIConnectionError as error:
             cause = error.__cause__
             reason = self._hidden(f"{type(cause).__name__}: {cause}")
-            if not self._heard and type(cause).__name__ in ("ConnectError", "ConnectTimeout"):
+            if not self._heard and type(cause).__name__ in ("ConnectError", "ConnectTimeout", "UnsupportedProtocol"):
                 reason = f"nothing answers at {self._address()}, see config.llm.base_url: {reason}"
                 raise _Failure(reason, ends_as=Hopeless) from None
             raise _Failure(reason) from None
@@ -215,7 +215,9 @@ class Endpoint:
             if body.lstrip()[:1] in ("{", ""):
                 raise _Failure("a reply cut off in the middle") from None
         match reply:
-            case {"choices": [] | [{"message": {"content": str()} | {"refusal": str()} | {"role": str()}}, *_]}:
+            case {"choices": []}:
+                return reply
+            case {"choices": [{"message": dict(message)}, *_]} if isinstance(message.get("content", ""), str):
                 return reply
             case {"error": {"code": int(status), **rest}} if 400 <= status < 600:  # as OpenRouter passes on a provider's
                 raise self._judged(status, {}, self._hidden(str(rest.get("message", rest))))
@@ -226,11 +228,10 @@ class Endpoint:
         """Raises what a completion without a text of use amounts to."""
         choice = next(iter(reply["choices"]), {"message": {}, "finish_reason": "no choices"})
         message, finish = choice["message"], choice.get("finish_reason")
-        content = message.get("content", "")
         problem = None
         if message.get("refusal") or finish == "content_filter":
-            problem = Rejected(f"refused: {self._hidden(message.get('refusal') or 'by a content filter')}")
-        elif not content.strip():
+            problem = Rejected(f"refused: {self._hidden(str(message.get('refusal') or 'by a content filter'))}")
+        elif not message.get("content", "").strip():
             spent = "config.llm.max_tokens was spent before the text began" if finish == "length" else f"finish_reason={finish}"
             problem = _Failure(f"an empty reply, {spent}", ends_as=Rejected)
         if problem:
@@ -262,19 +263,19 @@ class Endpoint:
             error = error[0]
         match error:
             case {"error": {"message": str(message), **rest}} | {"message": str(message), **rest}:
-                body = " ".join([message, *(f"({rest[name]})" for name in ("code", "type") if rest.get(name))])
+                body = " ".join(dict.fromkeys([message, *(f"({rest[name]})" for name in ("code", "type") if rest.get(name))]))
         return self._hidden(body)
 
     def _hidden(self, text: str) -> str:
         """Words from outside, short and without the key, parts of it or what looks like one."""
-        text = re.sub(r"//[^/@\s]*@", "//", " ".join(text.split()))
+        text = re.sub(r"//[^/@\s]*@", "//", " ".join(text.split())[:3000])
         key = self._key
         if key:
             text = text.replace(key, "[key]")
         if len(key) >= 16:
             parts = {key[:6], key[-4:], *(key[i : i + 8] for i in range(len(key) - 7))}
             text = re.sub(r"[\w-]+", lambda word: "[key]" if any(part in word[0] for part in parts) else word[0], text)
-        text = SECRETS.sub("[key]", text)  # before it is cut, which might leave half of one
+        text = SECRETS.sub("[key]", text)  # before it is cut short, which might leave half of one
         return text if len(text) <= 300 else f"{text[:300]}…"
 
     def _count(self, reply: dict, size: int, estimate: float) -> None:
