@@ -184,8 +184,9 @@ def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
     _sync(context.workdir)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
-    told = ", ".join(f"{value:,} {name}" if isinstance(value, int) else f"{name} {value:.4g}" if isinstance(value, float)
-                     else f"{name} {value}" for name, value in ((name.replace("_", " "), x) for name, x in counts.items()))
+    tell = lambda x: f"{x:,}" if isinstance(x, int) else f"{x:.4g}" if isinstance(x, float) else x
+    told = ", ".join(f"{tell(x)} {name}" if isinstance(x, int) else f"{name} {tell(x)}"
+                     for name, x in ((name.replace("_", " "), x) for name, x in counts.items()) if not isinstance(x, dict))
     say(f"  {told} ({duration(seconds)})")
     return fingerprint(outputs)
 

@@ -18,7 +18,7 @@ from ark_jax.evaluate.report import render
 
 HOSTILE = "</title></style></p><script>alert(1)</script>\"' onload=x <b>&lt;"
 HEADINGS = ["The run", "Results", "Training", "Positives and hard negatives", "A community", "Examples",
-            "Gains and losses", "Answers", "Set aside", "Time", "Manifest"]
+            "Gains and losses", "Answers", "Set aside", "The language model", "Time", "Manifest"]
 LONG = ("The gauge stood on the quay. " * 30 + "It was the tide that broke it, not the tidewater mill. "
         + "Later. " * 40)
 
@@ -55,6 +55,8 @@ def sample() -> dict:
         "answers": [{"question": "How?", "answers": ["by boat"],
                      "given": {"base": "By  boat.", "stage3": "no"}}],
         "counts": [["cut passages", 1204]],
+        "usage": [{"stage": "rewrite", "calls": 144, "requests": 151, "asked_again": 7, "retries": 3, "cached": 20,
+                   "input_tokens": 190_200, "output_tokens": 61_300, "cost": 0.034}],
         "times": [["extract", 1.26], ["train", 74.8]],
         "manifest": {"version": "0.1.0", "seeds": [0, 1]},
     }
@@ -133,6 +135,12 @@ def test_any_part_may_be_empty_by_itself(key):
     parsed = Page(render(sample() | {key: empty()[key]}))
     assert parsed.text("h2") == HEADINGS
     assert any(path and path[-1] == "p" and data.startswith("No ") for path, data in parsed.texts)
+
+
+def test_the_calls_of_the_language_model_are_counted():
+    assert cells(render(sample()), "Calls of the language model") == [
+        ["step", "calls", "requests", "asked again", "input tokens", "output tokens", "USD"],
+        ["rewrite", "144", "151", "7", "190,200", "61,300", "0.03"]]
 
 
 def test_inner_parts_may_be_empty():

@@ -1,15 +1,9 @@
-"""Chunks by tokens, batches by length, prompts, rewritten questions, and every way a reply of a language model is come by."""
+"""Chunks by tokens, batches by length, prompts, rewritten questions."""
 
-import collections
-import contextlib
-import dataclasses
-import hashlib
-import http.server
 import importlib.resources
 import itertools
 import json
 import re
-import threading
 
 import pytest
 import tokenizers
@@ -19,8 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ark_jax.data.records import Question
-from ark_jax.graph.extract import parse as parse_records
-from ark_jax.text import llm, prompts, rewrite
+from ark_jax.text import prompts, rewrite
 from ark_jax.text.tokens import deal, in_streams, token_chunks
 
 EMBEDDED = importlib.resources.files("ark_jax.embedded")
@@ -186,274 +179,15 @@ def test_no_reply_of_a_rewriter_raises(reply):
 @pytest.mark.parametrize("questions, words", [
     (["Why A?", "Why B?"], None),
     (["Why A?", "Why B?", "Why C?"], None),
-    (["Why A?"], "2 different questions were asked for, 1 could be read"),
-    ([], "2 different questions were asked for, 0 could be read"),
-    (["Why A?", "WHO built it?"], "One of your versions is the original question"),
+    (["Why A?", "Why B?", "WHO built it?"], None),  # there are enough without it
+    (["Why A?"], "2 different questions were asked for, 1 could be used. Write 1 more that"),
+    ([], "2 different questions were asked for, 0 could be used. Write 2 more that"),
+    (["Why A?", "WHO built it?"], "1 could be used. One of them is the original question. Write 1 more that"),
 ])
 def test_what_the_model_is_told(questions, words):
     complaint = rewrite.complaint(questions, Question("q", "Who  built\nit?", ("Ada",), ("d",)), 2)
     assert complaint is None if words is None else words in complaint
 
 
-# --- replies ---------------------------------------------------------------------------------------------------------
-
-SETTINGS = llm.Settings(backend="replay", model="toy", base_url="", key_env="ARK_TEST_KEY", temperature=0.0, max_tokens=64,
-                        concurrency=4, replies="")
-SECRET = "sk-never-on-disk"
-
-
-def calls(n: int = 3) -> list[llm.Call]:
-    return [llm.Call(f"extract/{i}", "extract", f"Read passage {i}", {"passage": f"Passage {i}"}) for i in range(n)]
-
-
-def replay(path, **changes) -> llm.Settings:
-    return dataclasses.replace(SETTINGS, replies=str(path), **changes)
-
-
-def completion(text: str | None) -> dict:
-    return {"id": "x", "object": "chat.completion", "created": 0, "model": "toy",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}
-
-
-@pytest.fixture
-def recording(tmp_path):
-    """`make(calls, texts)` writes what a live run would have left."""
-    def make(some, texts, name="recorded.jsonl"):
-        path = tmp_path / name
-        replies = llm.Replies(path)
-        digest = lambda prompt: hashlib.sha256(prompt.encode()).hexdigest()
-        for call, text in zip(some, texts, strict=True):
-            replies.add({"item": call.item, "key": call.item, "prompt": digest(call.prompt), "reply": completion(text)})
-        return path
-    return make
-
-
-def test_replay(recording, tmp_path):
-    path = recording(calls(), ["zero", "one", "two é 東"])
-    cache = tmp_path / "run" / "replies.jsonl"
-    assert llm.complete(calls(), replay(path), cache, "x") == (
-        {"extract/0": "zero", "extract/1": "one", "extract/2": "two é 東"}, [])
-    assert not cache.exists()  # a recording is read where it lies, so a newer one is never hidden
-
-
-def test_a_new_recording_is_not_hidden_by_the_cache(recording, tmp_path):
-    llm.complete(calls(), replay(recording(calls(), "abc")), tmp_path / "cache.jsonl", "x")
-    new = recording(calls(), "xyz", "new.jsonl")
-    assert llm.complete(calls(), replay(new), tmp_path / "cache.jsonl", "x")[0]["extract/0"] == "x"
-
-
-def test_a_call_that_was_not_recorded_is_named(recording, tmp_path):
-    path = recording(calls(2), "ab")
-    missing = r"recorded\.jsonl has no reply for 2 of 4 calls, the first being extract/2: .*Record anew"
-    with pytest.raises(RuntimeError, match=missing):
-        llm.complete(calls(4), replay(path), tmp_path / "cache.jsonl", "x")
-    with pytest.raises(FileNotFoundError, match=r"llm\.replies='.*nowhere': no such file"):
-        llm.complete(calls(), replay(tmp_path / "nowhere"), tmp_path / "cache.jsonl", "x")
-
-
-def test_a_prompt_that_drifted_is_reported(recording, tmp_path):
-    path = recording(calls(), "abc")
-    changed = [calls()[0], llm.Call("extract/1", "extract", "Read passage one", {}), calls()[2]]
-    texts, drifted = llm.complete(changed, replay(path), tmp_path / "cache.jsonl", "x")
-    assert texts["extract/1"] == "b" and drifted == ["extract/1"]
-
-
-def test_a_half_written_last_row_is_ignored_and_swallows_nothing(recording, tmp_path):
-    path = recording(calls(), "abc")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    assert [row["item"] for row in llm.read_rows(path)] == ["extract/0", "extract/1"]
-    with pytest.raises(RuntimeError, match="no reply for 1 of 3 calls, the first being extract/2"):
-        llm.complete(calls(), replay(path), tmp_path / "cache.jsonl", "x")
-    llm.Replies(path).add({"item": "extract/2", "key": "k", "prompt": "", "reply": completion("again")})
-    assert [llm.text_of(row["reply"]) for row in llm.read_rows(path)] == ["a", "b", "again"]
-
-
-@pytest.mark.parametrize("text", ["one\u2028two", "one\u0085two", "one\x0b\x0c\x1c\r\ntwo"], ids=ascii)
-def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
-    path = recording(calls(1), [text])
-    assert llm.complete(calls(1), replay(path), tmp_path / "cache.jsonl", "x")[0] == {"extract/0": text}
-    assert len(llm.Replies(path).rows) == 1
-
-
-def test_an_unknown_backend_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"llm\.backend='gpt': must be one of openai, local, replay, none"):
-        llm.complete(calls(), replay("", backend="gpt"), tmp_path / "cache.jsonl", "x")
-
-
-def test_our_own_model_is_asked_once_and_once_more_with_a_remark(tmp_path):
-    """What it answers is kept as it comes: a run that breaks off asks for the rest alone."""
-    asked: list[list[str]] = []
-
-    def write(prompts, heard, fail=False):
-        asked.append(prompts)
-        for i, prompt in enumerate(prompts):
-            if fail and i == 2:
-                raise KeyboardInterrupt
-            heard(i, "better" if "\n\n" in prompt else f"reply to {prompt[-1]}")
-
-    accept = lambda call, text: "Say it better." if text == "reply to 1" else None
-    ask = lambda fail=False: llm.complete(calls(), replay("", backend="local"), tmp_path / "cache.jsonl", "x", accept,
-                                          lambda prompts, heard: write(prompts, heard, fail))
-    with pytest.raises(KeyboardInterrupt):
-        ask(fail=True)
-    assert ask() == ({"extract/0": "reply to 0", "extract/1": "better", "extract/2": "reply to 2"}, [])
-    first, *later = asked
-    assert first == [f"Read passage {i}" for i in range(3)]
-    assert later == [["Read passage 1", "Read passage 2"], ["Read passage 1\n\nSay it better."]]
-    assert ask() and len(asked) == 3  # all is in the cache
-
-
-def test_without_a_model_replies_can_be_read(tmp_path):
-    some = [llm.Call(f"extract/{d['id']}", "extract", d["text"], {"passage": d["text"]}) for d in DOCUMENTS]
-    names = ["Long Staff", "Barnaby Quill", "Marrowgate"]
-    question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
-    some.append(llm.Call("rewrite/q", "rewrite", "p", {"question": question.question, "names": names, "count": 10}))
-    texts, drifted = llm.complete(some, replay("", backend="none"), tmp_path / "cache.jsonl", "x")
-    assert drifted == [] and len(DOCUMENTS) > 10
-    for d in DOCUMENTS:
-        entities, relations, lost = parse_records(texts[f"extract/{d['id']}"], d["id"])
-        assert len(entities) > 20 and len(relations) > 20 and lost == []
-        known = {entity.name for entity in entities}
-        assert {r.source for r in relations} | {r.target for r in relations} <= known
-        assert all(name in " ".join(d["text"].split()) for name in known)
-    questions = rewrite.parse(texts["rewrite/q"])
-    assert rewrite.complaint(questions, question, 10) is None and len(questions) == 10
-    assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
-
-
-# --- a live endpoint -------------------------------------------------------------------------------------------------
-
-class Endpoint(http.server.ThreadingHTTPServer):
-    """Speaks the chat completions protocol; `answer(prompt, nth)` gives a text, a JSON body, a page, or (status, headers)."""
-
-    def __init__(self, answer):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer, self.requests, self.keys, self.lock = answer, collections.defaultdict(list), set(), threading.Lock()
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt = body["messages"][0]["content"]
-        with self.server.lock:
-            self.server.requests[prompt].append(body)
-            self.server.keys.add(self.headers["Authorization"])
-            nth = len(self.server.requests[prompt])
-        given = self.server.answer(prompt, nth) if self.path == "/v1/chat/completions" else (404, {})
-        status, headers = given if isinstance(given, tuple) else (200, {})
-        body = completion(given) if isinstance(given, str) else given if not isinstance(given, tuple) else {"error": "busy"}
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        kind = "text/html" if isinstance(body, bytes) else "application/json"
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        pass
-
-
-@contextlib.contextmanager
-def endpoint(answer):
-    server = Endpoint(answer)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def live(tmp_path, monkeypatch):
-    """`ask(server, calls, ...)` as the pipeline does; afterwards the key must be in no file."""
-    pytest.importorskip("openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'")
-    monkeypatch.setenv("ARK_TEST_KEY", SECRET)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-    def ask(server, some, *accept, **changes):
-        settings = replay("", backend="openai", base_url=f"http://127.0.0.1:{server.server_port}/v1", **changes)
-        return llm.complete(some, settings, tmp_path / "cache.jsonl", "x", *accept)[0]
-
-    yield ask
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert files and [path for path in files if SECRET.encode() in path.read_bytes()] == []
-
-
-def test_live_replies_are_asked_for_once(live):
-    with endpoint(lambda prompt, nth: f"Re: {prompt}") as server:
-        assert live(server, calls()) == {f"extract/{i}": f"Re: Read passage {i}" for i in range(3)}
-        assert live(server, calls(4))["extract/3"] == "Re: Read passage 3"
-        assert {prompt: len(bodies) for prompt, bodies in server.requests.items()} == {f"Read passage {i}": 1 for i in range(4)}
-        sent = server.requests["Read passage 0"][0]
-        assert server.keys == {f"Bearer {SECRET}"}
-        assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("toy", 0.0, 64)
-        assert sent["messages"] == [{"role": "user", "content": "Read passage 0"}]
-        live(server, calls(1), temperature=0.5)  # what decides a reply decides its place in the cache
-        assert len(server.requests["Read passage 0"]) == 2
-
-
-@pytest.mark.parametrize("trouble", [(429, {"Retry-After": "0"}), (500, {})], ids=str)
-def test_a_busy_server_is_asked_again(trouble, live):
-    with endpoint(lambda prompt, nth: trouble if nth == 1 else "at last") as server:
-        assert live(server, calls(1)) == {"extract/0": "at last"}
-        assert len(server.requests["Read passage 0"]) == 2
-
-
-def test_a_malformed_reply_is_remarked_upon_once(live):
-    accept = lambda call, text: None if "good" in text else f"Not so, {call.item}."
-    texts = {"Read passage 0": ["bad", "good"], "Read passage 1": ["bad", "worse", "never sent"],
-             "Read passage 2": ["good as it is"]}
-    with endpoint(lambda prompt, nth: texts[prompt][nth - 1]) as server:
-        assert live(server, calls(), accept) == {"extract/0": "good", "extract/1": "worse", "extract/2": "good as it is"}
-        assert [len(server.requests[f"Read passage {i}"]) for i in range(3)] == [2, 2, 1]
-        assert server.requests["Read passage 0"][1]["messages"] == [
-            {"role": "user", "content": "Read passage 0"}, {"role": "assistant", "content": "bad"},
-            {"role": "user", "content": "Not so, extract/0."}]
-        assert live(server, calls(), accept)["extract/1"] == "worse"  # from the cache, taken as it is
-        assert len(server.requests["Read passage 1"]) == 2
-
-
-@pytest.mark.parametrize("trouble", [(400, {}), {"choices": []}, {"error": {"message": "quota"}}, {"choices": [{"index": 0}]},
-                                     b"<html>Wrong address</html>"], ids=str)
-def test_a_call_that_fails_leaves_the_others_and_is_all_that_is_asked_again(trouble, live):
-    mended = threading.Event()
-    failing = lambda prompt: prompt == "Read passage 1" and not mended.is_set()
-    with endpoint(lambda prompt, nth: trouble if failing(prompt) else f"Re: {prompt}") as server:
-        with pytest.raises(RuntimeError, match=r"^1 of 3 calls failed, the first being extract/1: .*run the same command again"):
-            live(server, calls(), concurrency=1)
-        mended.set()
-        assert live(server, calls()) == {f"extract/{i}": f"Re: Read passage {i}" for i in range(3)}
-        assert [len(server.requests[f"Read passage {i}"]) for i in range(3)] == [1, 2, 1]
-
-
-def test_a_second_reply_that_is_none_is_not_kept(live):
-    mended = threading.Event()
-    with endpoint(lambda prompt, nth: "good" if mended.is_set() else "bad" if nth == 1 else {"choices": []}) as server:
-        accept = lambda call, text: None if text == "good" else "Not so."
-        with pytest.raises(RuntimeError, match=r"^1 of 1 calls failed, the first being extract/0"):
-            live(server, calls(1), accept)
-        mended.set()
-        assert live(server, calls(2), accept) == {"extract/0": "good", "extract/1": "good"}
-
-
-def test_a_reply_without_a_word_is_a_blank_one(live):
-    with endpoint(lambda prompt, nth: completion(None) if nth == 1 else f"Re: {prompt}") as server:
-        assert live(server, calls(1)) == {"extract/0": ""}
-        accept = lambda call, text: None if text else "Nothing came."
-        assert live(server, calls(2)[1:], accept) == {"extract/1": "Re: Read passage 1"}
-        assert [m["content"] for m in server.requests["Read passage 1"][1]["messages"]] == ["Read passage 1", "", "Nothing came."]
-
-
-def test_a_missing_key_is_named(monkeypatch, tmp_path):
-    pytest.importorskip("openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'")
-    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
-    with pytest.raises(RuntimeError, match=r"set \$ARK_TEST_KEY to your key"):
-        llm.complete(calls(), replay("", backend="openai"), tmp_path / "cache.jsonl", "x")
-    with endpoint(lambda prompt, nth: "open to all") as server:
-        settings = replay("", backend="openai", base_url=f"http://127.0.0.1:{server.server_port}/v1")
-        assert llm.complete(calls(1), settings, tmp_path / "cache.jsonl", "x")[0] == {"extract/0": "open to all"}
+def test_questions_of_several_replies_are_told_apart():
+    assert rewrite.parse('["Why A?", "Why B?"]', "No.", '["why  b", "Why C?"]') == ["Why A?", "Why B?", "Why C?"]

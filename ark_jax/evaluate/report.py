@@ -252,6 +252,16 @@ def times(data: Mapping) -> str:
     return table("Wall-clock time by step", ["step", "in proportion", "#time", "#share"], rows, "times")
 
 
+def usage(data: Mapping) -> str:
+    """What the language model was asked, and what that cost."""
+    if not data["usage"]:
+        return none("No language model was asked.")
+    numbers = ("calls", "requests", "asked_again", "input_tokens", "output_tokens")
+    rows = [[escape(row["stage"]), *(f"{row[name]:,}" for name in numbers), f"{row['cost']:.2f}"] for row in data["usage"]]
+    heads = ["step", *(f"#{name.replace('_', ' ')}" for name in numbers), "#USD"]
+    return table("Calls of the language model", heads, rows, "narrow")
+
+
 def manifest(data: Mapping) -> str:
     """The manifest as it is, folded."""
     if not data["manifest"]:
@@ -266,14 +276,15 @@ SECTIONS: tuple[tuple[str, str, Callable[[Mapping], str]], ...] = (
     ("facts", "The run", facts), ("results", "Results", results), ("training", "Training", training),
     ("separation", "Positives and hard negatives", separation), ("community", "A community", community),
     ("examples", "Examples", examples), ("moves", "Gains and losses", moves), ("answers", "Answers", answers),
-    ("counts", "Set aside", counts), ("times", "Time", times), ("manifest", "Manifest", manifest))
+    ("counts", "Set aside", counts), ("usage", "The language model", usage),
+    ("times", "Time", times), ("manifest", "Manifest", manifest))
 
 
 def render(data: dict) -> str:
     """The report as one HTML page; `data` is plain JSON, gathered by the run.
 
     Its keys: title, verdict, facts, metrics, table, curves, distributions, community, examples, wins, losses,
-    answers, counts, times, manifest. All are present; an empty one is said to be empty on the page.
+    answers, counts, usage, times, manifest. All are present; an empty one is said to be empty on the page.
     """
     style = (importlib.resources.files("ark_jax.evaluate") / "report.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{name}">{head}</a></li>' for name, head, _ in SECTIONS)

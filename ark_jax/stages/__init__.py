@@ -9,7 +9,7 @@ from ark_jax.pipeline import Stage
 from ark_jax.stages import curriculum, graph, outcome, report
 from ark_jax.stages.files import external
 
-_LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens")
+_LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens", "llm.reasks")
 _TRAIN = tuple(f"train.{name}" for name in (
     "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "denominator",
     "order", "lora_rank", "lora_alpha", "lora_targets"))
@@ -28,7 +28,7 @@ def stages(config) -> list[Stage]:
     base = external("retriever")
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever")),
-        Stage("extract", ("data",), _LLM, graph.extract, external("extract", "replies", "writer")),
+        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract, external("extract", "glean", "replies", "writer")),
         Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.log import say
 from ark_jax.pipeline import Context, file_digest
 from ark_jax.text import llm, prompts
 
@@ -129,15 +130,32 @@ def encode(context: Context, which: str, texts: list[str], kind: str, label: str
     return retriever(context, which).encode(texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label)
 
 
-def ask(context: Context, calls: list[llm.Call], label: str, accept) -> tuple[dict[str, str], list[str]]:
+def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept) -> llm.Answers:
+    """What the config's LLM says to `calls`; the cache is one of the workdir."""
     c = context.config
     settings = llm.Settings(**{f.name: c.llm[f.name] for f in dataclasses.fields(llm.Settings)})
     if c.llm.backend == "local":
         settings = dataclasses.replace(settings, model=identity(c.llm.path or c.generator.path))
 
-    def write(texts: list[str], heard) -> None:
+    def write(conversations: list[tuple[str, ...]], heard) -> None:
         lm = generator(context, c.llm.path)
-        lm.generate([lm.chat(text) for text in texts], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature,
-                    seed=c.seed, batch_tokens=c.generator.batch_tokens, label=label, done=heard)
+        count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
+        said = [lm.chat(list(turns)) for turns in conversations]
+        sizes = list(map(count, said))
+        fits = [i for i, size in enumerate(sizes) if size + c.llm.max_tokens < lm.max_length]
+        for i in sorted(set(range(len(said))) - set(fits)):
+            heard(i, {"error": f"{sizes[i]:,} tokens and {c.llm.max_tokens:,} for the reply are more than the {lm.max_length:,} "
+                               "that the model takes: set config.llm.max_tokens or config.data.chunk_tokens lower"})
+        reply = lambda i, text: {"choices": [{"message": {"role": "assistant", "content": text}}],
+                                 "usage": {"prompt_tokens": sizes[fits[i]], "completion_tokens": count(text)}}
+        lm.generate([said[i] for i in fits], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature, seed=c.seed,
+                    batch_tokens=c.generator.batch_tokens, label=label, done=lambda i, text: heard(fits[i], reply(i, text)))
 
-    return llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept, write)
+    answers = llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept, write)
+    used = answers.usage
+    told = {"requests": used.requests, "already answered": used.cached, "asked again": used.asked_again, "retries": used.retries,
+            "tokens in": used.input_tokens, "tokens out": used.output_tokens}
+    if used.requests:
+        cost = f", ${used.cost:.2f}" if used.cost else ""
+        say(f"  {label}: {', '.join(f'{n:,} {name}' for name, n in told.items() if n)}{cost}")
+    return answers

@@ -1,6 +1,7 @@
 """From documents to rewritten questions: data, extract, graph, communities, rewrite."""
 
 import collections
+import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.log import say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
-from ark_jax.text import llm, prompts
+from ark_jax.text import llm, offline, prompts
 
 
 def data(context: Context, folder: Path) -> dict:
@@ -85,24 +86,66 @@ def extract(context: Context, folder: Path) -> dict:
     """Entities and relations of every chunk of the training documents."""
     from ark_jax.graph.extract import Entity, Quarantined, Relation, parse
 
+    c = context.config
     chunks = chunks_of(context)
     wanted = {d for q in questions_of(context, "train") for d in q.documents}
-    template = prompts.load("extract", context.config.prompts.extract)
-    calls = [llm.Call(f"extract/{chunk.id}", "extract", prompts.fill(template, passage=chunk.text), {"passage": chunk.text})
-             for document, some in chunks.items() if document in wanted for chunk in some]
-    accept = lambda call, text: None if any(parse(text, "")[:2]) else \
-        "No record could be read from your reply. Write the records again, exactly in the form that was asked for."
-    texts, drifted = ask(context, calls, "extract", accept)
+    template = prompts.load("extract", c.prompts.extract)
+    read = [chunk for document, some in chunks.items() if document in wanted for chunk in some]
+    frequency = collections.Counter(word for chunk in read for word in offline.words(chunk.text))
+    calls = [llm.Call(f"extract/{chunk.id}", "extract", (prompts.fill(template, passage=chunk.text),),
+                      {"passage": chunk.text, "frequency": frequency}) for chunk in read]
+    answers = ask(context, calls, "extract", _unread)
+    passes = [answers, *_glean(context, calls, answers)]
     entities, relations, lost = [], [], []
-    for item, text in texts.items():
-        found = parse(text, item.removeprefix("extract/"))
-        for whole, some in zip((entities, relations, lost), found, strict=True):
-            whole.extend(some)
+    for chunk in read:
+        stated: set[Entity] = set()
+        known: set[tuple[str, str]] = set()
+        for number, some in enumerate(passes):
+            item = f"glean{number}/{chunk.id}" if number else f"extract/{chunk.id}"
+            if item in some.rejected:
+                lost.append(Quarantined(chunk.id, f"no reply: {some.rejected[item]}", ""))
+            texts = [] if item in some.rejected else some.texts.get(item, [])
+            for i, text in enumerate(texts):
+                found, related, unread = parse(text, chunk.id)
+                entities += [e for e in found if e not in stated]
+                stated |= set(found)
+                # What a later reply repeats is no second statement of the passage.
+                relations += [r for r in related if (r.source, r.target) not in known]
+                known |= {(r.source, r.target) for r in related}
+                # A reply without any record was asked for again; to gleaning it says that nothing is missing.
+                lost += unread if found or related or (not number and i == len(texts) - 1) else []
     save_rows(entities, folder / "entities.parquet", Entity)
     save_rows(relations, folder / "relations.parquet", Relation)
     save_rows(lost, folder / "quarantine.parquet", Quarantined)
-    return {"calls": len(calls), "entities": len(entities), "relations": len(relations), "quarantined": len(lost),
-            "quarantine_reasons": dict(collections.Counter(x.reason for x in lost)), "drifted_prompts": len(drifted)}
+    usage = sum((some.usage for some in passes[1:]), answers.usage)
+    return {"calls": usage.calls, "entities": len(entities), "relations": len(relations), "quarantined": len(lost),
+            "quarantine_reasons": dict(collections.Counter(x.reason.partition(":")[0] for x in lost)),
+            "drifted_prompts": sum(len(some.drifted) for some in passes), "llm": dataclasses.asdict(usage)}
+
+
+def _unread(call: llm.Call, texts: list[str], cut: bool) -> str | None:
+    from ark_jax.graph.extract import parse
+
+    if cut:
+        return "Your reply broke off. Go on with the records that are still missing, in the same form; repeat none."
+    if not any(parse(texts[-1], "")[:2]):
+        return "No record could be read from your reply. Write the records again, exactly in the form that was asked for."
+    return None
+
+
+def _glean(context: Context, calls: list[llm.Call], answers: llm.Answers) -> list[llm.Answers]:
+    """Further passes over each chunk, in which the model is shown what it said and asked for what it missed."""
+    c = context.config
+    if not c.graph.gleanings or c.llm.backend == "none":
+        return []
+    more, out = prompts.load("glean", c.prompts.glean), []
+    turns = {call.item: (*call.turns, "\n".join(answers.texts[call.item])) for call in calls if call.item not in answers.rejected}
+    for number in range(1, c.graph.gleanings + 1):
+        some = [llm.Call(f"glean{number}/{item.partition('/')[2]}", "glean", (*said, more)) for item, said in turns.items()]
+        out.append(ask(context, some, f"glean {number}", lambda call, texts, cut: None))
+        turns = {item: (*said, more, "\n".join(out[-1].texts[call.item]))
+                 for (item, said), call in zip(turns.items(), some, strict=True) if call.item not in out[-1].rejected}
+    return out
 
 
 def graph(context: Context, folder: Path) -> dict:
@@ -159,7 +202,7 @@ def communities(context: Context, folder: Path) -> dict:
 def rewrite(context: Context, folder: Path) -> dict:
     """Ten questions through the large and ten through the small community of each question."""
     from ark_jax.graph.store import KnowledgeGraph
-    from ark_jax.text.rewrite import complaint, parse
+    from ark_jax.text.rewrite import complaint, parse, plain
 
     made = KnowledgeGraph.load(context / "graph")
     questions = {q.id: q for q in questions_of(context, "train")}
@@ -169,21 +212,24 @@ def rewrite(context: Context, folder: Path) -> dict:
         q = questions[row["question"]]
         entities = "\n".join(f"- {made.names[i]} ({made.types[i]}): {(made.descriptions[i] or [''])[0]}" for i in row["nodes"])
         filled = prompts.fill(template, question=q.question, answer=q.answers[0], entities=entities, count=count)
-        calls.append(llm.Call(f"rewrite/{q.id}/{row['size']}", "rewrite", filled, {
+        calls.append(llm.Call(f"rewrite/{q.id}/{row['size']}", "rewrite", (filled,), {
             "question": q.question, "names": [made.names[i] for i in row["nodes"]], "count": count}))
     of = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
-    texts, drifted = ask(context, calls, "rewrite", lambda call, text: complaint(parse(text), of(call), count))
-    rows, quarantine, leaking = [], [], 0
+    answers = ask(context, calls, "rewrite", lambda call, texts, cut: complaint(parse(*texts), of(call), count))
+    rows, quarantine, leaking, without = [], [], 0, 0
     for call in calls:
-        some = parse(texts[call.item])[:count]
-        problem = complaint(some, of(call), count)
+        texts = answers.texts[call.item]
+        found = parse(*texts)
+        problem = answers.rejected.get(call.item) or complaint(found, of(call), count)
         if problem:
-            quarantine.append({"item": call.item, "reason": problem, "text": texts[call.item]})
+            quarantine.append({"item": call.item, "reason": problem, "text": "\n".join(texts)})
+        some = [text for text in found if plain(text) != plain(of(call).question)][:count]
         leaking += sum(any(a.lower() in text.lower() for a in of(call).answers) for text in some)
+        without += not some
         size = call.item.rsplit("/", 1)[1]
         # A question must not go without: what cannot be read is replaced by the original question.
         rows += [{"question": of(call).id, "size": size, "text": text} for text in some or [of(call).question]]
     save_rows(rows, folder / "rewritten.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
     return {"calls": len(calls), "rewritten": len(rows), "quarantined": len(quarantine), "holding_the_answer": leaking,
-            "drifted_prompts": len(drifted)}
+            "not_rewritten": without, "drifted_prompts": len(answers.drifted), "llm": dataclasses.asdict(answers.usage)}

@@ -62,6 +62,7 @@ def _report_data(context: Context) -> dict:
                     counts["extract"]["drifted_prompts"] + counts["rewrite"]["drifted_prompts"]],
                    ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
                    ["Held-out questions without marked evidence", counts["evaluate"]["without_marked_evidence"]]],
+        "usage": [{"stage": name, **counts[name]["llm"]} for name in ("extract", "rewrite")],
         "times": _times(context), "manifest": {name: {k: m[k] for k in ("counts", "config", "external", "version")}
                                                for name, m in manifests.items()},
     }

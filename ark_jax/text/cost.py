@@ -6,25 +6,38 @@ import re
 
 @dataclasses.dataclass
 class Usage:
-    """Of the calls of one stage. `requests` and what follows it count every one that was ever answered, cached ones too."""
+    """Of the calls of one stage. `requests` and what follows count all that were ever answered, by an earlier run too."""
 
     calls: int = 0
-    cached: int = 0  # replies that an earlier run had already heard
-    asked_again: int = 0  # requests beyond the first of a call, whose reply had not the form asked for
-    retries: int = 0  # requests that failed and were repeated, in this run
+    cached: int = 0  # requests that an earlier run had made
+    asked_again: int = 0  # requests about a reply that had not the form asked for
+    retries: int = 0  # requests of this run that failed and were made again
     requests: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0  # USD
 
-    def add(self, reply: dict, price: tuple[float, float] | None) -> None:
-        """Counts one chat completion, at `price` USD of a million tokens in and out."""
-        used = reply.get("usage") or {}
-        tokens = [int(used.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+    def add(self, reply: dict, cost: float) -> None:
+        """Counts one answered request."""
+        tokens = tokens_of(reply)
         self.requests += 1
         self.input_tokens += tokens[0]
         self.output_tokens += tokens[1]
-        self.cost += sum(n * each for n, each in zip(tokens, price or (0.0, 0.0), strict=True)) / 1e6
+        self.cost += cost
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self)))
+
+
+def tokens_of(reply: dict) -> tuple[int, int]:
+    """Tokens in and out of a chat completion, as its server counted them; zero where it does not say."""
+    used = reply.get("usage") or {}
+    return int(used.get("prompt_tokens") or 0), int(used.get("completion_tokens") or 0)
+
+
+def cost_of(reply: dict, price: tuple[float, float] | None) -> float:
+    """USD of a chat completion, at `price` USD of a million tokens in and out."""
+    return sum(n * each for n, each in zip(tokens_of(reply), price or (0.0, 0.0), strict=True)) / 1e6
 
 
 # USD of a million tokens in and out, list prices of late 2025 without discounts for batches or cached prompts.

@@ -7,9 +7,11 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 # A run of capitalised words, small joining words allowed inside it.
 _NAME = re.compile(r"\b[A-Z][\w'’-]*(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[A-Z])|\s+(?=[A-Z])|[A-Z][\w'’-]*)*")
+_TERM = re.compile(r"\b[a-z][\w-]{4,}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 # Words that begin sentences without being names.
 _COMMON = frozenset("""
@@ -22,19 +24,29 @@ after before during since until where who whom whose which what why how all any 
 def reply(kind: str, fields: dict) -> str:
     """What a model might have replied to a call of this kind."""
     if kind == "extract":
-        return extract(fields["passage"])
+        return extract(fields["passage"], fields["frequency"])
     return rewrite(fields["question"], fields["names"], fields["count"])
 
 
-def extract(passage: str) -> str:
-    """Capitalised names and long words that recur, related where one sentence holds both."""
+def words(passage: str) -> set[str]:
+    """What may be a term."""
+    return set(_TERM.findall(passage))
+
+
+def extract(passage: str, frequency: Mapping[str, int]) -> str:
+    """Capitalised names and rare terms, related where one sentence holds both.
+
+    `frequency` counts the passages that hold each of their `words`. A term is rare if it is in at most a hundredth as many
+    as the commonest word, or in two; one that is in this passage alone must be said twice.
+    """
+    most = max(2, max(frequency.values(), default=0) // 100)
+    here = Counter(_TERM.findall(passage))
+    rare = {word for word, n in here.items() if max(n, frequency[word]) > 1 and frequency[word] <= most}
     sentences = _SENTENCE.split(passage)
-    counts = Counter(word.lower() for word in re.findall(r"[A-Za-z][\w-]{6,}", passage))
-    recurring = {word for word, n in counts.items() if n >= 2}
     where: dict[str, list[int]] = {}
     for number, sentence in enumerate(sentences):
         found = [_trim(match[0]) for match in _NAME.finditer(sentence)]
-        found += [word for word in re.findall(r"[a-z][\w-]{6,}", sentence) if word in recurring]
+        found += [word for word in _TERM.findall(sentence) if word in rare]
         for name in dict.fromkeys(filter(None, found)):
             where.setdefault(name, []).append(number)
     records = [f'("entity"<|>{name}<|>{"name" if name[0].isupper() else "term"}<|>{_flat(sentences[at[0]])})'

@@ -9,6 +9,7 @@ from pathlib import Path
 # The slots each prompt must offer. A text that lacks one would silently leave its content out.
 SLOTS = {
     "extract": {"passage"},
+    "glean": set(),
     "rewrite": {"question", "answer", "entities", "count"},
     "read": {"passages", "question"},
     "forward": {"passage", "question", "answer"},

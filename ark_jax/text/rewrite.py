@@ -8,8 +8,22 @@ import json_repair
 from ark_jax.data.records import Question
 
 
-def parse(reply: str) -> list[str]:
-    """The distinct, non-empty questions of a reply: the first JSON in it that holds some, repaired if none is whole."""
+def parse(*replies: str) -> list[str]:
+    """The distinct, non-empty questions of one reply after the other."""
+    found: dict[str, str] = {}
+    for reply in replies:
+        for question in _parse(reply):
+            found.setdefault(plain(question), question)
+    return list(found.values())
+
+
+def plain(question: str) -> str:
+    """By which two questions are the same: without case, spacing and last mark."""
+    return " ".join(question.casefold().split()).rstrip("?.! ")
+
+
+def _parse(reply: str) -> list[str]:
+    """Questions of the first JSON in a reply that holds some, repaired if none is whole."""
     text = re.sub(r"<think>.*?(</think>|\Z)", " ", reply, flags=re.DOTALL | re.IGNORECASE)
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
     for start in starts:
@@ -28,15 +42,14 @@ def _questions(value) -> list[str]:
         value = next((x for x in value.values() if isinstance(x, list)), [])
     if not isinstance(value, list):
         return []
-    return list(dict.fromkeys(" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()))
+    return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
 
 
 def complaint(questions: list[str], original: Question, count: int) -> str | None:
     """What to tell the model about its reply; None if it will do."""
-    plain = lambda text: " ".join(text.casefold().split()).rstrip("?.! ")
-    same = [q for q in questions if plain(q) == plain(original.question)]
-    if same:
-        return "One of your versions is the original question. Write all versions anew, in the same JSON form."
-    if len(questions) < count:
-        return f"{count} different questions were asked for, {len(questions)} could be read. Reply with JSON only, all {count}."
-    return None
+    new = [q for q in questions if plain(q) != plain(original.question)]
+    if len(new) >= count:
+        return None
+    same = " One of them is the original question." if len(new) < len(questions) else ""
+    return (f"{count} different questions were asked for, {len(new)} could be used.{same} Write {count - len(new)} more "
+            "that differ from one another and from the original; reply in the same JSON form only.")
