@@ -202,6 +202,14 @@ def test_a_429_holds_back_every_request(after):
     assert sum(refused + 0.55 < at for at in times) >= 20
 
 
+def test_another_error_holds_back_the_one_request_only():
+    with serving(GOOD, lambda conversation, attempt: "503" if "first" in conversation and not attempt else None,
+                 retry_after={"Retry-After": "0.5"}) as server:
+        texts(ask(server.url, "first", "second", "third", parallel=2)[1])
+    refused, again = (request.at for request in server.requests if request.prompt == "first")
+    assert again - refused >= 0.5 and all(request.at - refused < 0.4 for request in server.requests[:3])
+
+
 @pytest.mark.parametrize("headers, said, seconds", [
     ({"retry-after": "7"}, "", 7.0), ({"retry-after": "1.5"}, "", 1.5), ({"retry-after-ms": "250", "retry-after": "7"}, "", 0.25),
     ({"retry-after": email.utils.formatdate(time.time() + 1000, usegmt=True)}, "", pytest.approx(1000, abs=300)),
@@ -263,6 +271,14 @@ def test_tokens_keep_below_the_limit_per_minute_and_use_it(max_tokens, length, m
         seconds = time.monotonic() - start
     assert len(texts(outcomes)) == len(server.requests) == 60 and server.limited == 0
     assert 0.8 * 3.0 < seconds < 1.5 * 3.0
+
+
+def test_a_request_reckoned_too_high_holds_the_next_up_no_longer_than_until_its_reply(monkeypatch):
+    monkeypatch.setattr(module, "MINUTE", 6.0)
+    start = time.monotonic()
+    with serving(GOOD) as server:
+        texts(ask(server.url, "one", "two", tokens_per_minute=6000, max_tokens=40_000)[1])
+    assert time.monotonic() - start < 3  # and not the ten seconds that ten thousand tokens take
 
 
 class Clock:
@@ -360,6 +376,7 @@ def test_no_part_of_a_key_survives(before, start, length, after):
     ("Request 3f2b8c1e-1111-2222-3333-444455556666 failed: internationalisation", None)])
 def test_what_looks_like_a_key_is_hidden_and_words_are_not(text, shown):
     assert Endpoint._hidden(SimpleNamespace(_key=""), text) == (text if shown is None else shown)
+    assert Endpoint._hidden(SimpleNamespace(_key="local-pass"), "no local-pass") == "no [key]"  # too short to look for in parts
 
 
 def test_a_key_is_needed_where_no_address_is_given(monkeypatch):
