@@ -310,6 +310,19 @@ def test_where_nothing_answers_not_all_calls_are_tried(live):
     assert len(server.requests) < 60
 
 
+def test_where_every_request_is_rejected_none_is_set_aside(live, tmp_path):
+    """A limit of tokens that the model does not take, say: with it put right, all are asked again."""
+    fault = ["400"]
+    with llm_server.serving(echo, lambda conversation, attempt: fault[0]) as server:
+        with pytest.raises(RuntimeError, match=r"^\d of 200 calls failed, the first .*: status 400.*rejects every request"):
+            live(server, calls(200))
+        assert len(server.requests) <= 8
+        with pytest.raises(RuntimeError, match=r"^2 of 2 calls failed"):
+            live(server, calls(2))
+        fault[0] = None
+        assert live(server, calls(2)).rejected == {}
+
+
 @pytest.mark.parametrize("fault", ["401", "404", "quota", "html"])
 def test_where_there_is_no_hope_nothing_more_is_asked(fault, live, tmp_path):
     live_before = replay("", backend="openai", base_url="")

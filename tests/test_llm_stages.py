@@ -179,7 +179,7 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
 def test_the_key_is_written_nowhere(world, tmp_path, capfd):
     """Not even where the server repeats it to a user."""
     call(world, tmp_path, "data")
-    for fault, told in (("401", "run the same command again"), ("500", "run the same command again"), ("400", "gave no entity")):
+    for fault, told in (("401", "run the same command"), ("500", "run the same command"), ("400", "rejects every request")):
         with llm_server.serving(model, lambda conversation, attempt, fault=fault: fault) as server:
             done = call(world, tmp_path, "run", f"--config.llm.base_url={server.url}", "--config.llm.backend=openai",
                         "--config.llm.key_env=ARK_TEST_KEY", "--config.llm.retries=1", "--config.llm.model=toy",

@@ -6,14 +6,13 @@ made (`replies`), so a run that was killed goes on with what is missing.
 """
 
 import asyncio
-import collections
 import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ark_jax.log import Progress, read_rows, say
+from ark_jax.log import read_rows, say
 from ark_jax.text import offline
 from ark_jax.text.cost import Usage, cost_of, price_of
 from ark_jax.text.replies import Replies, digest, text_of
@@ -94,7 +93,9 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
     if todo and settings.backend == "local":
         _local(todo, talks, write)
     elif todo:
-        asyncio.run(_live(todo, talks, label))
+        from ark_jax.text.live import Live
+
+        asyncio.run(Live(talks, todo, label).run())
     return talks.answers()
 
 
@@ -194,75 +195,3 @@ def _local(calls: Sequence[Call], talks: Talks, write: Write) -> None:
     """Asks our own model, all at once, and then once more those that it did not answer in the form asked for."""
     while some := [(call, turns) for call in calls if (turns := talks.next(call))]:
         write([turns for _, turns in some], lambda i, reply, some=some: talks.hear(*some[i], reply))
-
-
-async def _live(calls: Sequence[Call], talks: Talks, label: str) -> None:
-    """Asks an OpenAI-compatible endpoint, as many requests at once as may be."""
-    from ark_jax.text.endpoint import Endpoint, Hopeless, Rejected, Unavailable
-
-    s = talks.settings
-    waiting = collections.deque(calls)
-    failed: dict[str, str] = {}
-    in_a_row = under_way = 0
-    asked, began = 0, talks.replies.spent
-    stop = ""
-
-    async def ask(call: Call, turns: tuple[str, ...], endpoint) -> None:
-        nonlocal in_a_row, under_way, stop, asked
-        paid = talks.replies.spent if s.max_cost else 0.0
-        # Those under way will cost what the others did.
-        if s.max_cost and paid + under_way * (paid - began) / max(asked, 1) >= s.max_cost:
-            stop = f"${paid:.2f} of llm.max_cost={s.max_cost} are spent, and what is under way takes the rest; raise it"
-            return
-        under_way += 1
-        start = time.monotonic()
-        try:
-            reply = await endpoint.ask([{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)])
-        except Rejected as error:
-            reply = {"error": str(error)}
-        except Unavailable as error:
-            failed[call.item] = str(error)
-            in_a_row += 1
-            if in_a_row >= max(s.concurrency, 4):
-                stop = "the endpoint has answered none of the last requests; see to it"
-            return
-        finally:
-            under_way -= 1
-            talks.waste(endpoint.unused)
-        in_a_row, asked = 0, asked + 1
-        talks.hear(call, turns, reply, time.monotonic() - start)
-
-    async def work(endpoint, bar: Progress) -> None:
-        while waiting and not stop:
-            call = waiting.popleft()
-            while not stop and call.item not in failed and (turns := talks.next(call)):
-                with talks.replies.claim(s.key(turns)) as ours:
-                    if ours:
-                        await ask(call, turns, endpoint)
-                    elif s.key(turns) not in talks.replies.rows:
-                        waiting.append(call)
-                        await asyncio.sleep(0.1)
-                        break
-            else:
-                bar.add(note=", ".join([*([f"${talks.usage.cost:.2f}"] if talks.price else []),
-                                        *([f"{len(failed)} failed"] if failed else [])]))
-
-    async with Endpoint(model=s.model, base_url=s.base_url, key_env=s.key_env, temperature=s.temperature, max_tokens=s.max_tokens,
-                        timeout=s.timeout, retries=s.retries, requests_per_minute=s.requests_per_minute,
-                        tokens_per_minute=s.tokens_per_minute) as endpoint:
-        with Progress(label, len(calls), "calls") as bar:
-            workers = [asyncio.create_task(work(endpoint, bar)) for _ in range(min(s.concurrency, len(calls)))]
-            try:
-                await asyncio.gather(*workers)
-            except Hopeless as error:
-                stop = str(error)
-            finally:
-                for worker in workers:
-                    worker.cancel()
-                await asyncio.gather(*workers, return_exceptions=True)
-        talks.usage.retries += endpoint.retries_made
-    if failed:
-        item, why = next(iter(failed.items()))
-        stop = f"{len(failed)} of {len(calls)} calls failed, the first being {item}: {why}{f'; {stop}' if stop else ''}"
-    if stop:
-        raise RuntimeError(f"{stop}. The other replies are kept; run the same command again for the rest")
