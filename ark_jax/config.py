@@ -62,6 +62,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.prompts = ConfigDict(dict.fromkeys(("extract", "rewrite", "forward", "backward", "read"), ""))
 
     c.graph = ConfigDict()
+    c.graph.gleanings = 0  # further passes over each chunk for what the first one missed
     c.graph.similarity = 0.8
     c.graph.teleport = 0.85 if paper else 0.15  # as Table 4 says, and as the released code has it: 0.85 is its damping
     c.graph.tolerance = 1e-4 if paper or official else 1e-13  # at 1e-4 a large graph takes half the time; ties may fall elsewhere
