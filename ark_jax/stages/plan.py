@@ -329,7 +329,7 @@ def money(usd: float | None) -> str:
 
 def table(found: Estimate) -> str:
     """The estimate for a terminal."""
-    head = lambda *names: f"{names[0]:<10}{names[1]:<13}" + "".join(f"{x:>13}" for x in names[2:])
+    head = lambda *names: (f"{names[0]:<10}{names[1]:<13}" + "".join(f"{x:>13}" for x in names[2:])).rstrip()
     done = set(found.done)
     lines = [f"{found.documents:,} documents in {found.chunks:,} chunks; {found.train_questions:,} training and "
              f"{found.held_out_questions:,} held-out questions", "",
