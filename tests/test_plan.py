@@ -181,6 +181,7 @@ def test_our_own_model_is_counted_by_its_own_tokenizer_and_chat_form(world, mesh
     told = plan.estimate(c)
     plain = plan.estimate(settings(world))
     assert of(told, "extract").input_tokens == of(plain, "extract").input_tokens + 3 * of(plain, "extract").calls  # <s> </s> <s>
+    assert of(told, "extract").output_tokens == of(plain, "extract").output_tokens  # what it writes is no turn
     assert told.notes[0] == "LLM tokens: counted by the tokenizer of chat"
 
 

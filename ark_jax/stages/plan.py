@@ -27,7 +27,7 @@ TOWARDS = 0.25  # how far a community goes from its least to its most entities; 
 REPEATED = 160 / 144  # of each of the recording's passages of 160 tokens, 16 are also the one before's
 SET_PRICE = "give USD of a million tokens in and out, as in --config.llm.price='(0.3,2.5)'"
 
-Count = Callable[[Sequence[str]], list[int]]  # tokens of texts
+Count = Callable[..., list[int]]  # tokens of texts; with asked=True in the form in which a model is asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _asking(config, context: Context, done: set[str]) -> tuple[list[Calls], list
     recording = _Recording.read(count)
     extracting, rewriting = _extraction(context), _rewriting(context, done)
     asked = {call.item: float(n) for call, n in
-             zip((*extracting, *rewriting), count([x.prompt for x in (*extracting, *rewriting)]), strict=True)}
+             zip((*extracting, *rewriting), count([x.prompt for x in (*extracting, *rewriting)], asked=True), strict=True)}
     wanted = {x.item: recording.written * n for x, n in
               zip(extracting, count([x.fields["passage"] for x in extracting]), strict=True)}
     wanted |= {x.item: recording.version * config.graph.rewrites for x in rewriting}
@@ -200,7 +200,8 @@ def _asking(config, context: Context, done: set[str]) -> tuple[list[Calls], list
             # The k-th further pass is asked in one conversation with all that was said before.
             before = passes * tokens[0] + passes * (passes + 1) / 2 * tokens[1]
             rows.append(("gleaning", passes, [before, passes * tokens[1]]))
-            notes.append("gleaning: at most this, if each further pass writes as much as the first")
+            if left:
+                notes.append("gleaning: at most this, if each further pass writes as much as the first")
         for name, times, (read, wrote) in rows:
             cost = (read * price[0] + wrote * price[1]) / 1e6 if price else None if left else 0.0
             out.append(Calls(name, times * len(calls), times * len(left), round(read), round(wrote), cost,
@@ -225,11 +226,13 @@ def _counter(config) -> tuple[Count, str]:
     tokenizer = load_tokenizer(path)
     chat = local and tokenizer.chat_template
     turn = lambda text: tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
-                                                      tokenize=False) if chat else text
+                                                      tokenize=False)
 
-    def count(texts: Sequence[str]) -> list[int]:
-        parts = ([turn(x) for x in texts[at : at + 1024]] for at in range(0, len(texts), 1024))
-        return [len(row) for part in parts for row in tokenizer(part, add_special_tokens=bool(local and not chat))["input_ids"]]
+    def count(texts: Sequence[str], *, asked: bool = False) -> list[int]:
+        texts = [turn(text) for text in texts] if asked and chat else texts
+        special = bool(asked and local and not chat)
+        return [len(row) for at in range(0, len(texts), 1024)
+                for row in tokenizer(texts[at : at + 1024], add_special_tokens=special)["input_ids"]]
 
     return count, f"the tokenizer of {Path(path).name}" + ("" if local else " (generator.path), in place of the LLM's own")
 
