@@ -103,6 +103,10 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
         assert told.calls == len(calls) == 2 * run.plans["data"].train_questions
         assert abs(told.input_tokens / real - 1) < 0.15 and told.input_tokens != real
         assert any("an estimate until the graph exists" in note for note in run.plans[stage].notes)
+    count, _ = plan._counter(run.config)
+    bare = sum(count([call.prompt for call in plan._rewriting(run.context, set())]))
+    entities = len(calls) / 2 * (20 + 30 / 4 + 3 + 7 / 4)  # a quarter of the way from the least to the most
+    assert told.input_tokens == pytest.approx(bare + entities * plan._Recording.read(count).line, abs=1)
     assert of(run.plans["rewrite"], "rewrite").input_tokens == real
     assert not any("an estimate until" in note for note in run.plans["rewrite"].notes)
 
@@ -547,6 +551,7 @@ def test_the_demo_as_it_is_known(real_models, mesh):
     told = plan.estimate(c)
     assert (told.documents, told.chunks, told.train_questions, told.held_out_questions) == (11, 153, 72, 60)
     assert [(x.stage, x.calls) for x in told.calls] == [("extract", 84), ("rewrite", 144)]
+    assert of(told, "rewrite").input_tokens == pytest.approx(92_915, rel=0.05)  # with the communities of a finished demo
     replies = {row["item"]: llm.text_of(row["reply"]) for row in llm.complete_rows(EMBEDDED / "replies.jsonl")}
     count, _ = plan._counter(c)
     for x in told.calls:
