@@ -9,6 +9,8 @@ USAGE = """\
 ark-jax: answer-centric retriever tuning
 
   ark-jax demo                       the whole pipeline on the embedded corpus with small real models
+  ark-jax plan   --config=configs/ark.py --config.data.path=FILE [--workdir=DIR]
+                                     what a run would ask, cost, take and fill; it writes nothing and asks nobody
   ark-jax run    --config=configs/ark.py --config.data.path=FILE --workdir=DIR
                                      the same on your own documents and questions; run again to resume
   ark-jax STAGE  --config=... --workdir=DIR
@@ -19,7 +21,8 @@ ark-jax: answer-centric retriever tuning
   ark-jax check  FILE                what is understood of an input, and every bad row
   ark-jax --version
 
-Every field of a config is a flag: --config.train.batch=32. configs/ark.py:paper and :official are presets.
+Every field of a config is a flag: --config.train.batch=32. --max-cost=USD is short for --config.llm.max_cost=USD.
+configs/ark.py:paper and :official are presets.
 The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_demo unless --workdir says otherwise.
 """
 
@@ -74,6 +77,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
 
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
+    flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
     given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if given and not Path(given[1]).is_file():
         raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
@@ -92,16 +96,38 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
-    if config.value is None or not values.workdir:
+    if config.value is None or not (values.workdir or verb == "plan"):
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
-    return _run(verb, config.value, Path(values.workdir).expanduser().absolute())
+    if values["max-cost"].value is not None:
+        config.value.llm.max_cost = values["max-cost"].value
+    workdir = Path(values.workdir).expanduser().absolute() if values.workdir else None
+    return _plan(config.value, workdir) if verb == "plan" else _run(verb, config.value, workdir)
+
+
+def _plan(config, workdir: Path | None) -> int:
+    from ark_jax.stages import plan
+
+    _prepare(config)
+    print(plan.table(plan.estimate(config, workdir)))
+    return 0
+
+
+def _prepare(config) -> None:
+    """What must stand before jax or transformers start."""
+    from ark_jax.models import wheels
+
+    if not config.data.path:
+        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
+    # XLA's compiled programs outlive the process.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def _run(verb: str, config, workdir: Path) -> int:
     from ark_jax import pipeline
     from ark_jax.log import Metrics, say
-    from ark_jax.models import wheels
-    from ark_jax.stages import stages
+    from ark_jax.stages import plan, stages
 
     every = stages(config)
     names = [stage.name for stage in every]
@@ -111,12 +137,8 @@ def _run(verb: str, config, workdir: Path) -> int:
         return 0
     if verb not in ("demo", "run", *names):
         raise ValueError(f"unknown verb {verb!r}; stages of this config: {', '.join(names)}; see `ark-jax --help`")
-    if not config.data.path:
-        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
-    # XLA's compiled programs outlive the process; must be set before jax starts.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    _prepare(config)
+    plan.check_cost(config, workdir, verb)
     workdir.mkdir(parents=True, exist_ok=True)
     context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
     pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
