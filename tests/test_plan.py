@@ -6,6 +6,7 @@ import math
 import shutil
 import statistics
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -19,13 +20,14 @@ from ark_jax.data import positives
 from ark_jax.data.records import Chunk, Question
 from ark_jax.log import Metrics, append_row
 from ark_jax.models import sharing
-from ark_jax.stages import curriculum, files, plan, stages, work
-from ark_jax.text import llm, prompts
+from ark_jax.stages import asking, curriculum, files, graph, plan, stages, work
+from ark_jax.text import llm, offline, prompts
+from ark_jax.text.replies import Replies
 
 RATE = 1e9  # FLOP/s of every device here
 
 
-read, known = plan._Recording.read, {}
+read, known = asking.Recording.read, {}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(work, "rate", lambda *_: RATE)
     probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
     once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
-    monkeypatch.setattr(plan._Recording, "read", once)
+    monkeypatch.setattr(asking.Recording, "read", once)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def run(world):
 def tokens_of(c, calls) -> int:
     from ark_jax.text.tokens import load_tokenizer
 
-    return sum(len(load_tokenizer(c.generator.path)(call.prompt)["input_ids"]) for call in calls)
+    return sum(len(load_tokenizer(c.generator.path)(call.turns[0])["input_ids"]) for call in calls)
 
 
 def of(found: plan.Estimate, stage: str) -> plan.Calls:
@@ -103,20 +105,20 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
         assert told.calls == len(calls) == 2 * run.plans["data"].train_questions
         assert abs(told.input_tokens / real - 1) < 0.15 and told.input_tokens != real
         assert any("an estimate until the graph exists" in note for note in run.plans[stage].notes)
-    count, _ = plan._counter(run.config)
-    bare = sum(count([call.prompt for call in plan._rewriting(run.context, set())]))
+    count, _ = asking._counter(run.config)
+    bare = sum(count([call.turns[0] for call in graph.rewriting(run.context, asking._communities(run.context))]))
     entities = len(calls) / 2 * (20 + 30 / 4 + 3 + 7 / 4)  # a quarter of the way from the least to the most
-    assert told.input_tokens == pytest.approx(bare + entities * plan._Recording.read(count).line, abs=1)
+    assert told.input_tokens == pytest.approx(bare + entities * asking.Recording.read(count).line, abs=1)
     assert of(run.plans["rewrite"], "rewrite").input_tokens == real
     assert not any("an estimate until" in note for note in run.plans["rewrite"].notes)
 
 
 def test_replies_of_the_recording_are_about_as_long_as_told(run):
-    replies = {row["item"]: llm.text_of(row["reply"]) for row in llm.complete_rows(EMBEDDED / "replies.jsonl")}
-    count, _ = plan._counter(run.config)
+    replies = {row["item"]: llm.text_of(row["reply"]) for row in Replies(EMBEDDED / "replies.jsonl").rows.values()}
+    count, _ = asking._counter(run.config)
     told = of(run.plans["data"], "rewrite").output_tokens
     assert told == pytest.approx(sum(count([replies[call.item] for call in run.asked["rewrite"]])), rel=0.1)
-    recording = plan._Recording.read(count)
+    recording = asking.Recording.read(count)
     passages = sum(count([call.fields["passage"] for call in run.asked["extract"]]))
     assert of(run.plans["data"], "extract").output_tokens == pytest.approx(recording.written * passages, abs=1)
 
@@ -192,13 +194,13 @@ def test_our_own_model_is_counted_by_its_own_tokenizer_and_chat_form(world, mesh
 def test_an_endpoint_holds_calls_back():
     c = config.ark().llm
     c.backend, c.concurrency = "openai", 4
-    assert plan._waiting(c, 10, 6000, 2.0) == 6  # three rounds of two seconds
+    assert asking._waiting(c, 10, 6000, 2.0) == 6  # three rounds of two seconds
     c.requests_per_minute = 30
-    assert plan._waiting(c, 10, 6000, 2.0) == 20
+    assert asking._waiting(c, 10, 6000, 2.0) == 20
     c.tokens_per_minute = 9000
-    assert plan._waiting(c, 10, 6000, 2.0) == 40
+    assert asking._waiting(c, 10, 6000, 2.0) == 40
     c.backend = "none"
-    assert plan._waiting(c, 10, 6000, 2.0) == 0
+    assert asking._waiting(c, 10, 6000, 2.0) == 0
 
 
 def test_an_unknown_price_is_told_with_the_fix(world, mesh):
@@ -240,15 +242,16 @@ def test_calls_that_would_cost_too_much_are_refused(world, mesh):
 
 
 def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "ENOUGH", 6)
+    monkeypatch.setattr(asking, "ENOUGH", 6)
     c = settings(run.workdir.parent, "openai")
     c.llm.concurrency = 1
     asks = llm.Settings(**{f.name: c.llm[f.name] for f in dataclasses.fields(llm.Settings)})
     calls, kept = run.asked["rewrite"], tmp_path / "llm" / "replies.jsonl"
     for i, call in enumerate(calls[:7]):
         reply = {"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
-        append_row({"item": call.item, "key": asks.key(call), "seconds": 1.0 + i % 2, "reply": reply}, kept)
-    assert plan._unanswered(c, calls, list(llm.complete_rows(kept))) == calls[7:]
+        row = {"item": call.item, "kind": "rewrite", "key": asks.key(call.turns), "seconds": 1.0 + i % 2, "reply": reply}
+        append_row(row, kept)
+    assert asking._unanswered(c, calls, list(Replies(kept).rows.values())) == calls[7:]
     # The recording's graph is not the endpoint's, so prompts will differ from those answered here, but not in kind.
     told = of(plan.estimate(c, tmp_path), "rewrite")
     assert told.total == told.calls == len(calls)
@@ -256,13 +259,23 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_pat
     assert told.seconds == pytest.approx(told.calls * (1 + 3 / 7), rel=1e-6)
 
 
+def answered(c, folder: Path) -> list[dict]:
+    """The ledger of an endpoint that has answered all of extraction as our statistics do."""
+    asks = llm.Settings(**{f.name: c.llm[f.name] for f in dataclasses.fields(llm.Settings)})
+    with plan._shadow(c, c, folder) as (shadow, _):
+        calls = graph.extraction(shadow)
+    replies = Replies(folder / "llm" / "replies.jsonl")
+    for call in calls:
+        text = offline.reply(call.kind, call.fields)
+        replies.add({"item": call.item, "kind": call.kind, "key": asks.key(call.turns),
+                     "reply": {"choices": [{"message": {"content": text}}]}})
+    return list(replies.rows.values())
+
+
 def test_half_answered_calls_are_half_planned(world, mesh, tmp_path):
-    """The cache of the offline backend, cut in the middle, as a kill leaves it."""
-    c = settings(world, "none")
-    context = pipeline.Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
-    for stage in ("data", "extract"):
-        pipeline.run(stages(c), context, only=stage)
-    shutil.rmtree(tmp_path / "extract")
+    """The ledger of an endpoint, cut in the middle, as a kill leaves it."""
+    c = settings(world, "openai")
+    answered(c, tmp_path)
     rows = (tmp_path / "llm" / "replies.jsonl").read_text().splitlines()
     (tmp_path / "llm" / "replies.jsonl").write_text("\n".join(rows[:3]) + "\n" + rows[3][:50])
     told = of(plan.estimate(c, tmp_path), "extract")
@@ -273,22 +286,18 @@ def test_half_answered_calls_are_half_planned(world, mesh, tmp_path):
 
 
 def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
-    c = settings(world, "none")
+    c = settings(world, "openai")
     c.data.chunk_tokens = 80
-    context = pipeline.Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
-    for stage in ("data", "extract"):
-        pipeline.run(stages(c), context, only=stage)
-    shutil.rmtree(tmp_path / "extract")
-    rows = list(llm.complete_rows(tmp_path / "llm" / "replies.jsonl"))
-    assert len(rows) > plan.ENOUGH
-    kept = rows[: plan.ENOUGH]
+    rows = answered(c, tmp_path)
+    assert len(rows) > asking.ENOUGH
+    kept = rows[: asking.ENOUGH]
     (tmp_path / "llm" / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     c.llm.max_tokens = 10**6
-    count, _ = plan._counter(c)
+    count, _ = asking._counter(c)
     with plan._shadow(c, c, tmp_path) as (shadow, _):
-        calls = plan._extraction(shadow)
-    asked = count([x.prompt for x in calls])
-    ratio = sum(count([llm.text_of(x["reply"]) for x in kept])) / sum(asked[: plan.ENOUGH])
+        calls = graph.extraction(shadow)
+    asked = count([x.turns[0] for x in calls])
+    ratio = sum(count([llm.text_of(x["reply"]) for x in kept])) / sum(asked[: asking.ENOUGH])
     told = of(plan.estimate(c, tmp_path), "extract")
     assert told.output_tokens == pytest.approx(ratio * told.input_tokens, abs=1)
     (tmp_path / "llm" / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept[1:]))
@@ -552,11 +561,11 @@ def test_the_demo_as_it_is_known(real_models, mesh):
     assert (told.documents, told.chunks, told.train_questions, told.held_out_questions) == (11, 153, 72, 60)
     assert [(x.stage, x.calls) for x in told.calls] == [("extract", 84), ("rewrite", 144)]
     assert of(told, "rewrite").input_tokens == pytest.approx(92_915, rel=0.05)  # with the communities of a finished demo
-    replies = {row["item"]: llm.text_of(row["reply"]) for row in llm.complete_rows(EMBEDDED / "replies.jsonl")}
-    count, _ = plan._counter(c)
+    replies = {row["item"]: llm.text_of(row["reply"]) for row in Replies(EMBEDDED / "replies.jsonl").rows.values()}
+    count, _ = asking._counter(c)
     for x in told.calls:
         real = sum(count([text for item, text in replies.items() if item.startswith(x.stage)]))
         assert x.output_tokens == pytest.approx(real, rel=0.03)
-    assert (c.data.chunk_tokens / (c.data.chunk_tokens - c.data.chunk_overlap)) == plan.REPEATED
+    assert (c.data.chunk_tokens / (c.data.chunk_tokens - c.data.chunk_overlap)) == asking.REPEATED
     assert told.disk["checkpoints"] == 6 // 4 * 12 * work.Model.of(real_models["retriever"], compute="float32", batch=0,
                                                                   head=False).total

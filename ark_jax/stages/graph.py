@@ -82,31 +82,35 @@ def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]]
     return parts, by
 
 
+def extraction(context: Context) -> list[llm.Call]:
+    """A call for every chunk of the training documents."""
+    chunks = chunks_of(context)
+    wanted = {d for q in questions_of(context, "train") for d in q.documents}
+    template = prompts.load("extract", context.config.prompts.extract)
+    read = [chunk for document, some in chunks.items() if document in wanted for chunk in some]
+    frequency = collections.Counter(word for chunk in read for word in offline.words(chunk.text))
+    return [llm.Call(f"extract/{chunk.id}", "extract", (prompts.fill(template, passage=chunk.text),),
+                     {"passage": chunk.text, "frequency": frequency}) for chunk in read]
+
+
 def extract(context: Context, folder: Path) -> dict:
     """Entities and relations of every chunk of the training documents."""
     from ark_jax.graph.extract import Entity, Quarantined, Relation, parse
 
-    c = context.config
-    chunks = chunks_of(context)
-    wanted = {d for q in questions_of(context, "train") for d in q.documents}
-    template = prompts.load("extract", c.prompts.extract)
-    read = [chunk for document, some in chunks.items() if document in wanted for chunk in some]
-    frequency = collections.Counter(word for chunk in read for word in offline.words(chunk.text))
-    calls = [llm.Call(f"extract/{chunk.id}", "extract", (prompts.fill(template, passage=chunk.text),),
-                      {"passage": chunk.text, "frequency": frequency}) for chunk in read]
+    calls = extraction(context)
     answers = ask(context, calls, "extract", _unread)
     passes = [answers, *_glean(context, calls, answers)]
     entities, relations, lost = [], [], []
-    for chunk in read:
+    for chunk in (call.item.removeprefix("extract/") for call in calls):
         stated: set[Entity] = set()
         known: set[tuple[str, str]] = set()
         for number, some in enumerate(passes):
-            item = f"glean{number}/{chunk.id}" if number else f"extract/{chunk.id}"
+            item = f"glean{number}/{chunk}" if number else f"extract/{chunk}"
             if item in some.rejected:
-                lost.append(Quarantined(chunk.id, f"no reply: {some.rejected[item]}", ""))
+                lost.append(Quarantined(chunk, f"no reply: {some.rejected[item]}", ""))
             texts = [] if item in some.rejected else some.texts.get(item, [])
             for i, text in enumerate(texts):
-                found, related, unread = parse(text, chunk.id)
+                found, related, unread = parse(text, chunk)
                 entities += [e for e in found if e not in stated]
                 stated |= set(found)
                 # What a later reply repeats is no second statement of the passage.
@@ -128,7 +132,7 @@ def _unread(call: llm.Call, texts: list[str], cut: bool) -> str | None:
 
     if cut:
         return "Your reply broke off. Go on with the records that are still missing, in the same form; repeat none."
-    if not any(parse(texts[-1], "")[:2]):
+    if not any(any(parse(text, "")[:2]) for text in texts):
         return "No record could be read from your reply. Write the records again, exactly in the form that was asked for."
     return None
 
@@ -199,21 +203,29 @@ def communities(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), **rules}
 
 
-def rewrite(context: Context, folder: Path) -> dict:
-    """Ten questions through the large and ten through the small community of each question."""
+def rewriting(context: Context, communities: list[dict] | None = None) -> list[llm.Call]:
+    """A call for every community: those of the workdir, or others, of no entities."""
     from ark_jax.graph.store import KnowledgeGraph
-    from ark_jax.text.rewrite import complaint, parse, plain
 
-    made = KnowledgeGraph.load(context / "graph")
     questions = {q.id: q for q in questions_of(context, "train")}
     template, count = prompts.load("rewrite", context.config.prompts.rewrite), context.config.graph.rewrites
+    made = KnowledgeGraph.load(context / "graph") if communities is None else None
     calls = []
-    for row in load_rows(context / "communities" / "communities.parquet"):
+    for row in load_rows(context / "communities" / "communities.parquet") if communities is None else communities:
         q = questions[row["question"]]
         entities = "\n".join(f"- {made.names[i]} ({made.types[i]}): {(made.descriptions[i] or [''])[0]}" for i in row["nodes"])
         filled = prompts.fill(template, question=q.question, answer=q.answers[0], entities=entities, count=count)
         calls.append(llm.Call(f"rewrite/{q.id}/{row['size']}", "rewrite", (filled,), {
             "question": q.question, "names": [made.names[i] for i in row["nodes"]], "count": count}))
+    return calls
+
+
+def rewrite(context: Context, folder: Path) -> dict:
+    """Ten questions through the large and ten through the small community of each question."""
+    from ark_jax.text.rewrite import complaint, parse, plain
+
+    questions, count = {q.id: q for q in questions_of(context, "train")}, context.config.graph.rewrites
+    calls = rewriting(context)
     of = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     answers = ask(context, calls, "rewrite", lambda call, texts, cut: complaint(parse(*texts), of(call), count))
     rows, quarantine, leaking, without = [], [], 0, 0
