@@ -4,12 +4,15 @@ import collections
 import os
 import re
 import shutil
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import llm_server
 import pyarrow.parquet as pq
 import pytest
-from test_pipeline import call, make_world, tiny_config
+from test_pipeline import call, command, make_world, tiny_config
 
 from ark_jax import pipeline
 from ark_jax.log import Metrics, read_rows
@@ -195,3 +198,17 @@ def test_the_key_is_written_nowhere(world, tmp_path, capfd):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert [(path, secret) for path in files for secret in secrets if secret.encode() in path.read_bytes()] == []
+
+
+def test_an_interrupt_says_at_once_how_to_go_on(world, tmp_path):
+    call(world, tmp_path, "data")
+    with llm_server.serving(model, lambda conversation, attempt: "hang") as server:
+        flags = (f"--config.llm.base_url={server.url}", "--config.llm.backend=openai", "--config.llm.key_env=ARK_TEST_KEY")
+        with subprocess.Popen(command(world, tmp_path, "run", *flags), stderr=subprocess.PIPE, text=True) as process:
+            while len(server.requests) < 16:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            at = time.monotonic()
+            told = process.communicate(timeout=30)[1]
+            assert time.monotonic() - at < 2
+    assert process.returncode == 130 and "run the same command again to go on" in told and "Traceback" not in told

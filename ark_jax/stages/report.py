@@ -48,7 +48,8 @@ def _report_data(context: Context) -> dict:
                   ["Held-out questions", counts["data"]["held_out_questions"]],
                   ["Graph", f"{counts['graph']['nodes']} nodes, {counts['graph']['edges']} edges, "
                             f"{counts['graph']['augmented_edges']} with those of similarity"],
-                  ["LLM", {"replay": "recorded replies", "none": "none: statistics, templates"}.get(c.llm.backend, c.llm.model)],
+                  ["LLM", {"replay": "recorded replies", "none": "none: statistics, templates", "openai": c.llm.model,
+                           "local": f"{Path(c.llm.path or c.generator.path).name}, on this run's devices"}[c.llm.backend]],
                   ["Retriever", Path(c.retriever.path).name], ["Generator and reader", Path(c.generator.path).name]],
         "curves": {name: list(map(json.loads, (context / name / "curve.jsonl").read_text().splitlines())) for name in stages},
         "distributions": {f"stage{s}": {"positive": spread(s, "positives"), "negative": spread(s, "negatives")} for s in mined},
