@@ -168,7 +168,7 @@ def chosen(positives: list[str], *, cosines: dict = COSINES, **changes) -> tuple
     (["f"], {"keep": 3}, "abc", (1, 0, 0)),
     # 0.95 of the best positive's 0.8 is 0.76, of 0.5 less than all but d; 0.97 of 0.8 is 0.776.
     (["f"], {"margin": 0.95}, "ad", (0, 4, 0)),
-    (["f", "a"], {"margin": 0.95}, "d", (0, 4, 0)),
+    (["d", "f"], {"margin": 0.95}, "a", (0, 4, 0)),
     (["a"], {"margin": 0.95}, "d", (0, 5, 0)),
     (["f"], {"margin": 0.97}, "acd", (1, 2, 0)),
     (["f"], {"drop_answers": True}, "bcd", (2, 0, 1)),

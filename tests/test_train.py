@@ -197,14 +197,19 @@ def toy(weights, tokens, mask):
     """An encoder: two matrices, a nonlinearity, a mean over visible tokens."""
     x = layout.lookup(weights["embed"], tokens)
     x = jnp.tanh(layout.einsum("btd,df->btf", x, weights["out"]))
-    x = jnp.einsum("bte,bt->be", x, mask.astype(x.dtype)) / mask.sum(1, keepdims=True)
-    return x / jnp.linalg.norm(x, axis=1, keepdims=True)
+    x = jnp.einsum("bte,bt->be", x, mask.astype(x.dtype)) / jnp.maximum(mask.sum(1, keepdims=True), 1)
+    return x * jax.lax.rsqrt(jnp.maximum((x * x).sum(1, keepdims=True), 1e-24))
 
 
 def toy_inputs(rows: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     weights = {"embed": rng.normal(size=(32, 16)).astype(np.float32), "out": rng.normal(size=(16, 8)).astype(np.float32)}
     return weights, rng.integers(0, 32, (rows, 5)), np.arange(5) < rng.integers(1, 6, (rows, 1))
+
+
+def placed(weights: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    sides = {"embed": "v e", "out": "d f"}
+    return {name: jax.device_put(w, layout.weight_spec(sides[name])) for name, w in weights.items()}
 
 
 def passages_and_loss(chunks: int):
@@ -217,9 +222,7 @@ def passages_and_loss(chunks: int):
         passages = loss.in_chunks(lambda *x: toy(weights, *x), chunks)(layout.rows(tokens), layout.rows(mask))
         return loss.info_nce(queries, passages, layout.rows(positive), layout.rows(~positive), temperature=0.5), passages
 
-    sides = {"embed": "v e", "out": "d f"}
-    placed = {name: jax.device_put(w, layout.weight_spec(sides[name])) for name, w in weights.items()}
-    return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value, has_aux=True))(placed))
+    return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value, has_aux=True))(placed(weights)))
 
 
 @functools.cache
@@ -296,44 +299,50 @@ def ragged(questions: int) -> tuple[list[Example], dict[str, dict[str, list[int]
     return examples, {"query": texts([e.question for e in examples]), "document": texts(map(name, range(2 * questions + 1)))}
 
 
-def value_and_gradient(questions: int, chunks: int, shape: tuple[int, int, int], **changes):
-    """Of the loss over one batch, as a training step computes it."""
+def value_and_gradient(questions: int, chunks: int, shape: tuple[int, int, int]):
+    """Of the loss over one batch, laid out as a training step has it."""
     with jax.set_mesh(layout.make_mesh(shape)):
         examples, ids = ragged(questions)
-        how = plan(batch=questions, chunks=chunks, epochs=1, **changes)
-        sides = loop._sides([range(questions)], examples, ids, how)
-        rooms = tuple(side.room for side in sides)
-        objective = loop.Objective(BERT, "mean", BERT.width, chunks, rooms, how.temperature, 0.0, 1.0, how.matryoshka)
-        model = encoder.Encoder(BERT, rngs=nnx.Rngs(0))
-        compiled = jax.jit(jax.value_and_grad(objective.loss)).lower(model, loop._batch(examples, ids, how, sides))
-        value, gradient = compiled.compile({"xla_backend_optimization_level": 0})(model, loop._batch(examples, ids, how, sides))
-        return float(value), [np.asarray(x) for x in jax.tree.leaves(gradient)]
+        how = plan(batch=questions, chunks=chunks)
+        given = loop._batch(examples, ids, how, loop._sides([range(questions)], examples, ids, how))
+
+        def value(weights):
+            encode = functools.partial(toy, weights)
+            queries, passages = encode(*given["queries"]), loss.in_chunks(encode, chunks)(*given["passages"])
+            return loss.info_nce(queries, passages, given["positive"], given["negative"], temperature=0.5)
+
+        return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value))(placed(toy_inputs(0)[0])))
 
 
 whole_batch = functools.cache(functools.partial(value_and_gradient, chunks=1, shape=(1, 1, 1)))
 
 
-@pytest.mark.parametrize(("questions", "chunks", "shape"), [
-    (5, 8, (1, 2, 1)), (1, 8, (1, 8, 1)),
-    *[pytest.param(*case, marks=pytest.mark.slow) for case in (
-        (5, 2, (1, 1, 1)), (5, 8, (1, 1, 1)), (5, 1, (2, 1, 1)), (5, 2, (1, 2, 1)), (5, 1, (1, 8, 1)), (5, 8, (1, 8, 1)),
-        (13, 8, (2, 2, 2)))]], ids=str)
+@pytest.mark.parametrize("questions", [5, *[pytest.param(n, marks=pytest.mark.slow) for n in (1, 13)]])
+@pytest.mark.parametrize("chunks", [1, 2, 8])
+@pytest.mark.parametrize("shape", MESHES, ids=str)
 def test_a_batch_of_any_size_in_any_pieces_on_any_devices(questions, chunks, shape):
     """Neither questions nor passages divide by devices or pieces."""
     value, gradient = value_and_gradient(questions, chunks, shape)
     expected, exact = whole_batch(questions)
     assert value == pytest.approx(expected, abs=1e-5) and expected > 0.1
-    for found, wanted in zip(gradient, exact, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert max(np.abs(x).max() for x in exact) > 1e-2
+    for name in exact:
+        np.testing.assert_allclose(gradient[name], exact[name], atol=1e-5)
+        assert np.abs(exact[name]).max() > 1e-3
 
 
-def test_matryoshka_reaches_the_training_step():
-    value, gradient = value_and_gradient(5, 2, (1, 2, 1), matryoshka=(4, 2))
-    expected, exact = whole_batch(5, matryoshka=(4, 2))
-    assert value == pytest.approx(expected, abs=1e-5) and abs(value - whole_batch(5)[0]) > 1e-2
-    for found, wanted in zip(gradient, exact, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+def test_matryoshka_reaches_the_training_step(mesh):
+    """Its loss is the mean of those of models with fewer components."""
+    examples, ids = ragged(5)
+    sides = loop._sides([range(5)], examples, ids, plan(batch=5))
+    given, model = loop._batch(examples, ids, PLAN, sides), encoder.Encoder(BERT, rngs=nnx.Rngs(0))
+
+    def value(width: int, matryoshka: tuple[int, ...]) -> float:
+        rooms = tuple(side.room for side in sides)
+        objective = loop.Objective(BERT, "mean", width, 1, rooms, 0.05, 0.0, 1.0, matryoshka)
+        return float(jax.jit(objective.loss, compiler_options={"xla_backend_optimization_level": 0})(model, given))
+
+    each = [value(width, ()) for width in (BERT.width, 4)]
+    assert value(BERT.width, (4,)) == pytest.approx(np.mean(each), rel=1e-5) and abs(np.diff(each)) > 1e-2
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 1)], ids=str)
