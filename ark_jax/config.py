@@ -87,18 +87,23 @@ def ark(preset: str = "best") -> ConfigDict:
     c.mine.model = "base" if official else "previous"  # mine with the base retriever once, or after each stage
     c.mine.top = 10 if official else 20  # chunks per rewritten question
     c.mine.negatives = 20  # hardest of their union, per question
+    c.mine.margin = 0.0  # none nearer to the question than this share of its nearest positive's cosine, say 0.95; 0: all serve
+    c.mine.drop_answers = False  # none that holds an answer verbatim
 
     c.train = ConfigDict()
-    c.train.stages = (1, 2, 3)
-    c.train.epochs = (3, 4, 3)
-    c.train.learning_rates = (1e-5, 8e-6, 4e-6)
+    c.train.stages = (1, 2, 3)  # or some of them, from retriever.path; (0,) is no curriculum: all negatives in one stage
+    c.train.epochs = (3, 4, 3)  # of stages 1, 2, 3; stage 0 takes their sum
+    c.train.learning_rates = (1e-5, 8e-6, 4e-6)  # stage 0 takes the first
     c.train.warmup = 0.1  # share of a stage's steps
     c.train.weight_decay = 0.01
     c.train.clip = 1.0
     c.train.batch = 16  # questions
     c.train.chunks = 1  # GradCache: encode a batch in so many pieces
     c.train.temperature = 0.1 if official else 0.05
-    c.train.denominator = "own" if paper else "batch"  # stages 2, 3: own hard negatives (eq. 8), or all in the batch
+    c.train.matryoshka = ()  # narrower widths, whose vectors are trained to be of use as well
+    c.train.denominator = "own" if paper else "batch"  # stages 2, 3: own hard negatives (eq. 8), or all in the batch but
+    # the question's other positives; "all": these too, which measures what leaving them out is worth
+    c.train.merge_copies = preset == "best"  # chunks of one text are one, lest the copy of a positive be a negative
     c.train.order = "question" if preset != "best" else "document"  # shuffled questions, or documents kept together
     c.train.remat = "products"  # a backward pass computes again all but products with weights; "all": these too, for memory
     c.train.save_every = 50  # steps

@@ -51,7 +51,8 @@ def on(mesh, shape: tuple[int, ...], dtype, spec: P) -> jax.ShapeDtypeStruct:
 def abstract(size: str, mesh) -> tuple[loop.Objective, loop.State, dict]:
     """Objective, state and batch of a training step; `mesh`, set by the caller, may be an AbstractMesh."""
     cfg = config(size)
-    objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, rooms(ROWS * SHORT, CHUNKS * LONG // PIECES), 0.02, 0.01, 1.0)
+    objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, rooms(ROWS * SHORT, CHUNKS * LONG // PIECES), 0.02, 0.01, 1.0,
+                               ())
     create = lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0))
     state = jax.eval_shape(objective.start, jax.eval_shape(create))
     state = jax.tree.map(lambda x: on(mesh, x.shape, x.dtype, x.sharding.spec if x.sharding else P()), state)

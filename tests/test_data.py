@@ -114,35 +114,81 @@ def cosine(degrees: float):
     return pytest.approx(np.cos(np.radians(degrees)), abs=1e-6)
 
 
-def test_negatives_are_the_union_over_rewrites_without_the_positives(mesh):
+def test_candidates_are_the_union_over_rewrites(mesh):
     queries = {"q": unit(1, 92)}
-    found = negatives.mine(queries, {"q": range(6)}, CHUNKS, IDS, {"q": ["e", "b"]}, top=2, keep=9)
-    assert found == {"q": [("a", cosine(8)), ("d", cosine(9))]}
+    found = negatives.mine(queries, {"q": range(6)}, CHUNKS, IDS, top=2)
+    assert found == {"q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]}
     # With room for one more each, c (19 degrees off) and c again (72): its better cosine counts.
-    found = negatives.mine(queries, {"q": range(6)}, CHUNKS, IDS, {"q": ["e", "b"]}, top=3, keep=9)
-    assert found == {"q": [("a", cosine(8)), ("d", cosine(9)), ("c", cosine(19))]}
-    found = negatives.mine(queries, {"q": range(6)}, CHUNKS, IDS, {"q": ["e", "b"]}, top=3, keep=2)
-    assert [name for name, _ in found["q"]] == ["a", "d"]
+    found = negatives.mine(queries, {"q": range(6)}, CHUNKS, IDS, top=3)
+    assert found["q"][4:] == [("c", cosine(19))]
 
 
-def test_negatives_come_from_a_questions_own_pool(mesh):
+def test_candidates_come_from_a_questions_own_pool(mesh):
     queries = {"q": unit(0), "r": unit(0), "s": unit(0, 180)}
     pools = {"q": [3, 4, 5], "r": [5, 0], "s": [3, 4, 5]}
-    found = negatives.mine(queries, pools, CHUNKS, IDS, {"q": [], "r": [], "s": ["b"]}, top=10, keep=10)
+    found = negatives.mine(queries, pools, CHUNKS, IDS, top=10)
     assert found == {"q": [("b", cosine(90)), ("a", cosine(100)), ("z", cosine(180))],
                      "r": [("e", cosine(0)), ("z", cosine(180))],
-                     "s": [("z", cosine(0)), ("a", cosine(80))]}
+                     "s": [("z", cosine(0)), ("a", cosine(80)), ("b", cosine(90))]}
 
 
-def test_equally_hard_negatives_go_by_name(mesh):
+def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
     same = np.repeat(unit(30), 4, axis=0)
-    found = negatives.mine({"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], {"q": ["d#2"]}, top=4, keep=2)
-    assert [name for name, _ in found["q"]] == ["d#0", "d#1"]
+    found = negatives.mine({"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4)
+    assert [name for name, _ in found["q"]] == ["d#0", "d#1", "d#2", "d#3"]
 
 
 def test_nothing_to_mine(mesh):
-    assert negatives.mine({"q": unit(0)}, {"q": []}, CHUNKS, IDS, {"q": []}, top=3, keep=3) == {"q": []}
-    assert negatives.mine({"q": unit(0)}, {"q": [0, 1]}, CHUNKS, IDS, {"q": ["e", "d"]}, top=3, keep=3) == {"q": []}
+    assert negatives.mine({"q": unit(0)}, {"q": []}, CHUNKS, IDS, top=3) == {"q": []}
+    assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "answers": 0})
+
+
+# Found for a question, hardest first by its rewrites. B differs from b in case and spacing only; a holds the answer.
+FOUND = [("a", 0.9), ("b", 0.8), ("B", 0.8), ("c", 0.7), ("d", 0.6), ("e", 0.5), ("f", 0.4)]
+TEXTS = {"a": "a tide of nine feet", "b": "The Lamp", "B": "the  lamp\n", "c": "salt", "d": "wool", "e": "SALT", "f": "bell"}
+COSINES = {"a": 0.5, "b": 0.79, "B": 0.79, "c": 0.77, "d": 0.2, "e": 0.77, "f": 0.8}
+
+
+def chosen(positives: list[str], *, cosines: dict = COSINES, **changes) -> tuple[list[str], dict[str, int]]:
+    """Names of the negatives, and what the rules took."""
+    rules = {"margin": 0.0, "drop_answers": False, "keep": 9} | changes
+    kept, dropped = negatives.choose(FOUND, positives, cosine=cosines, originals=negatives.originals(TEXTS),
+                                     holding=lambda chunk: negatives.holds(TEXTS[chunk], ["Nine Feet"]), **rules)
+    assert dict(kept).items() <= dict(FOUND).items()
+    return [name for name, _ in kept], dict(dropped)
+
+
+@pytest.mark.parametrize(("positives", "changes", "kept", "dropped"), [
+    # Of two chunks with one text the harder serves, or the first by name; b's copy is no more a negative than b itself.
+    (["f"], {}, "abcd", (2, 0, 0)),
+    (["b", "f"], {}, "acd", (2, 0, 0)),
+    (["B", "d"], {}, "acf", (2, 0, 0)),
+    # What comes after the last one taken is not looked at.
+    (["f"], {"keep": 2}, "ab", (0, 0, 0)),
+    (["f"], {"keep": 3}, "abc", (1, 0, 0)),
+    # 0.95 of the best positive's 0.8 is 0.76, of 0.5 less than all but d; 0.97 of 0.8 is 0.776.
+    (["f"], {"margin": 0.95}, "ad", (0, 4, 0)),
+    (["d", "f"], {"margin": 0.95}, "a", (0, 4, 0)),
+    (["a"], {"margin": 0.95}, "d", (0, 5, 0)),
+    (["f"], {"margin": 0.97}, "acd", (1, 2, 0)),
+    (["f"], {"drop_answers": True}, "bcd", (2, 0, 1)),
+    (["f"], {"drop_answers": True, "margin": 0.95}, "d", (0, 4, 1)),
+])
+def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):
+    assert chosen(positives, **changes) == (list(kept), dict(zip(("copies", "margin", "answers"), dropped, strict=True)))
+
+
+def test_a_margin_below_zero_is_further_from_the_positive():
+    below = {**dict.fromkeys(COSINES, -0.5), "f": -0.4, "d": -0.405}
+    assert chosen(["f"], cosines=below, margin=0.95)[0] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("text", "answers", "holding"), [
+    ("It was  NINE\nfeet deep.", ["nine feet"], True), ("ninety feet", ["nine", "fee"], False), ("of nine", ["Nine", "x"], True),
+    ("it cost $5 then", ["$5"], True), ("it cost $50", ["$5"], False), ("東京都に住む", ["東京"], True), ("a+b", ["a.b"], False),
+    ("STRASSE", ["straße"], True), ("", ["nine"], False)])
+def test_an_answer_is_held_as_whole_words(text, answers, holding):
+    assert negatives.holds(text, answers) is holding
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -159,6 +205,8 @@ def named(mask: np.ndarray, chunks: list[str]) -> list[str]:
     (False, "batch", "abc", ["c", "ac", "ab"]),
     (True, "own", "abcxy", ["x", "y", ""]),  # q1 mined its own positive b: no negative
     (True, "batch", "abcxy", ["cxy", "acxy", "abxy"]),
+    (False, "all", "abc", ["abc", "abc", "abc"]),
+    (True, "all", "abcxy", ["abcxy", "abcxy", "abcxy"]),
 ])
 def test_who_is_contrasted_with_whom(use_negatives, denominator, chunks, negative):
     found, positive, against = curriculum.masks(BATCH, use_negatives=use_negatives, denominator=denominator)
@@ -208,7 +256,23 @@ def test_examples_come_back_from_array_record(tmp_path):
     assert [p.suffix.startswith(".array_record") for p in (tmp_path / "here").rglob("*array_record*")] == [True]
 
 
+def test_an_unknown_denominator_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"config\.train\.denominator='sum': must be one of own, batch, all"):
+        curriculum.masks(BATCH, use_negatives=True, denominator="sum")
+
+
+def test_the_copy_of_a_positive_is_nobodys_negative():
+    """q2's positive B reads as q1's positive b, so it would be in q1's denominator, and b in q2's."""
+    given = {"q1": ["b", "e"], "q2": ["c", "B"]}, {"q1": ["d"], "q2": ["b", "d", "e"]}, {"q1": "d", "q2": "d"}
+    rows = curriculum.example_rows(*given, negatives.originals(TEXTS))
+    assert rows == [Example("q1", "d", ("b", "c"), ("d",)), Example("q2", "d", ("c", "b"), ("b", "d", "c"))]
+    chunks, positive, against = curriculum.masks(rows, use_negatives=True, denominator="batch")
+    assert chunks == ["b", "c", "d"]
+    assert (named(positive, chunks), named(against, chunks)) == (["bc", "bc"], ["d", "d"])
+    assert curriculum.example_rows(*given, {})[1].positives == ("c", "B")
+
+
 def test_examples_follow_the_positives():
     documents = {"q0": "d", "q1": "d", "q2": "e"}
-    rows = curriculum.example_rows({"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, documents)
+    rows = curriculum.example_rows({"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, documents, {})
     assert rows == [Example("q2", "e", ("a",), ()), Example("q0", "d", ("b", "c"), ("x",))]

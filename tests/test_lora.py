@@ -127,7 +127,7 @@ def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
 def step(folder: Path):
     """(loss, its gradient, how far each factor moved) of one step from used factors, two pieces of the batch at a time."""
     model, cfg, _ = hf.load(str(folder))
-    objective = loop.Objective(cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, 0.0, 1e9)
+    objective = loop.Objective(cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, 0.0, 1e9, ())
     adapter = used(fresh(folder, cfg))
     state = objective.start(adapter)
     before = jax.tree.map(np.asarray, (model, adapter))
@@ -294,8 +294,8 @@ def train(base: str, folder: str) -> None:
     passages = {f"c{i}": f"every {word} was in the care of the clerk" for i, word in enumerate(WORDS)}
     examples = [Example(f"q{i}", "d", (f"c{i}",), ()) for i in range(len(WORDS))]
     plan = loop.Plan(epochs=10, learning_rate=1e-2, warmup=0.1, weight_decay=0.01, clip=1.0, batch=4, chunks=1,
-                     temperature=0.05, denominator="batch", order="question", save_every=3, remat="products", seed=1,
-                     use_negatives=False, lora_rank=2, lora_alpha=4.0, lora_targets=("q", "v", "down"))
+                     temperature=0.05, matryoshka=(), denominator="batch", order="question", save_every=3, remat="products",
+                     seed=1, use_negatives=False, lora_rank=2, lora_alpha=4.0, lora_targets=("q", "v", "down"))
     tuned, adapter, _ = loop.train(retriever, examples, questions, passages, plan, Path(folder), "adapter")
     tuned.save_pretrained(Path(folder) / "model")
     lora.save_peft(adapter, Path(folder) / "adapter", base=base)

@@ -68,7 +68,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
     """One real training step: its metrics, the gradient of every weight, the compiled program."""
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
-        objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, clip=1e9)
+        objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, 1e9, ())
         state = objective.start(model)
         given = jax.tree.map(layout.rows, batch())
         compiled = loop.train_step.lower(objective, state, None, given, 1e-3).compile(QUICK)
@@ -270,7 +270,7 @@ def assert_exact(jaxpr) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_step_in_bfloat16_is_exact_where_it_matters(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
-    objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, 1.0)
+    objective = loop.Objective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, 0.01, 1.0, ())
     state = objective.start(model)
     traced = loop.train_step.trace(objective, state, None, jax.tree.map(layout.rows, batch()), 1e-3)
     assert_exact(traced.jaxpr.jaxpr)
@@ -304,7 +304,7 @@ def test_bfloat16_changes_little(family, mesh):
     given, found = jax.tree.map(layout.rows, batch()), {}
     for compute in ("float32", "bfloat16"):
         model, cfg, pooling = opened(family, compute)
-        found[compute] = loss_and_vectors(loop.Objective(cfg, pooling, cfg.width, 1, rooms(1), 0.05, 0.01, 1.0), model, given)
+        found[compute] = loss_and_vectors(loop.Objective(cfg, pooling, cfg.width, 1, rooms(1), 0.05, 0.01, 1.0, ()), model, given)
     (loss, gradient, vectors), (wanted_loss, wanted_gradient, wanted) = found["bfloat16"], found["float32"]
     assert {x.dtype for x in jax.tree.leaves((loss, gradient, vectors))} == {jnp.dtype("float32")}
     assert (vectors != wanted).any() and (vectors * wanted).sum(-1).min() > 0.995

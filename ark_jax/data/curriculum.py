@@ -87,25 +87,36 @@ def chunks_of(some: Sequence[Example], *, use_negatives: bool) -> list[str]:
     return sorted({c for e in some for c in (*e.positives, *(e.negatives if use_negatives else ()))})
 
 
+DENOMINATORS = ("own", "batch", "all")
+
+
 def masks(some: Sequence[Example], *, use_negatives: bool, denominator: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """The distinct chunks of a batch, and who is whose positive and negative: bool `[b c]` twice.
 
     Stage 1 (`use_negatives` False): other questions' positives are the negatives, eq. 7. Later,
     denominator="own" contrasts with a question's own hard negatives only, eq. 8; "batch" with every chunk in
-    the batch. A question's own positives, whichever question brought them in, are never its negatives.
+    the batch. A question's own positives, whichever question brought them in, are never its negatives, unless
+    denominator="all": every chunk in the batch, a positive's siblings too, to measure what masking them is worth.
     """
+    if denominator not in DENOMINATORS:
+        raise ValueError(f"config.train.denominator={denominator!r}: must be one of {', '.join(DENOMINATORS)}")
     chunks = chunks_of(some, use_negatives=use_negatives)
     index = {c: i for i, c in enumerate(chunks)}
     positive = np.zeros((len(some), len(chunks)), bool)
-    negative = np.ones_like(positive) if not use_negatives or denominator == "batch" else np.zeros_like(positive)
+    negative = np.full_like(positive, denominator != "own" or not use_negatives)
     for row, example in enumerate(some):
         positive[row, [index[c] for c in example.positives]] = True
         if use_negatives:
             negative[row, [index[c] for c in example.negatives]] = True
-    return chunks, positive, negative & ~positive
+    return chunks, positive, negative if denominator == "all" else negative & ~positive
 
 
 def example_rows(positives: Mapping[str, Sequence[str]], negatives: Mapping[str, Sequence[str]],
-                 documents: Mapping[str, str]) -> list[Example]:
-    """One example per question that has positives, in the order of `positives`."""
-    return [Example(q, documents[q], tuple(p), tuple(negatives.get(q, ()))) for q, p in positives.items() if p]
+                 documents: Mapping[str, str], originals: Mapping[str, str]) -> list[Example]:
+    """One example per question that has positives, in the order of `positives`.
+
+    `originals` names the chunk that a copy is replaced by (`negatives.originals`): no copy of a positive is then
+    anybody's negative in its stead. Chunks it does not name stay as they are.
+    """
+    merged = lambda chunks: tuple(dict.fromkeys(originals.get(c, c) for c in chunks))
+    return [Example(q, documents[q], merged(p), merged(negatives.get(q, ()))) for q, p in positives.items() if p]

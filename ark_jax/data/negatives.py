@@ -1,6 +1,8 @@
-"""Hard negatives: what the retriever finds for the rewritten questions, minus the positives."""
+"""Hard negatives: what the retriever finds for the rewritten questions, minus what is or may well be a positive."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -8,16 +10,15 @@ from ark_jax.search import top_k
 
 
 def mine(
-    queries: Mapping[str, np.ndarray], chunks: Mapping[str, Sequence[int]], vectors: np.ndarray, ids: Sequence[str],
-    positives: Mapping[str, Sequence[str]], *, top: int, keep: int,
+    queries: Mapping[str, np.ndarray], chunks: Mapping[str, Sequence[int]], vectors: np.ndarray, ids: Sequence[str], *, top: int
 ) -> dict[str, list[tuple[str, float]]]:
-    """question -> up to `keep` (chunk, best cosine), hardest first.
+    """question -> (chunk, best cosine) of all that its rewritten versions find, hardest first; the smaller id among equals.
 
     Args:
         queries: question -> unit vectors `[r e]` of its rewritten versions.
         chunks: question -> indices into `vectors` of the chunks it may be answered from.
         vectors: unit vectors of all chunks `[n e]`; `ids` are their names.
-        top: chunks taken per rewritten question, before their union loses the positives.
+        top: chunks taken per rewritten question.
     """
     out: dict[str, list[tuple[str, float]]] = {}
     # Questions over the same documents are searched together.
@@ -35,6 +36,58 @@ def mine(
                 name = ids[where[i]]
                 best[name] = max(best.get(name, -1.0), float(score))
             at += len(queries[question])
-            hard = [(name, score) for name, score in best.items() if name not in set(positives[question])]
-            out[question] = sorted(hard, key=lambda x: (-x[1], x[0]))[:keep]
+            out[question] = sorted(best.items(), key=lambda x: (-x[1], x[0]))
     return out
+
+
+def choose(
+    found: Sequence[tuple[str, float]], positives: Sequence[str], *, cosine: Mapping[str, float], originals: Mapping[str, str],
+    holding: Callable[[str], bool], margin: float, drop_answers: bool, keep: int,
+) -> tuple[list[tuple[str, float]], Counter]:
+    """The first `keep` of what `mine` found for a question that may serve as negatives, and how many each rule took.
+
+    A positive never serves, nor a copy of one or of a chunk chosen already.
+
+    Args:
+        cosine: chunk -> its similarity to the question itself, of what was found and of the positives.
+        originals: chunk -> the first one of the same text.
+        holding: whether a chunk holds an answer; with `drop_answers` such a chunk is not taken.
+        margin: the share of the most similar positive's cosine up to which a chunk is taken (NV-Retriever's filter, there
+            0.95); what comes nearer is likely a positive that nobody marked. 0: all are taken.
+    """
+    nearest = max(cosine[chunk] for chunk in positives)
+    most = nearest - (1 - margin) * abs(nearest) if margin else np.inf
+    seen = {originals[chunk] for chunk in positives}
+    kept, dropped = [], Counter(copies=0, margin=0, answers=0)
+    for chunk, score in found:
+        if chunk in positives:
+            continue
+        if len(kept) == keep:
+            break
+        if originals[chunk] in seen:
+            dropped["copies"] += 1
+        elif cosine[chunk] > most:
+            dropped["margin"] += 1
+        elif drop_answers and holding(chunk):
+            dropped["answers"] += 1
+        else:
+            kept.append((chunk, score))
+            seen.add(originals[chunk])
+    return kept, dropped
+
+
+def originals(texts: Mapping[str, str]) -> dict[str, str]:
+    """chunk -> the first chunk of the same text, but for case and spacing."""
+    first: dict[str, str] = {}
+    return {chunk: first.setdefault(_plain(text), chunk) for chunk, text in texts.items()}
+
+
+def holds(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text holds an answer, but for case and spacing, and not inside of a longer word."""
+    # Scripts without spaces are not ASCII: there a neighbour says nothing about words.
+    bounded = lambda a: rf"(?<!\w){re.escape(a)}(?!\w)" if a.isascii() else re.escape(a)
+    return any(re.search(bounded(_plain(answer)), _plain(text)) for answer in answers)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -11,8 +11,9 @@ from ark_jax.stages.files import external
 
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens", "llm.reasks")
 _TRAIN = tuple(f"train.{name}" for name in (
-    "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "denominator",
-    "order", "lora_rank", "lora_alpha", "lora_targets"))
+    "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "matryoshka",
+    "denominator", "merge_copies", "order", "lora_rank", "lora_alpha", "lora_targets"))
+_MINE = tuple(f"mine.{name}" for name in ("model", "top", "negatives", "margin", "drop_answers"))
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
     "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))
@@ -26,6 +27,7 @@ _RETRIEVER = ("retriever.compute",)
 def stages(config) -> list[Stage]:
     """The pipeline of a config, in order: name, inputs, settings that decide the output, function, outside inputs."""
     base = external("retriever")
+    _check(config.train)
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever")),
         Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract, external("extract", "glean", "replies", "writer")),
@@ -39,11 +41,11 @@ def stages(config) -> list[Stage]:
     ]
     for i, stage in enumerate(config.train.stages):
         before = (f"stage{config.train.stages[i - 1]}",) if i else ()
-        mined = (f"mine{stage}",) if stage > 1 else ()
+        mined = (f"mine{stage}",) if stage in curriculum.SIZES else ()
         if mined:
             model = before if config.mine.model == "previous" else ()
             out.append(Stage(*mined, ("data", "rewrite", "positives", *model),
-                             ("mine.model", "mine.top", "mine.negatives", *_RETRIEVER),
+                             (*_MINE, *_RETRIEVER),
                              functools.partial(curriculum.mine, stage=stage), base))
         out.append(Stage(f"stage{stage}", ("data", "positives", *mined, *before), (*_TRAIN, "seed", *_RETRIEVER),
                          functools.partial(curriculum.train, stage=stage), base))
@@ -54,3 +56,12 @@ def stages(config) -> list[Stage]:
         Stage("export", (trained[-1], "evaluate"), (), outcome.export),
     ]
     return [*out, Stage("report", tuple(stage.name for stage in out), (), report.report)]
+
+
+def _check(train) -> None:
+    """Which stages are trained and how long must be clear before any work is spent."""
+    if not train.stages or set(train.stages) - {0, 1, 2, 3} or len(set(train.stages)) < len(train.stages):
+        raise ValueError(f"config.train.stages={tuple(train.stages)}: each of 1, 2 and 3 at most once, or 0 for all at once")
+    for name in ("epochs", "learning_rates"):
+        if len(train[name]) != 3:
+            raise ValueError(f"config.train.{name}={tuple(train[name])}: give three, of stages 1, 2 and 3, whichever are trained")

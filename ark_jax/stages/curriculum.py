@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from ark_jax.pipeline import Context
 from ark_jax.stages.files import chunks_of, encode, generator, load_rows, pool, questions_of, retriever, save_rows
 from ark_jax.text import prompts
 
-SIZES = {2: "large", 3: "small"}  # whose rewritten questions mine for which training stage
+# Whose rewritten questions mine for which training stage. Stage 0 is no curriculum: all at once, by the base model.
+SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 
 
 def score(context: Context, folder: Path) -> dict:
@@ -78,65 +80,90 @@ def positives_of(context: Context) -> dict[str, list[str]]:
 
 
 def mine(context: Context, folder: Path, *, stage: int) -> dict:
-    """Hard negatives for one training stage, by the model of the stage before (or the base)."""
+    """Hard negatives for one training stage, by the model of the stage before (or the base), and how hard they are.
+
+    The difficulty of a negative is the gap between its cosine to the question and that of the most similar positive.
+    """
     from ark_jax.data import negatives
 
     c, chunks = context.config, chunks_of(context)
     which = _before(context.config, stage) if c.mine.model == "previous" else "base"
-    questions = questions_of(context, "train")
-    used = {x.id: x for q in questions for x in pool(q, chunks)}
+    chosen = positives_of(context)
+    questions = [q for q in questions_of(context, "train") if q.id in chosen]
+    used = {x.id: x.text for q in questions for x in pool(q, chunks)}
     at = {id: i for i, id in enumerate(used)}
-    vectors = encode(context, which, [x.text for x in used.values()], "document", "embed chunks")
-    rewritten = [r for r in load_rows(context / "rewrite" / "rewritten.parquet") if r["size"] == SIZES[stage]]
+    vectors = encode(context, which, list(used.values()), "document", "embed chunks")
+    rewritten = [r for r in load_rows(context / "rewrite" / "rewritten.parquet")
+                 if r["size"] in SIZES[stage] and r["question"] in chosen]
     queries = encode(context, which, [r["text"] for r in rewritten], "query", "embed rewritten questions")
     by_question: dict[str, list[int]] = {}
     for i, row in enumerate(rewritten):
         by_question.setdefault(row["question"], []).append(i)
-    chosen = positives_of(context)
     pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
-    found = negatives.mine({q: queries[i] for q, i in by_question.items()}, pools, vectors, list(used), chosen,
-                           top=c.mine.top, keep=c.mine.negatives)
+    found = negatives.mine({q: queries[i] for q, i in by_question.items()}, pools, vectors, list(used), top=c.mine.top)
     asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
-    asked = dict(zip((q.id for q in questions), asked, strict=True))
-    cosine = lambda q, chunk: float(asked[q] @ vectors[at[chunk]])
-    save_rows([{"question": q, "chunk": chunk, "mined_by": best, "cosine": cosine(q, chunk)}
-               for q, some in found.items() for chunk, best in some], folder / "negatives.parquet")
-    save_rows([{"question": q, "chunk": chunk, "cosine": cosine(q, chunk)} for q, some in chosen.items() for chunk in some],
-              folder / "positives.parquet")
-    gap = np.mean([cosine(q, chosen[q][0]) - cosine(q, some[0][0]) for q, some in found.items() if some])
-    return {"model": which, "negatives": sum(map(len, found.values())), "mean_gap_to_hardest": round(float(gap), 4)}
+    originals = negatives.originals(used)
+    rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0
+    for q, vector in zip(questions, asked, strict=True):
+        cosine = {x: float(vector @ vectors[at[x]]) for x in (*chosen[q.id], *(x for x, _ in found[q.id]))}
+        holds = lambda chunk, q=q: negatives.holds(used[chunk], q.answers)
+        kept, taken = negatives.choose(found[q.id], chosen[q.id], cosine=cosine, originals=originals, holding=holds,
+                                       margin=c.mine.margin, drop_answers=c.mine.drop_answers, keep=c.mine.negatives)
+        rows += [{"question": q.id, "chunk": x, "mined_by": score, "cosine": cosine[x]} for x, score in kept]
+        marked += [{"question": q.id, "chunk": x, "cosine": cosine[x]} for x in chosen[q.id]]
+        nearest = max(cosine[x] for x in chosen[q.id])
+        gaps.append([nearest - cosine[x] for x, _ in kept])
+        dropped.update(taken)
+        without += not kept
+        holding += sum(holds(x) for x, _ in kept)
+    save_rows(rows, folder / "negatives.parquet")
+    save_rows(marked, folder / "positives.parquet")
+    return {"model": which, "negatives": len(rows), "questions_without": without, "holding_the_answer": holding,
+            "dropped": dict(dropped), **_difficulty([some for some in gaps if some])}
+
+
+def _difficulty(gaps: list[list[float]]) -> dict:
+    """Of questions that have negatives: the gap from the most similar positive to the hardest one, and how many of all
+    negatives are more similar than it."""
+    if not gaps:
+        return {}
+    hardest = [min(some) for some in gaps]
+    quantiles = {f"p{p}": round(float(np.percentile(hardest, p)), 4) for p in (10, 50, 90)}
+    return {"mean_gap_to_hardest": round(float(np.mean(hardest)), 4), "gap_to_hardest": quantiles,
+            "share_above_the_positive": round(float(np.mean([gap < 0 for some in gaps for gap in some])), 4)}
 
 
 def _before(config, stage: int) -> str:
     """The retriever a training stage starts from."""
-    earlier = [s for s in config.train.stages if s < stage]
-    return f"stage{earlier[-1]}" if earlier else "base"
+    i = list(config.train.stages).index(stage)
+    return f"stage{config.train.stages[i - 1]}" if i else "base"
 
 
 def train(context: Context, folder: Path, *, stage: int) -> dict:
-    """One stage of the curriculum, from the stage before."""
-    from ark_jax.data import curriculum
+    """One stage of the curriculum, from the stage before; stage 0 takes as many epochs as all."""
+    from ark_jax.data import curriculum, negatives
     from ark_jax.models import lora
     from ark_jax.train import loop
 
     c, chunks = context.config, chunks_of(context)
     questions = {q.id: q for q in questions_of(context, "train")}
     hard: dict[str, list[str]] = {}
-    if stage > 1:
+    if stage in SIZES:
         for row in load_rows(context / f"mine{stage}" / "negatives.parquet"):
             hard.setdefault(row["question"], []).append(row["chunk"])
-    examples = curriculum.example_rows(positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()})
+    passages = {x.id: x.text for some in chunks.values() for x in some}
+    examples = curriculum.example_rows(positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()},
+                                       negatives.originals(passages) if c.train.merge_copies else {})
     if not (folder / "examples").is_dir():
         curriculum.write(examples, folder / "examples.new")
         (folder / "examples.new").rename(folder / "examples")
     examples = curriculum.read(folder / "examples")
-    i = list(c.train.stages).index(stage)
-    plan = loop.Plan(epochs=c.train.epochs[i], learning_rate=c.train.learning_rates[i], seed=c.seed + stage,
-                     use_negatives=stage > 1,
+    plan = loop.Plan(epochs=c.train.epochs[stage - 1] if stage else sum(c.train.epochs),
+                     learning_rate=c.train.learning_rates[stage - 1] if stage else c.train.learning_rates[0],
+                     seed=c.seed + stage, use_negatives=stage in SIZES,
                      **{name: c.train[name] for name in ("warmup", "weight_decay", "clip", "batch", "chunks", "temperature",
-                                                         "denominator", "order", "remat", "save_every", "lora_rank",
-                                                         "lora_alpha", "lora_targets")})
-    passages = {x.id: x.text for some in chunks.values() for x in some}
+                                                         "matryoshka", "denominator", "order", "remat", "save_every",
+                                                         "lora_rank", "lora_alpha", "lora_targets")})
     before = _before(c, stage)
     tuned, adapter, curve = loop.train(retriever(context, before), examples, {id: q.question for id, q in questions.items()},
                                        passages, plan, folder, f"stage {stage}")

@@ -38,6 +38,7 @@ class Plan:
     batch: int
     chunks: int
     temperature: float
+    matryoshka: tuple[int, ...]  # narrower widths that are trained too
     denominator: str
     order: str
     save_every: int
@@ -69,6 +70,7 @@ class Objective:
     temperature: float
     weight_decay: float
     clip: float
+    matryoshka: tuple[int, ...]
 
     def optimizer(self) -> optax.GradientTransformation:
         return optim.adamw(weight_decay=self.weight_decay, clip=self.clip)
@@ -80,7 +82,8 @@ class Objective:
         encode = lambda room: functools.partial(embed, model, self.cfg, self.pooling, self.width, room)
         queries = encode(self.rooms[0])(*batch["queries"])
         passages = loss.in_chunks(encode(self.rooms[1]), self.chunks)(*batch["passages"])
-        return loss.info_nce(queries, passages, batch["positive"], batch["negative"], temperature=self.temperature)
+        return loss.matryoshka(queries, passages, batch["positive"], batch["negative"], widths=self.matryoshka,
+                               temperature=self.temperature)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -102,6 +105,9 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
         queries, passages: id -> text of the questions and chunks the examples name.
         folder: holds checkpoints/ and curve.jsonl; with them a killed run goes on here.
     """
+    if wrong := [width for width in plan.matryoshka if not 0 < width < retriever.width]:
+        raise ValueError(f"config.train.matryoshka: width {wrong[0]}, but vectors of this model have {retriever.width} "
+                         "components, which are always trained; give smaller ones")
     order = curriculum.order(examples, epochs=plan.epochs, seed=plan.seed, by=plan.order)
     data = curriculum.batches(order, plan.batch)
     steps = len(data)
@@ -112,7 +118,7 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
     sides = _sides(data, examples, ids, plan)
     cfg = dataclasses.replace(retriever.cfg, remat=plan.remat)
     objective = Objective(cfg, retriever.pooling, retriever.width, plan.chunks, tuple(side.room for side in sides),
-                          plan.temperature, plan.weight_decay, plan.clip)
+                          plan.temperature, plan.weight_decay, plan.clip, tuple(plan.matryoshka))
     rows = lora.rows(retriever.base, plan.lora_targets) if plan.lora_rank else ()
     frozen = retriever.model if rows else None
 
