@@ -2,8 +2,11 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
+
+from ark_jax import preemption
 
 USAGE = """\
 ark-jax: answer-centric retriever tuning
@@ -26,8 +29,13 @@ The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_
 
 def main() -> None:
     """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, preemption.stop)
     try:
         sys.exit(_main(sys.argv[1:]))
+    except preemption.Stopped as stopped:
+        print(f"\nstopped{f' ({stopped})' if str(stopped) else ''}: run the same command again to go on", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(0)
     except KeyboardInterrupt:
         print("\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr)
         # Threads of a library may still hold the interpreter; everything worth keeping is on disk.
