@@ -1,5 +1,7 @@
 """The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
 
+import errno
+import logging
 import os
 import re
 import signal
@@ -125,10 +127,26 @@ def _run(verb: str, config, workdir: Path) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    workdir.mkdir(parents=True, exist_ok=True)
-    context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
-    pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages about an error that it then raises, and we tell
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
+        pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    except OSError as error:
+        raise OSError(_with_fix(error, workdir)) from error
     return 0
+
+
+def _with_fix(error: OSError, workdir: Path) -> str:
+    """What an error of the file system says and, if it is about writing results, what to do."""
+    path = Path(error.filename or workdir)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "free some space there"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (path, *path.parents):
+        fix = f"make {workdir} writable or give another --workdir"
+    else:
+        return str(error)
+    return f"{path}: {error.strerror or error}; {fix} and run the same command again, what is finished is kept"
 
 
 if __name__ == "__main__":
