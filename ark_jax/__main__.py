@@ -1,9 +1,14 @@
 """The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
 
+import errno
+import logging
 import os
 import re
+import signal
 import sys
 from pathlib import Path
+
+from ark_jax import preemption
 
 USAGE = """\
 ark-jax: answer-centric retriever tuning
@@ -29,8 +34,13 @@ The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_
 
 def main() -> None:
     """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, preemption.stop)
     try:
         sys.exit(_main(sys.argv[1:]))
+    except preemption.Stopped as stopped:
+        print(f"\nstopped{f' ({stopped})' if str(stopped) else ''}: run the same command again to go on", file=sys.stderr)
+        sys.stdout.flush()
+        os._exit(0)
     except KeyboardInterrupt:
         print("\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr)
         # Threads of a library may still hold the interpreter; everything worth keeping is on disk.
@@ -139,10 +149,26 @@ def _run(verb: str, config, workdir: Path) -> int:
         raise ValueError(f"unknown verb {verb!r}; stages of this config: {', '.join(names)}; see `ark-jax --help`")
     _prepare(config)
     plan.check_cost(config, workdir, verb)
-    workdir.mkdir(parents=True, exist_ok=True)
-    context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
-    pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages about an error that it then raises, and we tell
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
+        pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    except OSError as error:
+        raise OSError(_with_fix(error, workdir)) from error
     return 0
+
+
+def _with_fix(error: OSError, workdir: Path) -> str:
+    """What an error of the file system says and, if it is about writing results, what to do."""
+    path = Path(error.filename or workdir)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "free some space there"
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (path, *path.parents):
+        fix = f"make {workdir} writable or give another --workdir"
+    else:
+        return str(error)
+    return f"{path}: {error.strerror or error}; {fix} and run the same command again, what is finished is kept"
 
 
 if __name__ == "__main__":

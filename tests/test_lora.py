@@ -312,13 +312,13 @@ def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_pat
     whole.mkdir()
     train(str(base), str(whole))
     assert "goes on" not in capsys.readouterr().out
-    # Saved after step 12, killed while step 14 was written down.
-    for step in (3, 6, 9, 12):
+    # Saved after step 24, killed while step 25 was written down.
+    for step in (21, 24):
         shutil.copytree(whole / "checkpoints" / str(step), killed / "checkpoints" / str(step))
     rows = (whole / "curve.jsonl").read_text().splitlines(keepends=True)
-    (killed / "curve.jsonl").write_text("".join(rows[:13]) + rows[13][:9])
+    (killed / "curve.jsonl").write_text("".join(rows[:24]) + rows[24][:9])
     train(str(base), str(killed))
-    assert f"goes on after step 12 of {STEPS}" in capsys.readouterr().out
+    assert f"goes on after step 24 of {STEPS}" in capsys.readouterr().out
     same_outcome(killed, whole)
     # What it handed on is the base with the adapter merged, and only what was targeted has moved.
     losses = [json.loads(row)["loss"] for row in rows]

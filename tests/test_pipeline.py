@@ -221,11 +221,108 @@ def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp
     assert outputs(tmp_path / "w")["stage1"] == outputs(finished[0])["stage1"]
 
 
+def stop_when(world: Path, workdir: Path, sign, verb: str = "run", *flags: str) -> str:
+    """Starts a run and asks it to stop, as a scheduler does, as soon as `sign()` is true; what it said."""
+    with (world / "said.txt").open("w+") as said:
+        process = subprocess.Popen(command(world, workdir, verb, *flags), stdout=said, stderr=said, cwd=REPOSITORY,
+                                   env={**os.environ, "ARK_CACHE": str(world / "cache")})
+        deadline = time.monotonic() + 300
+        while process.poll() is None and not sign():
+            assert time.monotonic() < deadline, "the moment to stop never came"
+            time.sleep(0.005)
+        assert process.poll() is None, "the run ended before it could be stopped"
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(timeout=120)
+        said.seek(0)
+        told = said.read()
+    assert status == 0, told
+    assert "run the same command again to go on" in told.splitlines()[-1] and "Traceback" not in told
+    return told.splitlines()[-1]
+
+
+def without(finished, workdir: Path, stage: str) -> Path:
+    """A finished run that has to begin again at `stage`."""
+    names = [x.name for x in stages(tiny_config(finished[0].parent))]
+    shutil.copytree(finished[0], workdir)
+    for name in names[names.index(stage):]:
+        shutil.rmtree(workdir / name)
+    return workdir
+
+
+def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, finished, tmp_path):
+    workdir = without(finished, tmp_path / "w", "stage1")
+    curve = workdir / ".partial" / "stage1" / "curve.jsonl"
+    flag = "--config.train.save_every=1000"  # or there is a checkpoint anyway
+    last = stop_when(world, workdir, lambda: curve.is_file() and curve.read_text().count("\n") >= 2, "stage1", flag)
+    step = re.fullmatch(r"stopped \(stage 1: step (\d+) of \d+ is saved\): run the same command again to go on", last)[1]
+    assert [path.name for path in (curve.parent / "checkpoints").iterdir()] == [step] and int(step) >= 2
+    assert curve.read_text().count("\n") == int(step)
+    done = call(world, workdir, "stage1", flag)
+    assert done.returncode == 0 and f"goes on after step {step} of" in done.stdout, done.stdout + done.stderr
+    assert outputs(workdir)["stage1"] == outputs(finished[0])["stage1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["while replies arrive", "inside scoring", "inside evaluation"])
+def test_sigterm_in_another_stage_leaves_with_status_0_too(world, finished, tmp_path, moment):
+    assert stop_when(world, tmp_path, lambda: MOMENTS[moment](tmp_path)) == "stopped: run the same command again to go on"
+    assert call(world, tmp_path).returncode == 0
+    assert outputs(tmp_path) == outputs(finished[0])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of our own, of a few megabytes; `small_disk("option")` mounts it with another option."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = lambda *args: subprocess.run(["mount", *args, str(folder)], capture_output=True).returncode
+    if mount("-t", "tmpfs", "-o", "size=64m", "tmpfs"):
+        pytest.skip("this needs the right to mount a file system")
+    yield folder, lambda option: mount("-o", f"remount,{option}")
+    subprocess.run(["umount", "-l", str(folder)])
+
+
+def clear_error(done: subprocess.CompletedProcess) -> str:
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_disk):
+    folder, remount = small_disk
+    workdir = without(finished, folder / "w", "export")
+    assert remount("ro") == 0
+    told = clear_error(call(world, workdir, "export"))
+    assert re.search(r"disk/w/\.lock: Read-only file system; make /.*/disk/w writable or give another --workdir and run", told)
+    assert "disk/new writable or give another" in clear_error(call(world, folder / "new", "data"))
+    remount("rw")
+    assert call(world, workdir, "export").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["data", "score", "stage1", "evaluate", "export"])
+def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(stage, world, finished, small_disk):
+    folder, _ = small_disk
+    workdir = without(finished, folder / "w", stage)
+    before = outputs(workdir)
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    leave = {"stage1": 700_000}.get(stage, 4096)  # of training, the first checkpoint
+    (folder / "others").write_bytes(bytes(free - leave))
+    told = clear_error(call(world, workdir, stage))
+    assert "disk/w" in told and "free some space" in told
+    assert outputs(workdir) == before
+    (folder / "others").unlink()
+    done = call(world, workdir, stage)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert outputs(workdir)[stage] == outputs(finished[0])[stage]
+
+
 def test_training_that_diverges_says_where(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     done = call(world, tmp_path / "w", "stage1", "--config.train.learning_rates=(1e30,1e30,1e30)")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "error: stage 1: step 2 gave loss" in done.stderr and "the last good state is kept in" in done.stderr
+    assert "error: stage 1: step 2 gave loss" in done.stderr and "the state before it is kept in" in done.stderr
+    told = json.loads((tmp_path / "w" / ".partial" / "stage1" / "non_finite.json").read_text())
+    assert told["step"] == 2 and len(told["questions"]) == 4 and "#" in told["chunks"][0]
 
 
 def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finished, mesh, tmp_path):

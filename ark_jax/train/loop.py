@@ -1,9 +1,10 @@
-"""One stage of training: state, step, checkpoints. Killed at any moment it goes on bitwise where it was saved."""
+"""One stage of training: state, step, loop. Stopped at any moment it goes on bitwise where it was saved."""
 
 import dataclasses
 import functools
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from orbax.checkpoint import v1 as ocp
 
-from ark_jax import layout
+from ark_jax import layout, preemption
 from ark_jax.data import curriculum
 from ark_jax.data.curriculum import Example
 from ark_jax.log import Progress, primary, say
@@ -24,6 +24,9 @@ from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.text import tokens as tk
 from ark_jax.train import loss, optim
+from ark_jax.train.checkpoints import Checkpoints
+
+NON_FINITE = "non_finite.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Plan:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["step", "trained", "opt"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class State:
-    step: jax.Array
+    step: jax.Array  # also the position in the data: batches follow from it, on whatever mesh and number of processes
     trained: Any  # the model, or an adapter beside it
     opt: optax.OptState
 
@@ -88,13 +91,18 @@ class Objective:
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def train_step(objective: Objective, state: State, frozen, batch, learning_rate) -> tuple[State, dict]:
-    """One update; `state` is consumed. An adapter is trained beside the model `frozen`, a model (None) by itself."""
+    """One update; `state` is consumed. An adapter is trained beside the model `frozen`, a model (None) by itself.
+
+    A loss or gradient that is not finite leaves the state as it was.
+    """
     whole = lambda trained: trained if frozen is None else lora.merge(frozen, trained)
     value, gradient = jax.value_and_grad(lambda trained: objective.loss(whole(trained), batch))(state.trained)
     updates, opt = objective.optimizer().update(gradient, state.opt, state.trained)
     updates = jax.tree.map(lambda u: -learning_rate * u, updates)
     metrics = {"loss": value, "gradient_norm": optax.tree.norm(gradient)}
-    return State(state.step + 1, optax.apply_updates(state.trained, updates), opt), metrics
+    finite = jnp.isfinite(value) & jnp.isfinite(metrics["gradient_norm"])
+    updated = State(state.step + 1, optax.apply_updates(state.trained, updates), opt)
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state), metrics
 
 
 def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
@@ -103,7 +111,12 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
 
     Args:
         queries, passages: id -> text of the questions and chunks the examples name.
-        folder: holds checkpoints/ and curve.jsonl; with them a killed run goes on here.
+        folder: holds checkpoints/ and curve.jsonl; with them a stopped run goes on here.
+
+    Raises:
+        FloatingPointError: a loss or gradient is not finite; non_finite.json in `folder` holds the batch's ids.
+        preemption.Stopped: SIGTERM came; the step under way was finished and saved.
+        OSError: a checkpoint could not be written.
     """
     if wrong := [width for width in plan.matryoshka if not 0 < width < retriever.width]:
         raise ValueError(f"config.train.matryoshka: width {wrong[0]}, but vectors of this model have {retriever.width} "
@@ -128,32 +141,34 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
                             key=jax.random.key(plan.seed)) if rows else jax.tree.map(jnp.copy, model)
         return objective.start(trained)
 
-    policy = ocp.training.save_decision_policies.FixedIntervalPolicy(plan.save_every)
-    with ocp.training.Checkpointer(folder / "checkpoints", save_decision_policy=policy) as checkpointer:
-        iterator = iter(data.to_iter_dataset())
-        if checkpointer.latest:
-            loaded = checkpointer.load_checkpointables(
-                checkpointer.latest, {"state": _abstract(create, retriever.model), "data": iterator})
-            state, iterator = loaded["state"], loaded["data"]
+    with preemption.deferred() as asked_to_stop, Checkpoints(folder / "checkpoints") as checkpoints:
+        state = checkpoints.restore(_abstract(create, retriever.model))
+        if state:
             say(f"  {label}: goes on after step {int(state.step)} of {steps}")
         else:
             state = jax.jit(create)(retriever.model)
         curve = Curve(folder / "curve.jsonl", int(state.step))
+        (folder / NON_FINITE).unlink(missing_ok=True)
         with Progress(label, steps, "steps") as bar:
             bar.add(int(state.step))
             for number in range(int(state.step) + 1, steps + 1):
-                some = [examples[i] for i in next(iterator)]
+                some = [examples[i] for i in data[number - 1]]
                 now = float(rate(number - 1))
                 state, metrics = train_step(objective, state, frozen, _batch(some, ids, plan, sides), now)
                 row = {"step": number, "loss": float(metrics["loss"]), "learning_rate": now,
                        "gradient_norm": float(metrics["gradient_norm"])}
                 if not np.isfinite(row["loss"] + row["gradient_norm"]):
-                    raise FloatingPointError(f"{label}: step {number} gave loss {row['loss']}, gradient norm "
-                                             f"{row['gradient_norm']} on questions {[e.question for e in some]}; the last good "
-                                             f"state is kept in {folder / 'checkpoints'}")
+                    checkpoints.save(number - 1, state, wait=True)
+                    raise FloatingPointError(f"{label}: {_non_finite(row, some, chunks_of(some), folder)}")
                 curve.add(row)
-                checkpointer.save_checkpointables_async(number, {"state": state, "data": iterator})
                 bar.add(note=f"loss {row['loss']:.3f}")
+                if number % plan.save_every == 0:
+                    curve.sync()
+                    checkpoints.save(number, state)
+                if asked_to_stop():
+                    curve.sync()
+                    checkpoints.save(number, state, wait=True)
+                    raise preemption.Stopped(f"{label}: step {number} of {steps} is saved")
     model = jax.jit(lora.merge)(frozen, state.trained) if rows else state.trained
     return dataclasses.replace(retriever, model=model), state.trained if rows else None, curve.rows
 
@@ -167,13 +182,33 @@ class Curve:
             lines = path.read_text(encoding="utf-8").splitlines()
             self.rows = list(map(json.loads, lines[:keep]))
         if primary():
-            path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+            # Replaced, not cut, since other processes may still be reading.
+            path.with_suffix(".new").write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+            path.with_suffix(".new").replace(path)
 
     def add(self, row: dict) -> None:
         self.rows.append(row)
         if primary():
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """To be called before a checkpoint is written, which must not outlive the rows that led to it."""
+        if primary():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+def _non_finite(row: dict, some: Sequence[Example], chunks: Sequence[str], folder: Path) -> str:
+    """Writes down a batch that must not be learned from; what to tell the user."""
+    path = folder / NON_FINITE
+    values = {name: str(row[name]) for name in ("loss", "gradient_norm")}  # JSON has no NaN
+    if primary():
+        path.write_text(json.dumps({**row, **values, "questions": [e.question for e in some], "chunks": list(chunks)}, indent=1,
+                                   ensure_ascii=False) + "\n", encoding="utf-8")
+    return (f"step {row['step']} gave loss {row['loss']}, gradient norm {row['gradient_norm']}; its questions and chunks are in "
+            f"{path}, and the state before it is kept in {folder / 'checkpoints'}. Look for what is odd in their texts, or set "
+            "config.train.learning_rates lower")
 
 
 def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str, label: str) -> dict[str, list[int]]:
