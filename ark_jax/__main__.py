@@ -74,6 +74,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
 
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
+    flags.DEFINE_string("store", "", "where runs share finished stages (launch/sweep.py)", flag_values=values)
     given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if given and not Path(given[1]).is_file():
         raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
@@ -94,10 +95,11 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
     if config.value is None or not values.workdir:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
-    return _run(verb, config.value, Path(values.workdir).expanduser().absolute())
+    place = lambda path: Path(path).expanduser().absolute()
+    return _run(verb, config.value, place(values.workdir), place(values.store) if values.store else None)
 
 
-def _run(verb: str, config, workdir: Path) -> int:
+def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
     from ark_jax import pipeline
     from ark_jax.log import Metrics, say
     from ark_jax.models import wheels
@@ -118,7 +120,7 @@ def _run(verb: str, config, workdir: Path) -> int:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     workdir.mkdir(parents=True, exist_ok=True)
-    context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
+    context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"), store)
     pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
     return 0
 

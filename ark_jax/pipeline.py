@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax import __version__
+from ark_jax import __version__, share
 from ark_jax.log import Metrics, duration, say
 
 MANIFEST = "manifest.json"
@@ -43,11 +43,15 @@ class Stage:
 
 @dataclasses.dataclass
 class Context:
-    """What a running stage sees: the config, the workdir, and models already in memory."""
+    """What a running stage sees: the config, the workdir, and models already in memory.
+
+    `store` is where runs share finished stages (`share`), if they do.
+    """
 
     config: object
     workdir: Path
     metrics: Metrics
+    store: Path | None = None
     models: dict = dataclasses.field(default_factory=dict)
 
     def __truediv__(self, stage: str) -> Path:
@@ -138,7 +142,10 @@ def _difference(manifest: dict, now: dict, folder: Path) -> str:
 
 def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
     """Brings every stage up to date, or just the one named `only`, whose inputs must be."""
+    built_on = {name for stage in stages for name in stage.after}
     with _locked(context.workdir):
+        if context.store:
+            share.share_replies(context.store, context.workdir)
         fresh: dict[str, str] = {}
         began = time.monotonic()
         worked = 0
@@ -150,7 +157,9 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
                     raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
                                       f"run `ark-jax {late[0]}` or `ark-jax run` first")
                 say(f"[{number}/{len(stages)}] {stage.name}{f' (again: {status.why})' if status.state == 'stale' else ''}")
-                fresh[stage.name] = _execute(stage, context, fresh)
+                # What nothing builds on, the report, tells of this run: it is never another's.
+                bring = _obtain if context.store and stage.name in built_on else _execute
+                fresh[stage.name] = bring(stage, context, _inputs(stage, context.config, fresh), context.workdir / stage.name)
                 worked += 1
             if stage.name == only:
                 break
@@ -160,10 +169,26 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
             say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
 
 
-def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
-    """Runs one stage and returns the fingerprint of its outputs."""
-    partial, final = context.workdir / ".partial" / stage.name, context.workdir / stage.name
-    inputs = _inputs(stage, context.config, fresh)
+def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
+    """Takes one stage from the store and returns the fingerprint of its outputs. What the store lacks is made there,
+    also in part, so that any run goes on where another was killed."""
+    key = f"{stage.name}-{fingerprint(inputs)[:32]}"
+    stored = context.store / key
+    with share.claim(context.store, key):
+        manifest = read_manifest(stored)
+        if manifest is None or _difference(manifest, inputs, stored):
+            _execute(stage, context, inputs, stored)
+        else:
+            say(f"  made already, taken from {stored}")
+            context.metrics.write(stage.name, taken=key)
+        share.link(stored, context.workdir / ".partial" / stage.name)
+    _settle(context.workdir / ".partial" / stage.name, final)
+    return fingerprint(read_manifest(final)["outputs"])
+
+
+def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
+    """Runs one stage into the folder `final` and returns the fingerprint of its outputs."""
+    partial = final.parent / ".partial" / final.name
     begun = partial / "inputs.json"
     if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
         shutil.rmtree(partial)  # begun under other settings
@@ -176,12 +201,9 @@ def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
     outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
     manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for path in [*files, partial / MANIFEST, partial]:
+    for path in [*files, partial / MANIFEST]:
         _sync(path)
-    if final.exists():
-        shutil.rmtree(final)
-    os.replace(partial, final)
-    _sync(context.workdir)
+    _settle(partial, final)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     tell = lambda x: f"{x:,}" if isinstance(x, int) else f"{x:.4g}" if isinstance(x, float) else x
@@ -189,6 +211,15 @@ def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
                      for name, x in ((name.replace("_", " "), x) for name, x in counts.items()) if not isinstance(x, dict))
     say(f"  {told} ({duration(seconds)})")
     return fingerprint(outputs)
+
+
+def _settle(partial: Path, final: Path) -> None:
+    """The finished folder takes its place at once."""
+    _sync(partial)
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(partial, final)
+    _sync(final.parent)
 
 
 def _sync(path: Path) -> None:
