@@ -98,7 +98,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
 
 
 def _run(verb: str, config, workdir: Path) -> int:
-    from ark_jax import pipeline
+    from ark_jax import hosts, pipeline
     from ark_jax.log import Metrics, say
     from ark_jax.models import wheels
     from ark_jax.stages import stages
@@ -117,9 +117,9 @@ def _run(verb: str, config, workdir: Path) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    workdir.mkdir(parents=True, exist_ok=True)
     context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
-    pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    with hosts.together():
+        pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
     return 0
 
 

@@ -2,21 +2,23 @@
 
 A stage is a function that fills a folder. It works in `.partial/NAME`, where it may keep its own progress;
 the finished folder is renamed into place with a `manifest.json`, so a stage is there whole or not at all.
+Of several processes the first decides what is to be done, and it alone writes.
 """
 
 import dataclasses
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ark_jax import __version__
+from ark_jax import __version__, hosts
 from ark_jax.log import Metrics, duration, say
 
 MANIFEST = "manifest.json"
@@ -32,6 +34,7 @@ class Stage:
 
     `run(context, folder)` fills `folder` and returns counts for the manifest. `settings` are the dotted
     config fields that decide its output, `external(config)` fingerprints what lies outside the workdir.
+    Of several processes each runs it, to use its devices, and the first writes; `alone`, the first runs it for all.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Stage:
     settings: tuple[str, ...]
     run: Callable[["Context", Path], dict]
     external: Callable[[object], dict] = lambda config: {}
+    alone: bool = False
 
 
 @dataclasses.dataclass
@@ -138,18 +142,27 @@ def _difference(manifest: dict, now: dict, folder: Path) -> str:
 
 def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
     """Brings every stage up to date, or just the one named `only`, whose inputs must be."""
-    with _locked(context.workdir):
+    with ExitStack() as stack:
+        hosts.first(lambda: stack.enter_context(_locked(context.workdir)))
         fresh: dict[str, str] = {}
         began = time.monotonic()
         worked = 0
-        for number, stage in enumerate(stages, 1):
+
+        def due(stage: Stage) -> str | None:
+            """What is said of a stage that has to run."""
             status = _examine(stage, context.config, context.workdir, fresh)
-            if status.state != "done" and only in ("", stage.name):
-                late = [name for name in stage.after if name not in fresh]
-                if late:
-                    raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
-                                      f"run `ark-jax {late[0]}` or `ark-jax run` first")
-                say(f"[{number}/{len(stages)}] {stage.name}{f' (again: {status.why})' if status.state == 'stale' else ''}")
+            if status.state == "done" or only not in ("", stage.name):
+                return None
+            late = [name for name in stage.after if name not in fresh]
+            if late:
+                raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
+                                  f"run `ark-jax {late[0]}` or `ark-jax run` first")
+            return f" (again: {status.why})" if status.state == "stale" else ""
+
+        for number, stage in enumerate(stages, 1):
+            again = hosts.first(functools.partial(due, stage))
+            if again is not None:
+                say(f"[{number}/{len(stages)}] {stage.name}{again}")
                 fresh[stage.name] = _execute(stage, context, fresh)
                 worked += 1
             if stage.name == only:
@@ -162,16 +175,26 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
 
 def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
     """Runs one stage and returns the fingerprint of its outputs."""
-    partial, final = context.workdir / ".partial" / stage.name, context.workdir / stage.name
-    inputs = _inputs(stage, context.config, fresh)
+    partial, start = context.workdir / ".partial" / stage.name, time.monotonic()
+    hosts.first(lambda: _begin(stage, context, fresh, partial))
+    run = functools.partial(stage.run, context, partial)
+    counts = hosts.first(run) if stage.alone else run()
+    return hosts.first(lambda: _finish(stage, context, fresh, partial, counts, start))
+
+
+def _begin(stage: Stage, context: Context, fresh: dict[str, str], partial: Path) -> None:
+    inputs = fingerprint(_inputs(stage, context.config, fresh))
     begun = partial / "inputs.json"
-    if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
+    if partial.exists() and (not begun.is_file() or begun.read_text() != inputs):
         shutil.rmtree(partial)  # begun under other settings
     partial.mkdir(parents=True, exist_ok=True)
-    begun.write_text(fingerprint(inputs))
-    start = time.monotonic()
-    counts = stage.run(context, partial)
-    begun.unlink()
+    begun.write_text(inputs)
+
+
+def _finish(stage: Stage, context: Context, fresh: dict[str, str], partial: Path, counts: dict, start: float) -> str:
+    """Puts the folder into its place, with its manifest."""
+    final, inputs = context.workdir / stage.name, _inputs(stage, context.config, fresh)
+    (partial / "inputs.json").unlink()
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
     manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ark_jax.layout import groups, shape_of, weight_spec
+from ark_jax.layout import fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
 from ark_jax.models.tables import CARRIED, DECODER, ENCODERS, MASKED_WORDS, OLD, PREFIXES
 
@@ -166,7 +166,7 @@ def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarra
     for name, value in _leaves(model)[0]:
         hf_name, pattern = table[name]
         left, right = pattern.split("->")
-        whole = np.asarray(jax.device_get(value[...]))
+        whole = fetch(value[...])
         parts = whole if "{l}" in hf_name else [whole]
         for real, part in zip(_expand(hf_name, cfg.layers), parts, strict=True):
             real = files.real(real)

@@ -130,7 +130,7 @@ class Retriever:
             # The device works on one batch while the host gets the next ready.
             for (done, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
                 texts = list(itertools.chain(*done.devices))
-                out[texts] = _to_host(vectors)[done.where()]
+                out[texts] = layout.fetch(vectors)[done.where()]
                 bar.add(len(texts))
         return out
 
@@ -174,15 +174,6 @@ class Retriever:
 def _batch_tokens() -> int:
     """So few that a small model's activations stay in a CPU's cache, so many that an accelerator is filled."""
     return 1024 if jax.default_backend() == "cpu" else 16384
-
-
-def _to_host(x: jax.Array) -> np.ndarray:
-    """A global array on every host."""
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        return multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)
 
 
 def _read_json(path: Path) -> dict:

@@ -1,5 +1,6 @@
 """What the stages share: their tables, what lies outside the workdir, the models in memory."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax import hosts
 from ark_jax.data.records import Chunk, Question
-from ark_jax.log import say
+from ark_jax.log import primary, say
 from ark_jax.pipeline import Context, file_digest
 from ark_jax.text import llm, prompts
 
 
 def save_rows(rows: list, path: Path, kind=None) -> None:
-    """Dataclasses or dicts to Parquet; `kind` gives the columns when there is no row."""
+    """Dataclasses or dicts to Parquet, from process 0; `kind` gives the columns when there is no row."""
+    if not primary():
+        return
     rows = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
     names = list(rows[0]) if rows else [f.name for f in dataclasses.fields(kind)] if kind else []
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
@@ -30,7 +34,9 @@ def load_rows(path: Path, kind=dict) -> list:
 
 
 def save_json(value, path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Writes from process 0."""
+    if primary():
+        path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_json(path: Path):
@@ -151,7 +157,9 @@ def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept)
         lm.generate([said[i] for i in fits], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature, seed=c.seed,
                     batch_tokens=c.generator.batch_tokens, label=label, done=lambda i, text: heard(fits[i], reply(i, text)))
 
-    answers = llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept, write)
+    replies = context.workdir / "llm" / "replies.jsonl"
+    with hosts.own(replies) if c.llm.backend == "local" else contextlib.nullcontext(replies) as cache:
+        answers = llm.complete(calls, settings, cache, label, accept, write)
     used = answers.usage
     told = {"requests": used.requests, "already answered": used.cached, "asked again": used.asked_again, "retries": used.retries,
             "tokens in": used.input_tokens, "tokens out": used.output_tokens}

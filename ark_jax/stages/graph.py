@@ -9,7 +9,7 @@ import numpy as np
 
 from ark_jax.data import readers
 from ark_jax.data.records import Chunk, Document, Question
-from ark_jax.log import say
+from ark_jax.log import primary, say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
 from ark_jax.text import llm, offline, prompts
@@ -159,8 +159,9 @@ def graph(context: Context, folder: Path) -> dict:
         raise ValueError("the extraction gave no entity: look at extract/quarantine.parquet for what the model replied")
     vectors = encode(context, "base", made.texts(), "document", "embed entities")
     made = made.with_similar(vectors, context.config.graph.similarity)
-    made.save(folder)
-    np.save(folder / "vectors.npy", vectors)
+    if primary():
+        made.save(folder)
+        np.save(folder / "vectors.npy", vectors)
     return made.summary()
 
 
