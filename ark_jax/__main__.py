@@ -94,6 +94,9 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
     if config.value is None or not values.workdir:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
+    if "://" in values.workdir:
+        raise ValueError(f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; give a "
+                         "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket")
     return _run(verb, config.value, Path(values.workdir).expanduser().absolute())
 
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,8 @@ def together() -> Iterator[None]:
 
     named = {} if coordinator == "auto" else {
         "coordinator_address": coordinator, "num_processes": _number("ARK_PROCESSES"), "process_id": _number("ARK_PROCESS")}
+    # Else its service takes SIGTERM for itself, and a process that is told to end does not.
+    jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(**named, heartbeat_timeout_seconds=SILENCE)
     try:
         yield
@@ -58,6 +61,8 @@ def together() -> Iterator[None]:
               "finished is kept: run the same command again to go on", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
+        if primary():
+            time.sleep(2)  # jax aborts the others as soon as this one is gone; they may have the same to say
         os._exit(1)
 
 
@@ -88,10 +93,8 @@ def first(make: Callable[[], Told]) -> Told:
         client.key_value_set(key, json.dumps(told))
     client.wait_at_barrier(key, _WEEK)
     told = json.loads(client.blocking_key_value_get(key, _WEEK))
-    if failed:
-        raise failed
     if "error" in told:
-        raise RuntimeError(told["error"])
+        raise failed or RuntimeError(told["error"])
     return told["value"]
 
 

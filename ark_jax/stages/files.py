@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax import hosts
+from ark_jax import bucket, hosts
 from ark_jax.data.records import Chunk, Question
 from ark_jax.log import primary, say
 from ark_jax.pipeline import Context, file_digest
@@ -64,7 +64,7 @@ def pool(question: Question, chunks: dict[str, list[Chunk]]) -> list[Chunk]:
 @functools.cache
 def identity(name_or_folder: str) -> str:
     """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and first bytes count."""
-    folder = Path(name_or_folder).expanduser()
+    folder = bucket.local(name_or_folder)
     if not folder.is_dir():
         return name_or_folder
     seen = hashlib.sha256()
@@ -78,7 +78,7 @@ def identity(name_or_folder: str) -> str:
 @functools.cache
 def input_digest(path: str) -> str:
     """Content hash of the input file or folder."""
-    root = Path(path).expanduser()
+    root = bucket.local(path)
     files = sorted(p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".jsonl", ".csv")) \
         if root.is_dir() else [root]
     return hashlib.sha256("".join(p.name + file_digest(p) for p in files if p.is_file()).encode()).hexdigest()

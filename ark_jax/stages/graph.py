@@ -17,6 +17,7 @@ from ark_jax.text import llm, offline, prompts
 
 def data(context: Context, folder: Path) -> dict:
     """Documents, questions, the split by document, token chunks."""
+    from ark_jax.models import hf
     from ark_jax.text.tokens import load_tokenizer, token_chunks
 
     c = context.config.data
@@ -31,7 +32,7 @@ def data(context: Context, folder: Path) -> dict:
                              "change config.data.held_out or name config.data.held_out_documents")
     ignored = set(c.ignored_documents)
     documents = [d for d in corpus.documents if d.id not in ignored]
-    tokenizer = load_tokenizer(context.config.retriever.path)
+    tokenizer = load_tokenizer(str(hf.resolve(context.config.retriever.path)))
     chunks = []
     for document in documents:
         for i, span in enumerate(token_chunks(document.text, tokenizer, size=c.chunk_tokens, overlap=c.chunk_overlap)):
