@@ -95,12 +95,15 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
     if config.value is None or not values.workdir:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
+    if "://" in values.workdir:
+        raise ValueError(f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; give a "
+                         "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket")
     place = lambda path: Path(path).expanduser().absolute()
     return _run(verb, config.value, place(values.workdir), place(values.store) if values.store else None)
 
 
 def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
-    from ark_jax import pipeline
+    from ark_jax import hosts, pipeline
     from ark_jax.log import Metrics, say
     from ark_jax.models import wheels
     from ark_jax.stages import stages
@@ -119,9 +122,9 @@ def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    workdir.mkdir(parents=True, exist_ok=True)
     context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"), store)
-    pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+    with hosts.together():
+        pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
     return 0
 
 

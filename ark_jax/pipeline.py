@@ -2,21 +2,23 @@
 
 A stage is a function that fills a folder. It works in `.partial/NAME`, where it may keep its own progress;
 the finished folder is renamed into place with a `manifest.json`, so a stage is there whole or not at all.
+Of several processes the first decides what is to be done, and it alone writes.
 """
 
 import dataclasses
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ark_jax import __version__, share
+from ark_jax import __version__, hosts, share
 from ark_jax.log import Metrics, duration, say
 
 MANIFEST = "manifest.json"
@@ -32,6 +34,7 @@ class Stage:
 
     `run(context, folder)` fills `folder` and returns counts for the manifest. `settings` are the dotted
     config fields that decide its output, `external(config)` fingerprints what lies outside the workdir.
+    Of several processes each runs it, to use its devices, and the first writes; `alone`, the first runs it for all.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Stage:
     settings: tuple[str, ...]
     run: Callable[["Context", Path], dict]
     external: Callable[[object], dict] = lambda config: {}
+    alone: bool = False
 
 
 @dataclasses.dataclass
@@ -143,23 +147,33 @@ def _difference(manifest: dict, now: dict, folder: Path) -> str:
 def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
     """Brings every stage up to date, or just the one named `only`, whose inputs must be."""
     built_on = {name for stage in stages for name in stage.after}
-    with _locked(context.workdir):
+    with ExitStack() as stack:
+        hosts.first(lambda: stack.enter_context(_locked(context.workdir)))
         if context.store:
-            share.share_replies(context.store, context.workdir)
+            hosts.first(lambda: share.share_replies(context.store, context.workdir))
         fresh: dict[str, str] = {}
         began = time.monotonic()
         worked = 0
-        for number, stage in enumerate(stages, 1):
+
+        def due(stage: Stage) -> str | None:
+            """What is said of a stage that has to run."""
             status = _examine(stage, context.config, context.workdir, fresh)
-            if status.state != "done" and only in ("", stage.name):
-                late = [name for name in stage.after if name not in fresh]
-                if late:
-                    raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
-                                      f"run `ark-jax {late[0]}` or `ark-jax run` first")
-                say(f"[{number}/{len(stages)}] {stage.name}{f' (again: {status.why})' if status.state == 'stale' else ''}")
+            if status.state == "done" or only not in ("", stage.name):
+                return None
+            late = [name for name in stage.after if name not in fresh]
+            if late:
+                raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
+                                  f"run `ark-jax {late[0]}` or `ark-jax run` first")
+            return f" (again: {status.why})" if status.state == "stale" else ""
+
+        for number, stage in enumerate(stages, 1):
+            again = hosts.first(functools.partial(due, stage))
+            if again is not None:
+                say(f"[{number}/{len(stages)}] {stage.name}{again}")
+                inputs = hosts.first(functools.partial(_inputs, stage, context.config, fresh))
                 # What nothing builds on, the report, tells of this run: it is never another's.
                 bring = _obtain if context.store and stage.name in built_on else _execute
-                fresh[stage.name] = bring(stage, context, _inputs(stage, context.config, fresh), context.workdir / stage.name)
+                fresh[stage.name] = bring(stage, context, inputs, context.workdir / stage.name)
                 worked += 1
             if stage.name == only:
                 break
@@ -174,29 +188,45 @@ def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
     also in part, so that any run goes on where another was killed."""
     key = f"{stage.name}-{fingerprint(inputs)[:32]}"
     stored = context.store / key
-    with share.claim(context.store, key):
-        manifest = read_manifest(stored)
-        if manifest is None or _difference(manifest, inputs, stored):
+    with ExitStack() as stack:
+        def lacks() -> bool:
+            stack.enter_context(share.claim(context.store, key))
+            manifest = read_manifest(stored)
+            return manifest is None or bool(_difference(manifest, inputs, stored))
+
+        def take() -> str:
+            share.link(stored, context.workdir / ".partial" / stage.name)
+            _settle(context.workdir / ".partial" / stage.name, final)
+            return fingerprint(read_manifest(final)["outputs"])
+
+        if hosts.first(lacks):
             _execute(stage, context, inputs, stored)
         else:
             say(f"  made already, taken from {stored}")
             context.metrics.write(stage.name, taken=key)
-        share.link(stored, context.workdir / ".partial" / stage.name)
-    _settle(context.workdir / ".partial" / stage.name, final)
-    return fingerprint(read_manifest(final)["outputs"])
+        return hosts.first(take)
 
 
 def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
     """Runs one stage into the folder `final` and returns the fingerprint of its outputs."""
-    partial = final.parent / ".partial" / final.name
+    partial, start = final.parent / ".partial" / final.name, time.monotonic()
+    hosts.first(lambda: _begin(inputs, partial))
+    run = functools.partial(stage.run, context, partial)
+    counts = hosts.first(run) if stage.alone else run()
+    return hosts.first(lambda: _finish(stage, context, inputs, partial, final, counts, start))
+
+
+def _begin(inputs: dict, partial: Path) -> None:
     begun = partial / "inputs.json"
     if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
         shutil.rmtree(partial)  # begun under other settings
     partial.mkdir(parents=True, exist_ok=True)
     begun.write_text(fingerprint(inputs))
-    start = time.monotonic()
-    counts = stage.run(context, partial)
-    begun.unlink()
+
+
+def _finish(stage: Stage, context: Context, inputs: dict, partial: Path, final: Path, counts: dict, start: float) -> str:
+    """Puts the folder into its place, with its manifest."""
+    (partial / "inputs.json").unlink()
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
     manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
