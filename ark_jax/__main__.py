@@ -88,6 +88,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
+    flags.DEFINE_string("store", "", "where runs share finished stages (launch/sweep.py)", flag_values=values)
     given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if given and not Path(given[1]).is_file():
         raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
@@ -110,8 +111,12 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
     if values["max-cost"].value is not None:
         config.value.llm.max_cost = values["max-cost"].value
-    workdir = Path(values.workdir).expanduser().absolute() if values.workdir else None
-    return _plan(config.value, workdir) if verb == "plan" else _run(verb, config.value, workdir)
+    if "://" in (values.workdir or ""):
+        raise ValueError(f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; give a "
+                         "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket")
+    place = lambda path: Path(path).expanduser().absolute() if path else None
+    workdir = place(values.workdir)
+    return _plan(config.value, workdir) if verb == "plan" else _run(verb, config.value, workdir, place(values.store))
 
 
 def _plan(config, workdir: Path | None) -> int:
@@ -134,8 +139,8 @@ def _prepare(config) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
-def _run(verb: str, config, workdir: Path) -> int:
-    from ark_jax import pipeline
+def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
+    from ark_jax import hosts, pipeline
     from ark_jax.log import Metrics, say
     from ark_jax.stages import plan, stages
 
@@ -151,9 +156,9 @@ def _run(verb: str, config, workdir: Path) -> int:
     plan.check_cost(config, workdir, verb)
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages about an error that it then raises, and we tell
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
-        pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+        context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"), store)
+        with hosts.together():
+            pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error
     return 0

@@ -14,9 +14,10 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXES = ("data", "fsdp", "tensor")
@@ -35,6 +36,9 @@ def make_mesh(shape: tuple[int, int, int] | None = None) -> jax.sharding.Mesh:
     if math.prod(shape) > jax.device_count() or len(shape) != 3:
         raise ValueError(f"mesh {shape} wants {math.prod(shape)} devices, {jax.device_count()} are present: "
                          "change config.mesh, whose product must not exceed the device count")
+    if math.prod(shape) < jax.device_count() and jax.process_count() > 1:
+        raise ValueError(f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: where there are several "
+                         "processes it must take all; set config.mesh=(1,-1,1)")
     devices = jax.devices()[: math.prod(shape)]
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
 
@@ -155,9 +159,19 @@ def logits(x: jax.Array, table: jax.Array) -> jax.Array:
     return jnp.einsum("ad,vd->av", x, table, out_sharding=activation_spec("a v"), preferred_element_type=jnp.float32)
 
 
-def rows(x) -> jax.Array:
+def put(x: np.ndarray, spec: P) -> jax.Array:
+    """Host array -> device array. Every process has the same `x` and places what its own devices hold of it."""
+    return jax.make_array_from_callback(x.shape, NamedSharding(jax.sharding.get_mesh(), spec), x.__getitem__)
+
+
+def rows(x: np.ndarray) -> jax.Array:
     """Host array -> device array sharded over the batch axes by its first dimension."""
-    return jax.device_put(x, P(BATCH))
+    return put(x, P(BATCH))
+
+
+def fetch(x: jax.Array) -> np.ndarray:
+    """Device array -> host array, whole on every process, each of which must ask."""
+    return np.asarray(x if x.is_fully_addressable or x.is_fully_replicated else jax.sharding.reshard(x, P()))
 
 
 def pick(x: jax.Array, index: jax.Array) -> jax.Array:

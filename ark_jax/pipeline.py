@@ -2,21 +2,23 @@
 
 A stage is a function that fills a folder. It works in `.partial/NAME`, where it may keep its own progress;
 the finished folder is renamed into place with a `manifest.json`, so a stage is there whole or not at all.
+Of several processes the first decides what is to be done, and it alone writes.
 """
 
 import dataclasses
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ark_jax import __version__
+from ark_jax import __version__, hosts, share
 from ark_jax.log import Metrics, duration, say
 
 MANIFEST = "manifest.json"
@@ -32,6 +34,7 @@ class Stage:
 
     `run(context, folder)` fills `folder` and returns counts for the manifest. `settings` are the dotted
     config fields that decide its output, `external(config)` fingerprints what lies outside the workdir.
+    Of several processes each runs it, to use its devices, and the first writes; `alone`, the first runs it for all.
     """
 
     name: str
@@ -39,15 +42,20 @@ class Stage:
     settings: tuple[str, ...]
     run: Callable[["Context", Path], dict]
     external: Callable[[object], dict] = lambda config: {}
+    alone: bool = False
 
 
 @dataclasses.dataclass
 class Context:
-    """What a running stage sees: the config, the workdir, and models already in memory."""
+    """What a running stage sees: the config, the workdir, and models already in memory.
+
+    `store` is where runs share finished stages (`share`), if they do.
+    """
 
     config: object
     workdir: Path
     metrics: Metrics
+    store: Path | None = None
     models: dict = dataclasses.field(default_factory=dict)
 
     def __truediv__(self, stage: str) -> Path:
@@ -138,19 +146,34 @@ def _difference(manifest: dict, now: dict, folder: Path) -> str:
 
 def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
     """Brings every stage up to date, or just the one named `only`, whose inputs must be."""
-    with _locked(context.workdir):
+    built_on = {name for stage in stages for name in stage.after}
+    with ExitStack() as stack:
+        hosts.first(lambda: stack.enter_context(_locked(context.workdir)))
+        if context.store:
+            hosts.first(lambda: share.share_replies(context.store, context.workdir))
         fresh: dict[str, str] = {}
         began = time.monotonic()
         worked = 0
-        for number, stage in enumerate(stages, 1):
+
+        def due(stage: Stage) -> str | None:
+            """What is said of a stage that has to run."""
             status = _examine(stage, context.config, context.workdir, fresh)
-            if status.state != "done" and only in ("", stage.name):
-                late = [name for name in stage.after if name not in fresh]
-                if late:
-                    raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
-                                      f"run `ark-jax {late[0]}` or `ark-jax run` first")
-                say(f"[{number}/{len(stages)}] {stage.name}{f' (again: {status.why})' if status.state == 'stale' else ''}")
-                fresh[stage.name] = _execute(stage, context, fresh)
+            if status.state == "done" or only not in ("", stage.name):
+                return None
+            late = [name for name in stage.after if name not in fresh]
+            if late:
+                raise Interrupted(f"stage {stage.name} needs {late[0]}, which is not up to date: "
+                                  f"run `ark-jax {late[0]}` or `ark-jax run` first")
+            return f" (again: {status.why})" if status.state == "stale" else ""
+
+        for number, stage in enumerate(stages, 1):
+            again = hosts.first(functools.partial(due, stage))
+            if again is not None:
+                say(f"[{number}/{len(stages)}] {stage.name}{again}")
+                inputs = hosts.first(functools.partial(_inputs, stage, context.config, fresh))
+                # What nothing builds on, the report, tells of this run: it is never another's.
+                bring = _obtain if context.store and stage.name in built_on else _execute
+                fresh[stage.name] = bring(stage, context, inputs, context.workdir / stage.name)
                 worked += 1
             if stage.name == only:
                 break
@@ -160,28 +183,57 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
             say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
 
 
-def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
-    """Runs one stage and returns the fingerprint of its outputs."""
-    partial, final = context.workdir / ".partial" / stage.name, context.workdir / stage.name
-    inputs = _inputs(stage, context.config, fresh)
+def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
+    """Takes one stage from the store and returns the fingerprint of its outputs. What the store lacks is made there,
+    also in part, so that any run goes on where another was killed."""
+    key = f"{stage.name}-{fingerprint(inputs)[:32]}"
+    stored = context.store / key
+    with ExitStack() as stack:
+        def lacks() -> bool:
+            stack.enter_context(share.claim(context.store, key))
+            manifest = read_manifest(stored)
+            return manifest is None or bool(_difference(manifest, inputs, stored))
+
+        def take() -> str:
+            share.link(stored, context.workdir / ".partial" / stage.name)
+            _settle(context.workdir / ".partial" / stage.name, final)
+            return fingerprint(read_manifest(final)["outputs"])
+
+        if hosts.first(lacks):
+            _execute(stage, context, inputs, stored)
+        else:
+            say(f"  made already, taken from {stored}")
+            context.metrics.write(stage.name, taken=key)
+        return hosts.first(take)
+
+
+def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
+    """Runs one stage into the folder `final` and returns the fingerprint of its outputs."""
+    partial, start = final.parent / ".partial" / final.name, time.monotonic()
+    hosts.first(lambda: _begin(inputs, partial))
+    run = functools.partial(stage.run, context, partial)
+    counts = hosts.first(run) if stage.alone else run()
+    return hosts.first(lambda: _finish(stage, context, inputs, partial, final, counts, start))
+
+
+def _begin(inputs: dict, partial: Path) -> None:
     begun = partial / "inputs.json"
     if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
         shutil.rmtree(partial)  # begun under other settings
     partial.mkdir(parents=True, exist_ok=True)
     begun.write_text(fingerprint(inputs))
-    start = time.monotonic()
-    counts = stage.run(context, partial)
-    begun.unlink()
+
+
+def _finish(stage: Stage, context: Context, inputs: dict, partial: Path, final: Path, counts: dict, start: float) -> str:
+    """Puts the folder into its place, with its manifest."""
+    (partial / "inputs.json").unlink()
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
     manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for path in [*files, partial / MANIFEST, partial]:
+    for path in [*files, partial / MANIFEST]:
         _sync(path)
-    if final.exists():
-        shutil.rmtree(final)
-    os.replace(partial, final)
-    _sync(context.workdir)
+    _settle(partial, final)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     tell = lambda x: f"{x:,}" if isinstance(x, int) else f"{x:.4g}" if isinstance(x, float) else x
@@ -189,6 +241,15 @@ def _execute(stage: Stage, context: Context, fresh: dict[str, str]) -> str:
                      for name, x in ((name.replace("_", " "), x) for name, x in counts.items()) if not isinstance(x, dict))
     say(f"  {told} ({duration(seconds)})")
     return fingerprint(outputs)
+
+
+def _settle(partial: Path, final: Path) -> None:
+    """The finished folder takes its place at once."""
+    _sync(partial)
+    if final.exists():
+        shutil.rmtree(final)
+    os.replace(partial, final)
+    _sync(final.parent)
 
 
 def _sync(path: Path) -> None:

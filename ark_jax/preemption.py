@@ -1,10 +1,13 @@
 """SIGTERM, by which a scheduler asks for its machine back: stop without losing work, and leave with status 0."""
 
 import contextlib
-import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ark_jax import hosts
 
 
 class Stopped(KeyboardInterrupt):
@@ -16,30 +19,26 @@ def stop(*_) -> None:
     raise Stopped
 
 
-# One count for the life of the process: notice that came while nobody was asking is then heard by the next who asks.
-_asked = itertools.count(1)
-
-
 @contextlib.contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
     """Within, SIGTERM does not interrupt; what is yielded says whether one came.
 
-    Under `jax.distributed`, whose own handler is left alone, one process's notice is everybody's: all must ask equally
-    often, and all hear True at the same time, a few questions after the signal.
+    Of several processes one's notice is everybody's: all must ask equally often, and all hear True at the same time.
     """
-    import jax
-    from jax.experimental import multihost_utils
-
-    came = threading.Event()
-    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
-        yield lambda: multihost_utils.reached_preemption_sync_point(next(_asked))
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield lambda: False
         return
+    came = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: came.set())
     heard = False
 
     def asked() -> bool:
         nonlocal heard
         heard = came.is_set()
+        if hosts.several():
+            from jax.experimental import multihost_utils
+
+            heard = bool(np.any(multihost_utils.process_allgather(np.array(heard))))
         return heard
 
     try:

@@ -218,7 +218,7 @@ def _candidates(queries, keys, many, block, dtype):
         some, *sizes = _measure(some, dtype)
         measured.append(sizes)
         best = [_better(side[0], some, first, count, *old) for side, old in zip(sides, best, strict=True)]
-    together = lambda parts: [np.concatenate([np.asarray(x) for x in some]) for some in zip(*parts, strict=True)]
+    together = lambda parts: [np.concatenate([layout.fetch(x) for x in some]) for some in zip(*parts, strict=True)]
     found, left, *x = (some[: len(queries)] for some in together((*_merge(*b), *s[1:]) for b, s in zip(best, sides, strict=True)))
     y = together(measured)
     _check_finite("queries", x[0])
@@ -228,7 +228,7 @@ def _candidates(queries, keys, many, block, dtype):
 
 def _none(rows: int, many: int) -> tuple[jax.Array, jax.Array]:
     """Scores and keys of a search that has seen none: on every device its own `many` best `[q c]`."""
-    columns = lambda value: jax.device_put(np.full((rows, many * layout.batch_multiple()), value), P(None, layout.BATCH))
+    columns = lambda value: layout.put(np.full((rows, many * layout.batch_multiple()), value), P(None, layout.BATCH))
     return columns(np.float32(-np.inf)), columns(np.int32(0))
 
 

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from ark_jax import bucket
 from ark_jax.data import formats
 from ark_jax.data.formats import Row
 from ark_jax.data.records import BadInput, Corpus, Document, Problem, Question
@@ -36,7 +37,7 @@ def read(path: str | Path) -> tuple[Corpus, list[Problem]]:
     or section-stories/SPLIT. Its question ids are "story:question_id", and ":2" is added where a question_id
     of a story numbers a second question. A section number given to two sections stands for both.
     """
-    path = Path(path)
+    path = bucket.local(str(path))
     if not path.is_dir():
         return _file(path)
     if any((path / name).exists() for name in ("documents.jsonl", "questions.jsonl")):

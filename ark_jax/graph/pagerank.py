@@ -112,17 +112,18 @@ def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance:
         lost = np.bincount(column, walk.dangling[at], len(some)) / size if walk.reversible else walk.dangling.any()
         mass[: len(some)] = np.minimum(mass[: len(some)], 1 - kept * lost)
     # Between several devices an array is cut on its way; to one it goes along with the call, which takes half the time.
-    put = jax.device_put if walk.devices > 1 else lambda x, spec: x
+    put = lambda x, spec: layout.put(x, spec) if walk.devices > 1 and isinstance(x, np.ndarray) else x
     iterate = lambda source, gain, bound: _iterate(
         walk.edges("float32"), put(source, _spec(spread, 2)), gain, put(bound.astype(np.float32), _spec(spread, 1)), kept,
         limit, spread=spread, reversible=walk.reversible)
     v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, tolerance * mass)
+    unsettled = layout.fetch(unsettled)
     if double:
         v, unsettled = _refine(walk, iterate, source, v, kept, tolerance * mass)
-    if np.asarray(unsettled).any():
+    if unsettled.any():
         raise _too_few(limit, tolerance)
     if v.size < 1 << 20:  # sooner done than asked for
-        return (np.asarray(v) * walk.strength.astype(v.dtype)[:, None])[walk.place].T
+        return (layout.fetch(v) * walk.strength.astype(v.dtype)[:, None])[walk.place].T
     with jax.enable_x64(double):
         return np.asarray(_in_order(v, walk.edges(v.dtype.name).strength, walk.place))
 
@@ -153,16 +154,17 @@ def _refine(walk: Walk, iterate, source: np.ndarray, v: jax.Array, kept: float, 
     """Takes residuals in float64 and corrects by solutions in float32, each of which brings some five digits."""
     with jax.enable_x64(True):
         spread = walk.shard == "nodes"
-        edges, source, v = walk.edges("float64"), jax.device_put(source, _spec(spread, 2)), v.astype("float64")
+        edges, source, v = walk.edges("float64"), layout.put(source, _spec(spread, 2)), v.astype("float64")
         for _ in range(8):
             residual, norm = _residual(edges, source, v, kept, spread=spread, reversible=walk.reversible)
-            if np.all(np.asarray(norm) < bound):
+            norm = layout.fetch(norm)
+            if np.all(norm < bound):
                 break
-            scale = np.maximum(np.asarray(norm), np.finfo(np.float64).tiny)
+            scale = np.maximum(norm, np.finfo(np.float64).tiny)
             wanted = np.clip(bound / scale / 2, 1e-5, 1.0)
             more, _ = iterate((residual / scale).astype("float32"), 1.0, wanted)
             v = v + more.astype("float64") * scale
-        return v, np.asarray(norm) >= bound
+        return v, norm >= bound
 
 
 @jax.jit

@@ -103,7 +103,7 @@ class Walk:
         most = rounded(max(int((-(-degree[order[:wide][d::shards]] // CHUNK)).sum()) for d in range(shards)))
         values = None if np.all(into.data == 1) else into.data
         table = functools.partial(_table, into, values, degree, address, self.rows - 1)  # the last row of a shard is nobody's
-        put = lambda parts: jax.device_put(np.concatenate(parts), self._cut())
+        put = lambda parts: layout.put(np.concatenate(parts), self._cut())
         self._tables = []  # (sources on the devices, weights or None) of few, of many
         for nodes, width, count in ((order[wide:], FEW, few), (order[:wide], CHUNK, most)):
             sources, weights, owners = zip(*(table(nodes[d::shards], width, count) for d in range(shards)), strict=True)
@@ -117,7 +117,7 @@ class Walk:
     def edges(self, dtype: str) -> Edges:
         """The tables on the devices, weights in `dtype`."""
         if dtype not in self._placed:
-            put = lambda x: None if x is None else jax.device_put(x.astype(dtype), self._cut())
+            put = lambda x: None if x is None else layout.put(x.astype(dtype), self._cut())
             few, many = ((sources, put(weights)) for sources, weights in self._tables)
             self._placed[dtype] = Edges(few, many, self._owner, put(self.strength))
         return self._placed[dtype]

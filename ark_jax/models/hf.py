@@ -16,14 +16,15 @@ from jax.sharding import PartitionSpec as P
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ark_jax.layout import groups, shape_of, weight_spec
+from ark_jax import bucket
+from ark_jax.layout import fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
 from ark_jax.models.tables import CARRIED, DECODER, ENCODERS, MASKED_WORDS, OLD, PREFIXES
 
 
 def resolve(name_or_folder: str) -> Path:
-    """A local folder as it is; a hub name downloaded (weights, configs, tokenizer) into the hub cache."""
-    folder = Path(name_or_folder).expanduser()
+    """A local folder as it is; one in a bucket copied; a hub name downloaded (weights, configs, tokenizer) into the hub cache."""
+    folder = bucket.local(name_or_folder)
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name_or_folder.startswith((".", "~")) or name_or_folder.count("/") != 1:
@@ -166,7 +167,7 @@ def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarra
     for name, value in _leaves(model)[0]:
         hf_name, pattern = table[name]
         left, right = pattern.split("->")
-        whole = np.asarray(jax.device_get(value[...]))
+        whole = fetch(value[...])
         parts = whole if "{l}" in hf_name else [whole]
         for real, part in zip(_expand(hf_name, cfg.layers), parts, strict=True):
             real = files.real(real)

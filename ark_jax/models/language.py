@@ -84,7 +84,7 @@ class LanguageModel:
         with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
             # The device works on one batch while the host gets the next ready.
             for (spans, values), _ in itertools.pairwise(itertools.chain(started, [None])):
-                values = np.asarray(values)
+                values = layout.fetch(values)
                 for i, (device, start, end) in spans.items():
                     total[i] = values[device, start:end].sum()
                 bar.add(len(spans))
@@ -199,7 +199,7 @@ class LanguageModel:
         while room < steps and not bool(state.done.all()):
             room = min(max(2 * room, ROOM), steps)
             state = _generate(self.model, self.cfg, memory, seen, arrays, state, draw, self.stop_ids, room)
-        return np.asarray(state.out)
+        return layout.fetch(state.out)
 
 
 def _batch_tokens() -> int:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ark_jax.layout import groups, shape_of, weight_spec
+from ark_jax.layout import fetch, groups, put, shape_of, weight_spec
 from ark_jax.log import primary
 from ark_jax.models import hf
 
@@ -124,7 +124,7 @@ def save_peft(adapter: Adapter, folder: Path, *, base: str) -> None:
     for name, real, pattern in adapter.rows:
         ins, outs = _letters(pattern)
         for factor, part, how in ((adapter.a, "A", f"l {ins} r -> l r ({ins})"), (adapter.b, "B", f"l r {outs} -> l ({outs}) r")):
-            whole = einops.rearrange(np.asarray(jax.device_get(factor[name])), how)
+            whole = einops.rearrange(fetch(factor[name]), how)
             tensors |= {_PEFT + n: np.ascontiguousarray(x) for n, x in zip(_names(real, part, len(whole)), whole, strict=True)}
     # A pattern, since a list would match by ending, and BERT's output.dense ends attention.output.dense too.
     modules = "|".join(re.escape(_stem(real)).replace(r"\{l\}", r"\d+") for _, real, _ in adapter.rows)
@@ -160,7 +160,7 @@ def load_peft(folder: Path, base: Path, cfg) -> Adapter:
     def factor(row: Row, part: str, source: str, target: str) -> jax.Array:
         sizes = {letter: dims[letter] for letter in target.split()}
         whole = einops.rearrange(np.stack([tensors[n] for n in names(row, part)]), f"{source} -> {target}", **sizes)
-        return jax.device_put(whole.astype(np.float32), weight_spec(target))
+        return put(whole.astype(np.float32), weight_spec(target))
 
     a, b = {}, {}
     for row in some:

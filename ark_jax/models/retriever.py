@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax import layout
+from ark_jax import bucket, layout
 from ark_jax.log import Progress, primary, say
 from ark_jax.models import card as cards
 from ark_jax.models import decoder, hf, unpad
@@ -130,7 +131,7 @@ class Retriever:
             # The device works on one batch while the host gets the next ready.
             for (done, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
                 texts = list(itertools.chain(*done.devices))
-                out[texts] = _to_host(vectors)[done.where()]
+                out[texts] = layout.fetch(vectors)[done.where()]
                 bar.add(len(texts))
         return out
 
@@ -138,11 +139,16 @@ class Retriever:
         """Writes the layout that sentence-transformers, transformers and text-embeddings-inference open.
 
         Weights keep the names, types and (if untouched) bytes of the base. `card` becomes README.md; without it one is made of
-        what is known here.
+        what is known here. Every process must call it; process 0 writes. `folder` may lie in a bucket (gs://).
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
         """
+        if "://" in str(folder):
+            with tempfile.TemporaryDirectory() as local:
+                self.save_pretrained(local, card=card)
+                bucket.save(Path(local), str(folder))
+            return
         folder = Path(folder)
         if folder.resolve() == self.base.resolve():
             raise ValueError(f"{folder} is the folder this model was read from; give another")
@@ -174,15 +180,6 @@ class Retriever:
 def _batch_tokens() -> int:
     """So few that a small model's activations stay in a CPU's cache, so many that an accelerator is filled."""
     return 1024 if jax.default_backend() == "cpu" else 16384
-
-
-def _to_host(x: jax.Array) -> np.ndarray:
-    """A global array on every host."""
-    if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
-        return multihost_utils.process_allgather(x, tiled=True)
-    return np.asarray(x)
 
 
 def _read_json(path: Path) -> dict:

@@ -28,16 +28,18 @@ def stages(config) -> list[Stage]:
     """The pipeline of a config, in order: name, inputs, settings that decide the output, function, outside inputs."""
     base = external("retriever")
     _check(config.train)
+    no_device = config.llm.backend != "local"
     out = [
-        Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever")),
-        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract, external("extract", "glean", "replies", "writer")),
+        Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever"), alone=True),
+        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract, external("extract", "glean", "replies", "writer"),
+              alone=no_device),
         Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
-              external("rewrite", "replies", "writer")),
+              external("rewrite", "replies", "writer"), alone=no_device),
         Stage("score", ("data",), (*_SCORING, "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
-        Stage("positives", ("score",), _WEIGHING, curriculum.positives),
+        Stage("positives", ("score",), _WEIGHING, curriculum.positives, alone=True),
     ]
     for i, stage in enumerate(config.train.stages):
         before = (f"stage{config.train.stages[i - 1]}",) if i else ()
@@ -53,9 +55,9 @@ def stages(config) -> list[Stage]:
     out += [
         Stage("evaluate", ("data", *trained), (*_EVALUATE, "generator.dtype", "seed"), outcome.evaluate,
               external("retriever", "generator", "read")),
-        Stage("export", (trained[-1], "evaluate"), (), outcome.export),
+        Stage("export", (trained[-1], "evaluate"), (), outcome.export, alone=True),
     ]
-    return [*out, Stage("report", tuple(stage.name for stage in out), (), report.report)]
+    return [*out, Stage("report", tuple(stage.name for stage in out), (), report.report, alone=True)]
 
 
 def _check(train) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax import hosts
 from ark_jax.data.records import Question
+from ark_jax.log import primary
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import chunks_of, encode, generator, load_rows, pool, questions_of, retriever, save_rows
 from ark_jax.text import prompts
@@ -36,12 +38,17 @@ def score(context: Context, folder: Path) -> dict:
     shards = _shards(questions, c.score.shard)
     for i, some in enumerate(shards):
         path = folder / f"shard-{i:05d}.parquet"
-        if not path.is_file():
+        if not hosts.first(path.is_file):
             table = alignment.align(generator(context), templates, some, candidates, references=c.score.references,
                                     batch_tokens=c.generator.batch_tokens, label=f"score {i + 1}/{len(shards)}")
-            pq.write_table(table, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
-    parts = [folder / f"shard-{i:05d}.parquet" for i in range(len(shards))]
+            if primary():
+                pq.write_table(table, path.with_suffix(".new"))
+                path.with_suffix(".new").rename(path)
+    return hosts.first(lambda: _joined([folder / f"shard-{i:05d}.parquet" for i in range(len(shards))], folder))
+
+
+def _joined(parts: list[Path], folder: Path) -> dict:
+    """One table in place of the shards'."""
     table = pa.concat_tables([pq.read_table(path) for path in parts])
     pq.write_table(table, folder / "scores.parquet")
     for path in parts:
@@ -154,9 +161,13 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     passages = {x.id: x.text for some in chunks.values() for x in some}
     examples = curriculum.example_rows(positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()},
                                        negatives.originals(passages) if c.train.merge_copies else {})
-    if not (folder / "examples").is_dir():
-        curriculum.write(examples, folder / "examples.new")
-        (folder / "examples.new").rename(folder / "examples")
+
+    def write() -> None:
+        if not (folder / "examples").is_dir():
+            curriculum.write(examples, folder / "examples.new")
+            (folder / "examples.new").rename(folder / "examples")
+
+    hosts.first(write)
     examples = curriculum.read(folder / "examples")
     plan = loop.Plan(epochs=c.train.epochs[stage - 1] if stage else sum(c.train.epochs),
                      learning_rate=c.train.learning_rates[stage - 1] if stage else c.train.learning_rates[0],
@@ -171,7 +182,7 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     if adapter:
         # What lies in the workdir is named from there, so that the files do not depend on where it stands.
         lora.save_peft(adapter, folder / "adapter", base=c.retriever.path if before == "base" else f"{before}/model")
-    shutil.rmtree(folder / "checkpoints")
+    hosts.first(lambda: shutil.rmtree(folder / "checkpoints"))
     context.models["retriever"] = (f"stage{stage}", tuned)
     return {"steps": len(curve), "examples": len(examples), "first_loss": round(curve[0]["loss"], 4),
             "last_loss": round(curve[-1]["loss"], 4)}

@@ -1,5 +1,6 @@
 """What the stages share: their tables, what lies outside the workdir, the models in memory."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,14 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax import bucket, hosts
 from ark_jax.data.records import Chunk, Question
-from ark_jax.log import say
+from ark_jax.log import primary, say
 from ark_jax.pipeline import Context, file_digest
 from ark_jax.text import llm, prompts
 
 
 def save_rows(rows: list, path: Path, kind=None) -> None:
-    """Dataclasses or dicts to Parquet; `kind` gives the columns when there is no row."""
+    """Dataclasses or dicts to Parquet, from process 0; `kind` gives the columns when there is no row."""
+    if not primary():
+        return
     rows = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
     names = list(rows[0]) if rows else [f.name for f in dataclasses.fields(kind)] if kind else []
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in names}), path)
@@ -30,7 +34,9 @@ def load_rows(path: Path, kind=dict) -> list:
 
 
 def save_json(value, path: Path) -> None:
-    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Writes from process 0."""
+    if primary():
+        path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load_json(path: Path):
@@ -58,7 +64,7 @@ def pool(question: Question, chunks: dict[str, list[Chunk]]) -> list[Chunk]:
 @functools.cache
 def identity(name_or_folder: str) -> str:
     """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and first bytes count."""
-    folder = Path(name_or_folder).expanduser()
+    folder = bucket.local(name_or_folder)
     if not folder.is_dir():
         return name_or_folder
     seen = hashlib.sha256()
@@ -72,7 +78,7 @@ def identity(name_or_folder: str) -> str:
 @functools.cache
 def input_digest(path: str) -> str:
     """Content hash of the input file or folder."""
-    root = Path(path).expanduser()
+    root = bucket.local(path)
     files = sorted(p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".jsonl", ".csv")) \
         if root.is_dir() else [root]
     return hashlib.sha256("".join(p.name + file_digest(p) for p in files if p.is_file()).encode()).hexdigest()
@@ -151,7 +157,9 @@ def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept)
         lm.generate([said[i] for i in fits], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature, seed=c.seed,
                     batch_tokens=c.generator.batch_tokens, label=label, done=lambda i, text: heard(fits[i], reply(i, text)))
 
-    answers = llm.complete(calls, settings, context.workdir / "llm" / "replies.jsonl", label, accept, write)
+    replies = context.workdir / "llm" / "replies.jsonl"
+    with hosts.own(replies) if c.llm.backend == "local" else contextlib.nullcontext(replies) as cache:
+        answers = llm.complete(calls, settings, cache, label, accept, write)
     used = answers.usage
     told = {"requests": used.requests, "already answered": used.cached, "asked again": used.asked_again, "retries": used.retries,
             "tokens in": used.input_tokens, "tokens out": used.output_tokens}

@@ -9,7 +9,7 @@ import numpy as np
 
 from ark_jax.data import readers
 from ark_jax.data.records import Chunk, Document, Question
-from ark_jax.log import say
+from ark_jax.log import primary, say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
 from ark_jax.text import llm, offline, prompts
@@ -17,6 +17,7 @@ from ark_jax.text import llm, offline, prompts
 
 def data(context: Context, folder: Path) -> dict:
     """Documents, questions, the split by document, token chunks."""
+    from ark_jax.models import hf
     from ark_jax.text.tokens import load_tokenizer, token_chunks
 
     c = context.config.data
@@ -31,7 +32,7 @@ def data(context: Context, folder: Path) -> dict:
                              "change config.data.held_out or name config.data.held_out_documents")
     ignored = set(c.ignored_documents)
     documents = [d for d in corpus.documents if d.id not in ignored]
-    tokenizer = load_tokenizer(context.config.retriever.path)
+    tokenizer = load_tokenizer(str(hf.resolve(context.config.retriever.path)))
     chunks = []
     for document in documents:
         for i, span in enumerate(token_chunks(document.text, tokenizer, size=c.chunk_tokens, overlap=c.chunk_overlap)):
@@ -163,8 +164,9 @@ def graph(context: Context, folder: Path) -> dict:
         raise ValueError("the extraction gave no entity: look at extract/quarantine.parquet for what the model replied")
     vectors = encode(context, "base", made.texts(), "document", "embed entities")
     made = made.with_similar(vectors, context.config.graph.similarity)
-    made.save(folder)
-    np.save(folder / "vectors.npy", vectors)
+    if primary():
+        made.save(folder)
+        np.save(folder / "vectors.npy", vectors)
     return made.summary()
 
 

@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ark_jax import __version__
+from ark_jax import __version__, hosts
 from ark_jax.data.records import Document, Question
 from ark_jax.log import say
 from ark_jax.pipeline import Context, read_manifest
@@ -43,9 +43,10 @@ def evaluate(context: Context, folder: Path) -> dict:
     template, lm = prompts.load("read", context.config.prompts.read), generator(context)
     asked = {(name, q.id): answers.ask(lm, template, q.question, [texts[id] for id in lists[q.id][: c.passages]])
              for name, lists in ranked.items() for q in questions}
-    known = answers.read(lm, list(asked.values()), kept=folder / "known.jsonl", max_new_tokens=c.max_new_tokens,
-                         batch_tokens=context.config.generator.batch_tokens, label="read answers")
-    (folder / "known.jsonl").unlink(missing_ok=True)
+    with hosts.own(folder / "known.jsonl") as kept:
+        known = answers.read(lm, list(asked.values()), kept=kept, max_new_tokens=c.max_new_tokens,
+                             batch_tokens=context.config.generator.batch_tokens, label="read answers")
+        kept.unlink(missing_ok=True)
     rows = []
     for name, lists in ranked.items():
         for q in questions:
@@ -84,7 +85,7 @@ def _ranked(context: Context, name: str, questions: list[Question], chunks, fold
     from ark_jax.search import top_k
 
     path = folder / f"ranked-{name}.parquet"
-    if not path.is_file():
+    if not hosts.first(path.is_file):
         documents = {d for q in questions for d in q.documents}
         everything = [x for document, some in chunks.items() if document in documents for x in some]
         at = {x.id: i for i, x in enumerate(everything)}
@@ -99,8 +100,12 @@ def _ranked(context: Context, name: str, questions: list[Question], chunks, fold
             found, _ = top_k(queries[asking], vectors[list(scope)], DEPTH)
             for i, best in zip(asking, found, strict=True):
                 rows[i] = {"question": questions[i].id, "ranked": [everything[scope[j]].id for j in best]}
-        save_rows(rows, path.with_suffix(".new"))
-        path.with_suffix(".new").rename(path)
+
+        def keep() -> None:
+            save_rows(rows, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+
+        hosts.first(keep)
     return {row["question"]: row["ranked"] for row in load_rows(path)}
 
 

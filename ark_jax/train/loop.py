@@ -16,7 +16,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ark_jax import layout, preemption
+from ark_jax import hosts, layout, preemption
 from ark_jax.data import curriculum
 from ark_jax.data.curriculum import Example
 from ark_jax.log import Progress, primary, say
@@ -177,14 +177,15 @@ class Curve:
     """The rows of curve.jsonl; those past the checkpoint a run resumes from are dropped, to be made again."""
 
     def __init__(self, path: Path, keep: int):
-        self.path, self.rows = path, []
-        if keep:
-            lines = path.read_text(encoding="utf-8").splitlines()
-            self.rows = list(map(json.loads, lines[:keep]))
-        if primary():
-            # Replaced, not cut, since other processes may still be reading.
-            path.with_suffix(".new").write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-            path.with_suffix(".new").replace(path)
+        self.path, self.rows = path, hosts.first(functools.partial(self._kept, path, keep))
+
+    @staticmethod
+    def _kept(path: Path, keep: int) -> list[dict]:
+        lines = path.read_text(encoding="utf-8").splitlines()[:keep] if keep else []
+        # Replaced, not cut, since a killed process must leave one or the other.
+        path.with_suffix(".new").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        path.with_suffix(".new").replace(path)
+        return list(map(json.loads, lines))
 
     def add(self, row: dict) -> None:
         self.rows.append(row)

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# A process on each GPU of a Slurm allocation; the workdir must lie where all nodes see it:
+#   sbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 launch/slurm.sh run --config=configs/ark.py --workdir=DIR ...
+#SBATCH --job-name=ark
+#SBATCH --requeue
+set -euo pipefail
+: "${SLURM_JOB_ID:?run it with sbatch}"
+export ARK_COORDINATOR=auto # addresses and numbers of the processes are Slurm's
+srun --kill-on-bad-exit=1 "${PYTHON:-python3}" -m ark_jax "$@" || {
+  status=$?
+  echo "the run ended early; what is finished is kept: submit the same command again to go on" >&2
+  exit "$status"
+}
