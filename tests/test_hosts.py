@@ -87,7 +87,8 @@ def work(folder: str) -> dict:
     texts = {str(i): text for i, text in enumerate(TEXTS)}
     examples = [Example(str(i), "d", (str(i + 8),), (str(i + 16), str(i + 24))) for i in range(8)]
     plan = loop.Plan(epochs=1, learning_rate=1e-3, warmup=0.1, weight_decay=0.01, clip=1.0, batch=4, chunks=1, temperature=0.05,
-                     denominator="batch", order="question", save_every=1, remat="products", seed=0, use_negatives=True,
+                     matryoshka=(), denominator="batch", order="question",
+                     save_every=1, remat="products", seed=0, use_negatives=True,
                      lora_rank=0, lora_alpha=1.0, lora_targets=())
     tuned, _, curve = loop.train(base, examples, texts, texts, plan, world / "run", "train")
     tuned.save_pretrained(world / "run" / "model")

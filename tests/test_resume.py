@@ -25,7 +25,8 @@ from ark_jax.train.checkpoints import Checkpoints
 WORDS = ["tide", "lamp", "salt", "lathe", "wool", "pilot", "strike", "harbour", "bell", "ledger"]
 EXAMPLES = [Example(f"q{i}", f"d{i // 2}", (f"c{i}",), (f"c{(i + 3) % 10}",)) for i in range(10)]
 PLAN = loop.Plan(epochs=5, learning_rate=1e-3, warmup=0.1, weight_decay=0.01, clip=1.0, batch=4, chunks=1, temperature=0.05,
-                 denominator="batch", order="document", save_every=3, remat="products", seed=1, use_negatives=True, lora_rank=0,
+                 matryoshka=(), denominator="batch", order="document",
+                 save_every=3, remat="products", seed=1, use_negatives=True, lora_rank=0,
                  lora_alpha=4.0, lora_targets=())
 STEPS = 13
 ONE = (1, 1, 1)

@@ -88,7 +88,8 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
            "document": {f"{i:02}": row for i, row in enumerate(cut(passages, "document"))}}
     examples = [Example(i, "", (f"{i:02}",), (f"{32 + i}",)) for i in range(32)]
     plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
-                     denominator="batch", order="question", remat="products", save_every=1, seed=0, use_negatives=True,
+                     matryoshka=(), denominator="batch", order="question",
+                     remat="products", save_every=1, seed=0, use_negatives=True,
                      lora_rank=0, lora_alpha=1.0, lora_targets=())
     sides = loop._sides([range(32)], examples, ids, plan)
     batch = loop._batch(examples, ids, plan, sides)
