@@ -263,7 +263,7 @@ def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["while replies arrive", "inside scoring", "inside evaluation"])
+@pytest.mark.parametrize("moment", ["inside scoring", "inside evaluation"])
 def test_sigterm_in_another_stage_leaves_with_status_0_too(world, finished, tmp_path, moment):
     assert stop_when(world, tmp_path, lambda: MOMENTS[moment](tmp_path)) == "stopped: run the same command again to go on"
     assert call(world, tmp_path).returncode == 0
