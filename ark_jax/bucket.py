@@ -14,12 +14,13 @@ from ark_jax.models.wheels import cache_folder
 KINDS = (".json", ".jsonl", ".csv", ".txt", ".safetensors", ".model", ".jinja")  # that we read
 
 
-def local(place: str) -> Path:
+def local(place: str | Path) -> Path:
     """A file or folder as it is, unless it lies in a bucket: then its copy, made again when a size or time there changes.
 
     Raises:
         FileNotFoundError: nothing of ours there, or no right to see it.
     """
+    place = str(place)
     if "://" not in place:
         return Path(place).expanduser()
     root = epath.Path(place)
