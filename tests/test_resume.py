@@ -279,7 +279,7 @@ class Cusp(loop.Objective):
 
 @pytest.mark.parametrize(("target", "finite"), [(1.0, False), (2.0, True), (np.nan, False)])
 def test_a_step_that_is_not_finite_changes_nothing(target, finite, mesh):
-    objective = Cusp(None, "", 0, 1, (None, None), 1.0, 0.1, 1.0)
+    objective = Cusp(None, "", 0, 1, (None, None), 1.0, 0.1, 1.0, ())
     begun = objective.start({"w": jnp.ones(3)})
     copy = jax.tree.map(np.array, begun)
     state, metrics = loop.train_step(objective, begun, None, jnp.full(3, target), 0.5)
