@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ark_jax import layout
 from ark_jax.data import positives
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models import language
+from ark_jax.models import generate, language
 from ark_jax.models.language import LanguageModel
 from ark_jax.text import prompts
 
@@ -385,8 +385,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted
 def check_draws(temperature, top_p, wanted) -> None:
     n = 20_000
     logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
-    keys = layout.rows(np.asarray(language._keys(3, np.arange(n))))
-    draw = jax.jit(lambda logits, keys, made: language._choose(logits, (keys, temperature, top_p), made))
+    keys = layout.rows(np.asarray(generate._keys(3, np.arange(n))))
+    draw = jax.jit(lambda logits, keys, made: generate._choose(logits, (keys, temperature, top_p),
+                                                               jnp.full_like(keys[:, 0], made, jnp.int32)))
     found = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
     np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015)  # four standard deviations
     assert (found[np.array(wanted) == 0] == 0).all()
