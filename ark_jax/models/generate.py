@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import attention, decoder, prefix, unpad
+from ark_jax.models import decoder, prefix, sampling, unpad
 from ark_jax.text import tokens as tk
 
 STEPS = 8  # between two looks at who has ended
@@ -35,7 +35,7 @@ class Row:
 
 @dataclasses.dataclass
 class Generation:
-    """Greedy or drawn continuations of token ids.
+    """Greedy or drawn continuations of token ids, in one run.
 
     Args:
         limit: new tokens of a row at most.
@@ -84,8 +84,9 @@ class Generation:
     def _queue(self, rows: list[Row]) -> None:
         """Streams of rows, the longest first, so that rows of about one length meet; each with the shape of its call."""
         streams: list[list[Row]] = []
+        crowd = max(1, self.height // 4)
         for row in sorted(rows, key=lambda row: (-len(row.tail), row.number)):
-            if not streams or len(streams[-1]) == self._crowd or \
+            if not streams or len(streams[-1]) == crowd or \
                     sum(len(x.tail) for x in streams[-1]) + len(row.tail) > self.at_once:
                 streams.append([])
             streams[-1].append(row)
@@ -95,19 +96,12 @@ class Generation:
         cost = lambda n: n[2] * price["parameters"] + price["attention"] * n[0] * n[1] * (n[1] + self.start)
         self.queue = list(zip(streams, tk.alike(needs, cost), strict=True))[::-1]
 
-    @property
-    def _crowd(self) -> int:
-        return max(1, self.height // 4)
-
-    def _free(self, device: int) -> list[int]:
-        return [seat for seat in range(device * self.height, (device + 1) * self.height) if self.seats[seat] is None]
-
     def _admit(self) -> None:
         """Waiting streams take free seats, where half of the devices, or as many as there are streams, have enough."""
         while self.queue:
-            taken: list[tuple[list[Row], list[int], tuple]] = []
+            taken = []
             for device in range(self.devices):
-                free = self._free(device)
+                free = [seat for seat in range(device * self.height, (device + 1) * self.height) if self.seats[seat] is None]
                 if self.queue and len(self.queue[-1][0]) <= len(free):
                     some, shape = self.queue.pop()
                     taken.append((some, free[: len(some)], shape))
@@ -140,7 +134,8 @@ class Generation:
         if self.draw is None:
             return None
         temperature, top_p, seed = self.draw
-        return layout.rows(np.asarray(_keys(seed, np.array([row.number if row else 0 for row in rows])))), temperature, top_p
+        numbers = np.array([row.number if row else 0 for row in rows])
+        return layout.rows(np.asarray(sampling.keys(seed, numbers))), temperature, top_p
 
     def _hear(self, row: Row, new: list[int]) -> None:
         end = next((i for i, token in enumerate(new) if token in self.stop_ids), len(new))
@@ -183,7 +178,9 @@ class Generation:
         places = np.concatenate([np.arange(tail), self.tail + (last - np.minimum(back, self.ring - 1)) % self.ring])
         chosen = [sorted(range(d * self.height, (d + 1) * self.height), key=lambda seat: self.seats[seat] is None)[:height]
                   for d in range(self.devices)]
-        self.own = _move(self.own, layout.rows(np.concatenate(chosen) % self.height), places)
+        rows = layout.rows(np.concatenate(chosen).astype(np.int32) % self.height)
+        for i, pair in enumerate(self.own):  # one by one: the memory of two would be too much
+            self.own[i] = _move(pair, rows, places.astype(np.int32))
         self.seats = [self.seats[seat] for some in chosen for seat in some]
         self.tail, self.ring, self.height = tail, ring, height
 
@@ -199,40 +196,13 @@ def _empty(cfg, rows: int, length: int) -> list:
     return [(zeros(), zeros()) for _ in range(cfg.layers)]
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def _move(own, rows, places):
+@jax.jit
+def _move(pair, rows, places):
+    """Some of the rows and positions of a layer's keys and values."""
     spec = activation_spec("b k s h")
     take = lambda x, rows, places: x[rows][:, :, places]
     take = jax.shard_map(take, in_specs=(spec, activation_spec("b"), P()), out_specs=spec)
-    return jax.tree.map(lambda x: take(x, rows, places), own)
-
-
-@jax.jit
-def _keys(seed, i):
-    """A key for the draws of each prompt [n 2]."""
-    return jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(jax.random.key(seed), i)))(i)
-
-
-def _choose(logits, draw, made):
-    """The next token of each row, int32 [b], from its logits [b v]; `made` counts those before it [b]."""
-    if draw is None:
-        return jnp.argmax(logits, -1).astype(jnp.int32)
-    keys, temperature, top_p = draw
-
-    def one(logits, key, made, temperature, top_p):
-        logits = logits / temperature
-        if top_p is not None:
-            likeliest = -jnp.sort(-logits)
-            share = jax.nn.softmax(likeliest)
-            least = jnp.min(jnp.where(jnp.cumsum(share) - share < top_p, likeliest, jnp.inf))
-            logits = jnp.where(logits >= least, logits, -jnp.inf)
-        noise = jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key), made), logits.shape)
-        return jnp.argmax(logits + noise).astype(jnp.int32)
-
-    # Each device draws for its own rows, all of the vocabulary before it.
-    rows = activation_spec("b")
-    local = jax.shard_map(jax.vmap(one, in_axes=(0, 0, 0, None, None)), in_specs=(rows, rows, rows, P(), P()), out_specs=rows)
-    return local(jax.sharding.reshard(logits, rows), keys, made, jnp.float32(temperature), top_p)
+    return tuple(take(x, rows, places) for x in pair)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 5), donate_argnums=6)
@@ -241,7 +211,7 @@ def _begin(model, cfg, memory, seen, batch, room: int, own, where, draw):
     x, kept = prefix.go_on(model, cfg, memory, seen, batch, room, keep=True)
     mask = batch["mask"]
     x = unpad.spread(x, unpad.plan(mask, room))
-    first = _choose(model.logits(layout.pick(x, mask.sum(-1) - 1), cfg), draw, jnp.zeros_like(where))
+    first = sampling.choose(model.logits(layout.pick(x, mask.sum(-1) - 1), cfg), draw, jnp.zeros_like(where))
     spec, new = activation_spec("b k s h"), activation_spec("b s k h")
 
     def put(own, new, where):
@@ -249,28 +219,6 @@ def _begin(model, cfg, memory, seen, batch, room: int, own, where, draw):
 
     put = jax.shard_map(put, in_specs=(spec, new, activation_spec("b")), out_specs=spec)
     return [tuple(put(old, x[i], where) for old, x in zip(pair, kept, strict=True)) for i, pair in enumerate(own)], first
-
-
-def _attend(q, keys, values, mask, head_keys, head_values, seen):
-    """One query a row [b 1 n h]: what it sees of its own keys [b k s h], by `mask` [b s], and of the head's [1 k s h]."""
-    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-
-    def local(q, keys, values, mask, head_keys, head_values, seen):
-        b, _, n, h = q.shape
-        q = (q * h**-0.5).reshape(b, keys.shape[1], -1, h)
-        # Keys on the left: with so few queries XLA:CPU is four times faster than the other way round.
-        own = jnp.where(mask[:, None, None], dot("bksh,bkrh->bksr", keys, q).swapaxes(2, 3), attention.MASKED)
-        head = jnp.where(seen[0], dot("bkrh,ksh->bkrs", q, head_keys[0]), attention.MASKED)
-        highest = jnp.maximum(own.max(-1, keepdims=True), head.max(-1, keepdims=True))
-        own, head = jnp.exp(own - highest), jnp.exp(head - highest)
-        total = own.sum(-1, keepdims=True) + head.sum(-1, keepdims=True)
-        out = dot("bkrs,bksh->bkrh", own.astype(values.dtype), values)
-        out += dot("bkrs,ksh->bkrh", head.astype(values.dtype), head_values[0])
-        return (out / total).astype(q.dtype).reshape(b, 1, n, h)
-
-    row, cache, pair = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    run = jax.shard_map(local, in_specs=(row, cache, cache, pair, cache, cache, pair), out_specs=row)
-    return run(q, keys, values, mask, head_keys, head_values, seen)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 10, 11), donate_argnums=5)
@@ -291,9 +239,9 @@ def _advance(model, blocks, cfg, memory, seen, own, state, start, step, draw, st
             q, *new = block.qkv(x, angles, cfg)
             pair = tuple(jax.lax.dynamic_update_slice_in_dim(old, y.swapaxes(1, 2), tail + at, axis=2)
                          for old, y in zip(pair, new, strict=True))
-            x = block.finish(x, _attend(q, *pair, mask, *head, seen), cfg)
+            x = block.finish(x, prefix.attend_one(q, *pair, mask, *head, seen), cfg)
             kept.append(pair)
-        token = _choose(model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg), draw, age + i + 1)
+        token = sampling.choose(model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg), draw, age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
         return i + 1, token, done | jnp.isin(token, stops), kept, out
 

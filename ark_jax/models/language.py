@@ -14,7 +14,8 @@ import numpy as np
 from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.log import Progress
-from ark_jax.models import decoder, generate, hf, prefix, unpad
+from ark_jax.models import decoder, hf, prefix, unpad
+from ark_jax.models.generate import Generation
 from ark_jax.models.sharing import Batch, plan
 from ark_jax.text import tokens as tk
 
@@ -136,12 +137,21 @@ class LanguageModel:
                 rows.append((np.array(ids, np.int32), n))
         return rows
 
-    def chat(self, prompt: str) -> str:
-        """`prompt` as a user's turn in the model's chat template; as it is for a model without one."""
+    def chat(self, turns: str | Sequence[str]) -> str:
+        """A prompt for the next reply: `turns` are the user's and the model's in alternation, or the user's only one.
+
+        In the model's chat template; a model without one is given them as they are, a line for each.
+
+        Raises:
+            ValueError: a number of turns after which it is the user's turn.
+        """
+        turns = [turns] if isinstance(turns, str) else list(turns)
+        if len(turns) % 2 == 0:
+            raise ValueError(f"{len(turns)} turns: the last must be the user's; give user, assistant, user, ...")
         if not self.tokenizer.chat_template:
-            return prompt
-        turn = [{"role": "user", "content": prompt}]
-        return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+            return "\n".join(turns)
+        messages = [{"role": "assistant" if i % 2 else "user", "content": turn} for i, turn in enumerate(turns)]
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
 
     def generate(self, prompts: Sequence[str], *, max_new_tokens: int, stop: Sequence[str] = (), temperature: float = 0.0,
                  top_p: float = 1.0, seed: int = 0, batch_tokens: int = 0, label: str = "",
@@ -152,8 +162,8 @@ class LanguageModel:
             temperature: 0 takes the likeliest token; else tokens are drawn from the softmax of logits / temperature.
             top_p: draws from the likeliest tokens alone whose probabilities reach this sum.
             seed: decides all draws. A prompt's draws depend on its place among `prompts`, not on how they are batched.
-            batch_tokens: of a call on each device, the bound on memory; 0: what suits the device.
-            done: `done(i, text)` hears of each as its batch finishes.
+            batch_tokens: whose keys and values a device keeps, the bound on memory; 0: what suits the device.
+            done: `done(i, text)` hears of each as it ends.
 
         Prompts that `chat` made bring their special tokens along.
         """
@@ -162,30 +172,28 @@ class LanguageModel:
                              "at least 0, and above 0 up to 1")
         if not prompts:
             return []
-        if True:
-            ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
-            ids = [row or [self._begin] for row in ids]
+        ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
+        ids = [row or [self._begin] for row in ids]
         for i, row in enumerate(ids):
             if len(row) + max_new_tokens > self.max_length:
                 raise ValueError(f"prompt {i}: {len(row)} + {max_new_tokens} tokens, the model takes {self.max_length}; "
                                  "shorten it or make fewer new ones")
         out: list[str] = [""] * len(ids)
         with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-
             def ended(i: int, made: list[int], over: bool) -> bool:
-                if not (over or stop):
-                    return False
-                text = self.tokenizer.decode(made, skip_special_tokens=True)
-                end = min((text.find(s) for s in stop if s in text), default=-1)
-                if over or end >= 0:
-                    out[i] = text[: end if end >= 0 else None]
+                text = self.tokenizer.decode(made, skip_special_tokens=True) if over or stop else ""
+                end = min((text.find(s) for s in stop if s in text), default=None)
+                if over or end is not None:
+                    out[i] = text[:end]
                     done(i, out[i])
                     bar.add()
-                return end >= 0
+                return end is not None
 
             draw = (temperature, top_p if top_p < 1 else None, seed) if temperature else None
-            generate.Generation(self.model, self.cfg, self.stop_ids, max_new_tokens, draw, batch_tokens or 16 * _batch_tokens(),
-                                min(batch_tokens or 2048, 1024), ended).run(ids)
+            # A step reads all weights for however few rows, so that many positions are kept; few tokens at once enter, so that
+            # seats are not left empty until many are.
+            budget, at_once = batch_tokens or 16 * _batch_tokens(), min(batch_tokens or _batch_tokens(), _batch_tokens() // 2)
+            Generation(self.model, self.cfg, self.stop_ids, max_new_tokens, draw, budget, at_once, ended).run(ids)
         return out
 
 
