@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ark_jax import layout
 from ark_jax.data import positives
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models import language
+from ark_jax.models import generate, language, sampling
 from ark_jax.models.language import LanguageModel
 from ark_jax.text import prompts
 
@@ -355,16 +355,72 @@ def test_a_stop_string_ends_the_text_before_it(folder, mesh):
     assert (len(cut[0]), len(cut[1])) == (3, 2)
 
 
-@pytest.mark.slow
-def test_room_for_new_tokens_grows_as_it_fills(folder, monkeypatch, mesh):
-    """Doubled twice, or all there from the start; and rows of one prefix, whose tokens meet its keys side by side."""
+@pytest.fixture
+def heard(monkeypatch):
+    """What `Generation` calls on the device, in turn: its name and the shapes that it is compiled for."""
+    calls = []
+    def hear(name: str, real) -> None:
+        def run(*args):
+            calls.append((name, tuple(x.shape for x in jax.tree.leaves(args) if hasattr(x, "shape"))))
+            return real(*args)
+
+        monkeypatch.setattr(generate, name, run)
+
+    for name in ("_begin", "_advance", "_move"):
+        hear(name, getattr(generate, name))
+    return calls
+
+
+LONG = [*PROMPTS, *("It was read every quarter of an hour by clerks" + " of the Board" * n for n in range(7))]
+
+
+def test_neither_seats_nor_room_nor_order_change_a_text(folder, monkeypatch, mesh, heard):
+    """Rows that wait for seats, a ring of places that goes round and grows, seats given up; and the order of the prompts."""
     lm = open_model(folder("plain"))
-    some = [*PROMPTS, *("It was read every quarter of an hour by clerks" + end for end in (" in", "!", " who"))]
-    wanted = lm.generate(some, max_new_tokens=40)
-    monkeypatch.setattr(language, "ROOM", 10)
-    assert lm.generate(some, max_new_tokens=40) == wanted
-    assert [text[: len(other)] for text, other in zip(wanted, lm.generate(some, max_new_tokens=3), strict=True)] \
-        == lm.generate(some, max_new_tokens=3)
+    wanted = lm.generate(LONG, max_new_tokens=40)
+    assert not any(name == "_move" for name, _ in heard)
+    assert {len(LONG) <= shapes[-1][0] for name, shapes in heard if name == "_advance"} == {True}
+    monkeypatch.setattr(generate, "RING", 8)
+    for budget in (150, 400):
+        heard.clear()
+        order = np.random.default_rng(budget).permutation(len(LONG))
+        found = lm.generate([LONG[i] for i in order], max_new_tokens=40, batch_tokens=budget)
+        assert found == [wanted[i] for i in order]
+        assert sum(name == "_begin" for name, _ in heard) > 2 and any(name == "_move" for name, _ in heard)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
+@pytest.mark.slow
+def test_a_mesh_changes_no_text(shape, folder):
+    run = lambda: open_model(folder("plain")).generate(LONG, max_new_tokens=20, batch_tokens=100)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        wanted = run()
+    with jax.set_mesh(layout.make_mesh(shape)):
+        assert run() == wanted
+
+
+def test_a_stop_string_frees_the_seat(folder, mesh, heard):
+    """One seat: each row takes the steps up to its own stop, and is heard of before the next one begins."""
+    lm = open_model(folder("plain"))
+    whole = lm.generate(PROMPTS[:3], max_new_tokens=40)
+    stop = [text[3:5] for text in whole]
+    events: list = []
+    heard.clear()
+    cut = lm.generate(PROMPTS[:3], max_new_tokens=40, stop=stop, batch_tokens=1,
+                      done=lambda i, text: events.append((i, text, sum(name == "_advance" for name, _ in heard))))
+    assert all(text.startswith(some) and not any(s in some for s in stop) for text, some in zip(whole, cut, strict=True))
+    assert sorted((i, text) for i, text, _ in events) == list(enumerate(cut))
+    assert [turns for _, _, turns in events] == [1, 2, 3]  # of the five that forty tokens take
+    assert [name for name, _ in heard if name != "_move"] == ["_begin", "_advance"] * 3
+
+
+def test_a_run_takes_few_programs(folder, mesh, heard):
+    """However many prompts: the shapes of their calls are as few as the lengths that they are padded to."""
+    lm = open_model(folder("plain"))
+    lm.generate(["!" * n for n in np.random.default_rng(0).integers(1, 60, 80)], max_new_tokens=9, batch_tokens=500)
+    calls = {name: [shapes for other, shapes in heard if other == name] for name in ("_begin", "_advance")}
+    assert len(calls["_begin"]) > 12 and len(calls["_advance"]) > 12
+    assert len(set(calls["_begin"])) <= 3 and len(set(calls["_advance"])) <= 5
 
 
 LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
@@ -385,8 +441,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted
 def check_draws(temperature, top_p, wanted) -> None:
     n = 20_000
     logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
-    keys = layout.rows(np.asarray(language._keys(3, np.arange(n))))
-    draw = jax.jit(lambda logits, keys, made: language._choose(logits, (keys, temperature, top_p), made))
+    keys = layout.rows(np.asarray(sampling.keys(3, np.arange(n))))
+    draw = jax.jit(lambda logits, keys, made: sampling.choose(logits, (keys, temperature, top_p),
+                                                               jnp.full_like(keys[:, 0], made, jnp.int32)))
     found = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
     np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015)  # four standard deviations
     assert (found[np.array(wanted) == 0] == 0).all()
@@ -432,6 +489,20 @@ def test_chat_applies_the_template_once(folder, mesh):
     assert lm.chat("Who?") == "<s>Who?</s><s>"
     assert lm.tokenizer(lm.chat("Who?"))["input_ids"][0] == 0
     assert open_model(folder("begin")).chat("Who?") == "Who?"
+
+
+def test_chat_takes_turns(folder, mesh):
+    lm = open_model(folder("chat"))
+    lm.tokenizer.chat_template = tiny.TEMPLATE.replace("<s>{{ m", "<s>{{ m['role'] }}: {{ m")
+    assert lm.chat(["Who?"]) == lm.chat("Who?") == "<s>user: Who?</s><s>"
+    turns = ["Who?", "Clerks.", "Who else?"]
+    messages = [{"role": role, "content": text} for role, text in zip(["user", "assistant", "user"], turns, strict=True)]
+    assert lm.chat(turns) == lm.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) \
+        == "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
+    assert open_model(folder("begin")).chat(turns) == "Who?\nClerks.\nWho else?"
+    for some in ([], turns[:2]):
+        with pytest.raises(ValueError, match=f"{len(some)} turns: the last must be the user's"):
+            lm.chat(some)
 
 
 def test_an_encoder_is_no_language_model(tmp_path, mesh):

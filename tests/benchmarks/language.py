@@ -8,6 +8,8 @@ as shipped and with `torch.set_float32_matmul_precision("medium")`, faster on so
 import csv
 import functools
 import math
+import os
+import re
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -183,22 +185,62 @@ def curve(points: list[tuple[int, float, float]]) -> str:
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 520 310" {style}>', *body, "</svg>\n"])
 
 
+def extractions(n: int) -> list[str]:
+    """Prompts for a knowledge graph: chunks of 160 to 512 tokens, one a story."""
+    lm, template, sizes = ours(), prompts.load("extract"), np.random.default_rng(0).integers(160, CHUNK + 1, n)
+    out = []
+    for (chunk, _), size in zip(stories(), sizes, strict=False):
+        first = tk.token_chunks(chunk, lm.tokenizer, size=int(size), overlap=12)[0]
+        out.append(lm.chat(prompts.fill(template, passage=chunk[first.start : first.end])))
+    return out
+
+
+def rewritings(n: int) -> list[str]:
+    """Prompts for new versions of a question, with the names of its story's chunk for neighbouring things."""
+    lm, template, out = ours(), prompts.load("rewrite"), []
+    for chunk, asked in stories()[:n]:
+        names = dict.fromkeys(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}", chunk))
+        question, answer = asked[0]
+        out.append(lm.chat(prompts.fill(template, question=question, answer=answer, count=3,
+                                        entities="\n".join(f"- {name}" for name in names))))
+    return out
+
+
+def readings(n: int) -> list[str]:
+    """Prompts for a short answer from a chunk."""
+    lm, template = ours(), prompts.load("read")
+    return [lm.chat(prompts.fill(template, passages=chunk, question=asked[0][0])) for chunk, asked in stories()[:n]]
+
+
+@torch.no_grad()
+def by_transformers(lm, theirs, texts: list[str], limit: int, size: int, in_order: bool) -> list[str]:
+    """`generate` of batches in the order given, or of texts of about one length."""
+    rows = lm.tokenizer(texts, add_special_tokens=False)["input_ids"]
+    order = list(range(len(rows))) if in_order else sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    out = [""] * len(rows)
+    for at in range(0, len(order), size):
+        some = order[at : at + size]
+        tokens, mask = left([rows[i] for i in some])
+        made = theirs.generate(tokens, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=0)
+        for i, text in zip(some, lm.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True), strict=True):
+            out[i] = text
+    return out
+
+
 def generate() -> None:
-    """32 greedy tokens after 8 prompts of 512 tokens."""
+    """Greedy texts after the library's own prompts, tokenisation and all; ARK_BENCH_PROMPTS of each kind (32)."""
     lm, theirs = models()
-    prompts_of = [chunk for chunk, _ in stories()[:8]]
-    tokens, mask = left(lm.tokenizer(prompts_of)["input_ids"])
-    start = tokens.shape[1]
-
-    @torch.no_grad()
-    def run():
-        out = theirs.generate(tokens, attention_mask=mask, do_sample=False, max_new_tokens=32, pad_token_id=0)
-        return lm.tokenizer.batch_decode(out[:, start:], skip_special_tokens=True)
-
-    same = sum(a == b for a, b in zip(lm.generate(prompts_of, max_new_tokens=32), run(), strict=True))
-    timings = race({"ark_jax": lambda: lm.generate(prompts_of, max_new_tokens=32),
-                    **{f"transformers, {p}": under(p, run) for p in PRECISIONS}}, rounds=3)
-    report(f"SmolLM2-135M, generate 32 tokens after 8 x {start} ({same} of 8 texts the same)", "texts", 8, timings)
+    n = int(os.environ.get("ARK_BENCH_PROMPTS", "32"))
+    for name, texts, limit in (("extract", extractions(n), 256), ("rewrite", rewritings(n), 256), ("read", readings(n), 32)):
+        peer = functools.partial(by_transformers, lm, theirs, texts, limit)
+        peers = {"transformers, 8 in order": under("default", lambda peer=peer: peer(BATCH, True)),
+                 **{f"transformers, {size} sorted, tuned": under("tuned", lambda peer=peer, size=size: peer(size, False))
+                    for size in (4, 8, 16, 32)}}
+        made = lm.generate(texts, max_new_tokens=limit)
+        same = sum(a == b for a, b in zip(made, peer(BATCH, True), strict=True))
+        count = sum(len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in made)
+        timings = race({"ark_jax": lambda texts=texts, limit=limit: lm.generate(texts, max_new_tokens=limit), **peers}, rounds=3)
+        report(f"SmolLM2-135M, {name}: {n} prompts, up to {limit} new tokens ({same} texts the same)", "tokens", count, timings)
 
 
 def memory() -> None:
