@@ -161,6 +161,8 @@ def logits(x: jax.Array, table: jax.Array) -> jax.Array:
 
 def put(x: np.ndarray, spec: P) -> jax.Array:
     """Host array -> device array. Every process has the same `x` and places what its own devices hold of it."""
+    if jax.process_count() == 1:
+        return jax.device_put(x, spec)
     return jax.make_array_from_callback(x.shape, NamedSharding(jax.sharding.get_mesh(), spec), x.__getitem__)
 
 
