@@ -267,8 +267,8 @@ def test_a_wrong_environment_is_one_clear_line(environment, told, tmp_path):
     assert done.returncode == 1 and told in done.stderr
 
 
-SMALL = ("--config.mesh=(1,-1,1)", "--config.train.stages=(1,2)", "--config.train.epochs=(1,1)", "--config.score.candidates=2",
-         "--config.train.learning_rates=(1e-3,1e-3)")
+SMALL = ("--config.mesh=(1,-1,1)", "--config.train.stages=(1,2)", "--config.train.epochs=(1,1,1)",
+         "--config.score.candidates=2", "--config.train.learning_rates=(1e-3,1e-3,1e-3)")
 
 
 @pytest.fixture(scope="module")
