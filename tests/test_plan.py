@@ -419,17 +419,17 @@ def test_training_is_the_fullest_batch_in_every_step(world, mesh):
     drawn = {f"q{i}": work.Drawn([], [f"p{i}"], ["n"]) for i in range(3)}
     lengths = {"q0": 10, "q1": 20, "q2": 30}, {"p0": 40, "p1": 50, "p2": 60, "n": 20}
     base = model(world, "retriever")
-    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 0)
+    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 1)
     # Rows are even, lengths rounded up as all batches are, tokens to 64: 60 -> 64 and 150 -> 192.
     assert (steps, tokens) == (2, 2 * (64 + 192))
     pairs = 2 * (4 * 32**2 + 4 * 64**2)
     np.testing.assert_allclose(flops, base.flops(tokens, pairs) * (3, 3.5))
-    steps, tokens, _ = work.training(base, questions, drawn, lengths, c, 1)
+    steps, tokens, _ = work.training(base, questions, drawn, lengths, c, 2)
     assert (steps, tokens) == (1, 64 + 192)  # 170 with the negative
     c.train.remat = "all"
-    np.testing.assert_allclose(work.training(base, questions, drawn, lengths, c, 0)[2], base.flops(512, pairs) * (4, 4.5))
+    np.testing.assert_allclose(work.training(base, questions, drawn, lengths, c, 1)[2], base.flops(512, pairs) * (4, 4.5))
     c.train.remat, c.train.chunks = "products", 2  # only passages go twice, in two pieces of at least 64 tokens
-    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 0)
+    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 1)
     assert tokens == 2 * (64 + 2 * 128)
     expected = base.flops(128, 2 * 4 * 32**2) * (3, 3.5) + base.flops(2 * 256, 2 * 4 * 64**2) * (4, 4.5)
     np.testing.assert_allclose(flops, expected)
@@ -453,7 +453,7 @@ def test_disk_by_hand(run, world, mesh):
     told, base = run.plans["data"], model(world, "retriever")
     c = run.config
     steps = [math.ceil(told.train_questions / c.train.batch) * epochs for epochs in c.train.epochs]
-    assert told.disk["checkpoints"] == max(steps) * 12 * base.total  # one a step, all kept
+    assert told.disk["checkpoints"] == 3 * 12 * base.total and max(steps) > 3  # one a step, two kept and one being written
     assert told.disk["models"] == 3 * base.bytes and told.disk["export"] == base.bytes
     pairs = sum(3 * len(q.answers) for q in questions_and_chunks(run)[0])
     assert told.disk["scores"] == 32 * pairs
@@ -462,25 +462,26 @@ def test_disk_by_hand(run, world, mesh):
     c.train.lora_rank, c.train.lora_targets, c.train.save_every = 2, ("q", "down"), 3
     adapter = tiny.LAYERS * 2 * ((tiny.WIDTH + tiny.WIDTH) + (tiny.FFN + tiny.WIDTH))
     assert work.trained(base, c) == adapter
-    assert plan.estimate(c, run.workdir).disk["checkpoints"] == max(steps) // 3 * 12 * adapter
+    assert plan.estimate(c, run.workdir).disk["checkpoints"] == min(max(steps) // 3, 3) * 12 * adapter
 
 
 @pytest.mark.slow
 def test_checkpoints_are_as_large_as_told(run, mesh, tmp_path, monkeypatch):
-    """What training really leaves before it clears up: one of every step."""
+    """What training really leaves before it clears up: two, where three are told while the last is being written."""
     workdir, sizes, remove = tmp_path / "w", [], shutil.rmtree
     shutil.copytree(run.workdir, workdir)
 
-    def measured(path):
-        if path.name == "checkpoints":
-            sizes.append(sum(x.stat().st_size for x in path.rglob("*") if x.is_file()))
-        remove(path)
+    def measured(path, *args, **named):
+        if Path(path).name == "checkpoints":
+            sizes.append(sum(x.stat().st_size for x in Path(path).rglob("*") if x.is_file()))
+        remove(path, *args, **named)
 
     monkeypatch.setattr(curriculum.shutil, "rmtree", measured)
     context = pipeline.Context(run.config, workdir, Metrics(tmp_path / "metrics.jsonl"))
     for stage in ("score", "positives", "stage1"):
         pipeline.run(stages(run.config), context, only=stage)
-    assert sizes[0] == pytest.approx(run.plans["data"].disk["checkpoints"], rel=0.4)  # names and indices weigh beside tiny arrays
+    # Names and indices weigh beside tiny arrays.
+    assert sizes[0] * 3 / 2 == pytest.approx(run.plans["data"].disk["checkpoints"], rel=0.4)
 
 
 def test_speed_is_measured(monkeypatch):

@@ -399,7 +399,7 @@ SWEEPS = {{"t": {{"cold": {{"train.temperature": 0.02}}, "hot": {{"train.tempera
           "lambda": {{"no-F": {{"score.forward": 0.0}}, "no-V": {{"score.retriever": 0.0}}}}}}
 def get_config(words=""):
     c = test_pipeline.tiny_config(Path({str(world)!r}))
-    c.train.stages, c.train.epochs = (1,), (1,)
+    c.train.stages, c.train.epochs = (1,), (1, 1, 1)
     return c
 """)
     for name in ("t", "lambda"):

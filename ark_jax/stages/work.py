@@ -30,6 +30,7 @@ from ark_jax.stages.files import chunks_of, pool, questions_of
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import loop
+from ark_jax.train.checkpoints import KEPT
 
 SAMPLE = 8192  # texts that are looked at one by one; of more, every so many speak for all
 SLOW = 3  # how much dearer an operation of attention is than one of a product with weights, as `unpad.price` has it
@@ -191,16 +192,16 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
         disk["scores"] = ROW * sum(len(drawn[q.id].candidates) * len(q.answers[: c.score.references or None]) for q in train)
     ids = dict(zip([q.id for q in train], asked, strict=True)), dict(zip(used, passages, strict=True))
     kept = left = 0
-    for i, stage in enumerate(c.train.stages):
-        if stage > 1 and f"mine{stage}" not in done:
-            embed(f"mine{stage}", [*passages, *asked, *[round(version)] * (c.graph.rewrites * len(train))])
+    for stage in c.train.stages:
+        if stage != 1 and f"mine{stage}" not in done:
+            embed(f"mine{stage}", [*passages, *asked, *[round(version)] * (c.graph.rewrites * (1 if stage else 2) * len(train))])
         if f"stage{stage}" not in done:
-            steps, *rest = training(base, train, drawn, ids, c, i)
+            steps, *rest = training(base, train, drawn, ids, c, stage)
             work.append(base.work(f"stage{stage}", "training", *rest))
-            kept, left = max(kept, steps // c.train.save_every), left + 1
+            kept, left = max(kept, min(steps // c.train.save_every, KEPT + 1)), left + 1
     if left:
         disk["models"] = left * base.bytes
-        # All of a stage are kept until it ends. Weights or adapter and two moments, float32.
+        # Those that are kept and the one being written. Weights or adapter and two moments, float32.
         disk["checkpoints"] = kept * 3 * 4 * trained(base, c)
     if "evaluate" not in done:
         documents = {d for q in held_out for d in q.documents}
@@ -274,18 +275,19 @@ def scoring(lm: Judge, model: Model, questions: Sequence[Question], drawn: dict[
 
 
 def training(model: Model, questions: Sequence[Question], drawn: dict[str, Drawn], lengths: tuple[dict[str, int], dict[str, int]],
-             config, i: int) -> tuple[int, float, np.ndarray]:
-    """Steps, tokens and FLOPs of the i-th stage. A step computes what its fullest batch needs.
+             config, stage: int) -> tuple[int, float, np.ndarray]:
+    """Steps, tokens and FLOPs of a stage. A step computes what its fullest batch needs.
 
     A backward pass takes twice the products of a forward one, and five of attention's for two, since it weighs anew.
     """
-    c, stage = config.train, config.train.stages[i]
+    c = config.train
     examples = [curriculum.Example(q.id, "\n".join(q.documents), tuple(drawn[q.id].positives), tuple(drawn[q.id].negatives))
                 for q in questions if drawn[q.id].positives]
-    order = curriculum.order(examples, epochs=c.epochs[i], seed=config.seed + stage, by=c.order)
+    epochs = c.epochs[stage - 1] if stage else sum(c.epochs)
+    order = curriculum.order(examples, epochs=epochs, seed=config.seed + stage, by=c.order)
     batches = [[examples[j] for j in order[at : at + c.batch]] for at in range(0, len(order), c.batch)]
     named = ([[e.question for e in some] for some in batches],
-             [curriculum.chunks_of(some, use_negatives=stage > 1) for some in batches])
+             [curriculum.chunks_of(some, use_negatives=stage != 1) for some in batches])
     total, flops = 0, np.zeros(2)
     for names, known, pieces in zip(named, lengths, (1, c.chunks), strict=True):
         side = loop.Side.of(names, {name: range(n) for name, n in known.items()}, pieces)
