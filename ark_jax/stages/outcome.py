@@ -136,7 +136,10 @@ def export(context: Context, folder: Path) -> dict:
     from ark_jax.models import card
 
     last, path = systems(context.config)[-1], context.config.retriever.path
-    shutil.copytree(context / last / "model", folder, dirs_exist_ok=True)
+    model = context / last / "model"
+    for file in (file for file in model.rglob("*") if file.is_file()):  # copytree would pack a full disk into another error
+        (folder / file.relative_to(model)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / file.relative_to(model))
     table = load_json(context / "evaluate" / "metrics.json")["table"]
     local = Path(path).expanduser().exists()
     name = Path(path).name if local else path
