@@ -10,7 +10,7 @@ from pathlib import Path
 from ark_jax.log import read_rows
 from ark_jax.pipeline import Context
 from ark_jax.stages import graph
-from ark_jax.stages.files import identity, questions_of
+from ark_jax.stages.files import llm_settings, questions_of
 from ark_jax.text import llm
 from ark_jax.text.cost import price_of
 from ark_jax.text.replies import Replies, text_of
@@ -129,9 +129,7 @@ def _unanswered(config, calls: Sequence[llm.Call], replies: Sequence[dict]) -> l
     """Calls without a reply at hand; of a replay, all."""
     if config.llm.backend == "replay":
         return list(calls)
-    settings = llm.Settings(**{f.name: config.llm[f.name] for f in dataclasses.fields(llm.Settings)})
-    if config.llm.backend == "local":
-        settings = dataclasses.replace(settings, model=identity(config.llm.path or config.generator.path))
+    settings = llm_settings(config)
     known = {row["key"] for row in replies}
     return [call for call in calls if settings.key(call.turns) not in known]
 

@@ -136,12 +136,17 @@ def encode(context: Context, which: str, texts: list[str], kind: str, label: str
     return retriever(context, which).encode(texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label)
 
 
+def llm_settings(config) -> llm.Settings:
+    """`config.llm`; a local model goes by what it is, not by what it is called."""
+    settings = llm.Settings(**{f.name: config.llm[f.name] for f in dataclasses.fields(llm.Settings)})
+    if config.llm.backend != "local":
+        return settings
+    return dataclasses.replace(settings, model=identity(config.llm.path or config.generator.path))
+
+
 def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept) -> llm.Answers:
     """What the config's LLM says to `calls`; the cache is one of the workdir."""
-    c = context.config
-    settings = llm.Settings(**{f.name: c.llm[f.name] for f in dataclasses.fields(llm.Settings)})
-    if c.llm.backend == "local":
-        settings = dataclasses.replace(settings, model=identity(c.llm.path or c.generator.path))
+    c, settings = context.config, llm_settings(context.config)
 
     def write(conversations: list[tuple[str, ...]], heard) -> None:
         lm = generator(context, c.llm.path)
