@@ -174,17 +174,21 @@ def test_one_stage_wants_its_inputs(world, tmp_path):
     assert "stage score needs data" in done.stderr and "Traceback" not in done.stderr
 
 
-def kill_when(world: Path, workdir: Path, sign) -> None:
-    """Starts a run and kills it, without any warning, as soon as `sign()` is true."""
-    process = subprocess.Popen(command(world, workdir), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY,
-                               env={**os.environ, "ARK_CACHE": str(world / "cache")})
+def struck(process: subprocess.Popen, sign, how: signal.Signals) -> int:
+    """Sends a running process a signal as soon as `sign()` is true; its exit status."""
     deadline = time.monotonic() + 300
     while process.poll() is None and not sign():
-        assert time.monotonic() < deadline, "the moment to kill never came"
+        assert time.monotonic() < deadline, "the moment to strike never came"
         time.sleep(0.005)
-    assert process.poll() is None, "the run ended before it could be killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert process.poll() is None, "the run ended before it could be struck"
+    process.send_signal(how)
+    return process.wait(timeout=120)
+
+
+def kill_when(world: Path, workdir: Path, sign) -> None:
+    """Starts a run and kills it, without any warning, as soon as `sign()` is true."""
+    struck(subprocess.Popen(command(world, workdir), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY,
+                            env={**os.environ, "ARK_CACHE": str(world / "cache")}), sign, signal.SIGKILL)
 
 
 MOMENTS = {
@@ -222,13 +226,7 @@ def stop_when(world: Path, workdir: Path, sign, verb: str = "run", *flags: str) 
     with (world / "said.txt").open("w+") as said:
         process = subprocess.Popen(command(world, workdir, verb, *flags), stdout=said, stderr=said, cwd=REPOSITORY,
                                    env={**os.environ, "ARK_CACHE": str(world / "cache")})
-        deadline = time.monotonic() + 300
-        while process.poll() is None and not sign():
-            assert time.monotonic() < deadline, "the moment to stop never came"
-            time.sleep(0.005)
-        assert process.poll() is None, "the run ended before it could be stopped"
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(timeout=120)
+        status = struck(process, sign, signal.SIGTERM)
         said.seek(0)
         told = said.read()
     assert status == 0, told
