@@ -1,9 +1,12 @@
-"""Packaging of ark_jax. Extras: demo (GGUF reader), llm (live endpoints), test (torch-free), reference (peers)."""
+"""Packaging of ark_jax. Extras: demo (GGUF reader), llm (live endpoints), evaluate (BM25, ROUGE), a tracker's name, notebooks,
+test (torch-free), reference (peers)."""
 
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+EVALUATE = ["bm25s>=0.2", "PyStemmer>=2.2", "rouge>=1.0.1"]
+TENSORBOARD = ["tensorboardX>=2.6"]
 TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.12"]
 
 setup(
@@ -43,9 +46,15 @@ setup(
     extras_require={
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
-        "test": [*TEST, "gguf>=0.17", "openai>=2"],
+        "evaluate": EVALUATE,
+        "tensorboard": TENSORBOARD,
+        "wandb": ["wandb>=0.18"],
+        "trackio": ["trackio>=0.2"],
+        "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
+        "test": [*TEST, *EVALUATE, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
         "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
-                      "lm-eval>=0.4.9", "tokamax>=0.0.12", "igraph>=0.11", "scikit-network>=0.33", "faiss-cpu>=1.10"],
+                      "lm-eval>=0.4.9", "tokamax>=0.0.12", "igraph>=0.11", "scikit-network>=0.33", "faiss-cpu>=1.10",
+                      "mteb>=2.26", "datasets>=3", "accelerate>=1"],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},
 )

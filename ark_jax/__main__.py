@@ -20,10 +20,15 @@ ark-jax: answer-centric retriever tuning
                                      the same on your own documents and questions; run again to resume
   ark-jax STAGE  --config=... --workdir=DIR
                                      one stage: data extract graph communities rewrite score positives
-                                     stage1 mine2 stage2 mine3 stage3 evaluate export report
+                                     stage1 mine2 stage2 mine3 stage3 evaluate judge export report
+  ark-jax export --format=NAME --config=... --workdir=DIR
+                                     no stage: what the stages are trained on, as JSONL in DIR/export-NAME for another trainer:
+                                     sentence-transformers, flagembedding or ms-swift
   ark-jax status --config=... --workdir=DIR
                                      what is done, stale (and why), missing
   ark-jax check  FILE                what is understood of an input, and every bad row
+  ark-jax doctor [--config=... --workdir=DIR]
+                                     whether this machine, and what a config names, are fit for a run; spends nothing
   ark-jax --version
 
 Every field of a config is a flag: --config.train.batch=32. --max-cost=USD is short for --config.llm.max_cost=USD.
@@ -60,6 +65,10 @@ def _main(args: list[str]) -> int:
     verb, rest = args[0], args[1:]
     if verb == "check":
         return _check(rest)
+    if verb == "doctor":
+        from ark_jax import doctor
+
+        return doctor.run(lambda: _given(verb, rest)[:2])
     try:
         return _pipeline(verb, rest)
     except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
@@ -82,6 +91,16 @@ def _check(args: list[str]) -> int:
 
 
 def _pipeline(verb: str, args: list[str]) -> int:
+    config, workdir, store, form = _given(verb, args)
+    if config is None or not (workdir or verb == "plan"):
+        raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
+    if form:
+        return _training_data(config, workdir, form)
+    return _plan(config, workdir) if verb == "plan" else _run(verb, config, workdir, store)
+
+
+def _given(verb: str, args: list[str]) -> tuple:
+    """The config, the workdir, the store and the format that flags name, or None."""
     from absl import flags
     from ml_collections import config_flags
 
@@ -89,6 +108,10 @@ def _pipeline(verb: str, args: list[str]) -> int:
     flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
     flags.DEFINE_string("store", "", "where runs share finished stages (launch/sweep.py)", flag_values=values)
+    if verb == "export":
+        from ark_jax.data import exports
+
+        flags.DEFINE_enum("format", None, exports.FORMATS, "the trainer whose JSONL is written", flag_values=values)
     given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if given and not Path(given[1]).is_file():
         raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
@@ -107,16 +130,14 @@ def _pipeline(verb: str, args: list[str]) -> int:
         raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
-    if config.value is None or not (values.workdir or verb == "plan"):
-        raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
-    if values["max-cost"].value is not None:
+    if config.value is not None and values["max-cost"].value is not None:
         config.value.llm.max_cost = values["max-cost"].value
     if "://" in (values.workdir or ""):
         raise ValueError(f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; give a "
                          "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket")
     place = lambda path: Path(path).expanduser().absolute() if path else None
-    workdir = place(values.workdir)
-    return _plan(config.value, workdir) if verb == "plan" else _run(verb, config.value, workdir, place(values.store))
+    form = values.format if verb == "export" else None
+    return config.value, place(values.workdir), place(values.store), form
 
 
 def _plan(config, workdir: Path | None) -> int:
@@ -124,6 +145,19 @@ def _plan(config, workdir: Path | None) -> int:
 
     _prepare(config)
     print(plan.table(plan.estimate(config, workdir)))
+    return 0
+
+
+def _training_data(config, workdir: Path, form: str) -> int:
+    from ark_jax import pipeline
+    from ark_jax.log import Metrics
+    from ark_jax.stages import training_data
+
+    _prepare(config)
+    try:
+        training_data.write(pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl")), form)
+    except OSError as error:
+        raise OSError(_with_fix(error, workdir)) from error
     return 0
 
 
@@ -140,7 +174,7 @@ def _prepare(config) -> None:
 
 
 def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
-    from ark_jax import hosts, pipeline
+    from ark_jax import hosts, pipeline, trackers
     from ark_jax.log import Metrics, say
     from ark_jax.stages import plan, stages
 
@@ -156,8 +190,8 @@ def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
     plan.check_cost(config, workdir, verb)
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages about an error that it then raises, and we tell
     try:
-        context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl"), store)
-        with hosts.together():
+        with hosts.together(), trackers.opened(config, workdir) as told:
+            context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl", told), store)
             pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error

@@ -20,6 +20,10 @@ def ark(preset: str = "best") -> ConfigDict:
     c.seed = 0
     c.mesh = (1, -1, 1)  # data, fsdp, tensor; -1 takes the devices that are left
 
+    c.log = ConfigDict()
+    c.log.to = ()  # besides metrics.jsonl: tensorboard, wandb, trackio, or several
+    c.log.project = "ark-jax"  # what wandb and trackio file the run under
+
     c.data = ConfigDict()
     c.data.path = ""  # a file or folder that `ark-jax check` accepts
     c.data.held_out = 0.2  # share of the documents, drawn by a hash of their ids and `seed`
@@ -59,7 +63,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.llm.output_ratio = 0.0  # tokens out for one in, for `ark-jax plan`; 0: as measured on replies at hand
     c.llm.replies = ""  # replay: a recorded replies.jsonl
 
-    c.prompts = ConfigDict(dict.fromkeys(("extract", "glean", "rewrite", "forward", "backward", "read"), ""))
+    c.prompts = ConfigDict(dict.fromkeys(("extract", "glean", "rewrite", "forward", "backward", "read", "judge"), ""))
 
     c.graph = ConfigDict()
     c.graph.gleanings = 0  # further passes over each chunk for what the first one missed
@@ -113,9 +117,36 @@ def ark(preset: str = "best") -> ConfigDict:
 
     c.evaluate = ConfigDict()
     c.evaluate.scope = "document"  # document: a question's own documents; corpus: all held-out chunks
+    c.evaluate.gold = "evidence"  # evidence: passages marked as such; answers: chunks of those documents that contain an answer
+    c.evaluate.metrics = ("recall@5", "recall@10", "ndcg@10", "mrr")  # also map, hit, precision; each with or without @k
+    c.evaluate.baselines = ()  # beside base and stages: bm25; full, no retrieval, the reader is given whole documents
+    c.evaluate.retrievers = ()  # and these hub names or folders, with their own prompts
+    c.evaluate.hybrids = ()  # and these fused by reciprocal ranks, say "bm25+stage3"
     c.evaluate.passages = 5  # read for an answer
     c.evaluate.max_new_tokens = 32
     c.evaluate.bootstrap = 1000
+    c.evaluate.randomisation = 10_000  # draws of the test against base
+
+    c.reader = ConfigDict()  # answers from the retrieved passages; how requests are made is as in llm
+    c.reader.backend = "local"  # local | openai | replay
+    c.reader.path = ""  # local: none is the generator
+    c.reader.model = "gpt-4.1-mini"
+    c.reader.base_url = ""
+    c.reader.key_env = "OPENAI_API_KEY"
+    c.reader.temperature = 0.0
+    c.reader.price = ()
+
+    c.judge = ConfigDict()  # compares the last stage's answers with another system's; how requests are made is as in llm
+    c.judge.repeats = 0  # 0: no judge; the paper reports means of five
+    c.judge.against = ("base",)  # systems of the table
+    c.judge.backend = "openai"  # openai | local | replay
+    c.judge.path = ""
+    c.judge.model = "gpt-4.1"
+    c.judge.base_url = ""
+    c.judge.key_env = "OPENAI_API_KEY"
+    c.judge.temperature = 0.7  # repeats of a judge that always says the same tell nothing
+    c.judge.max_tokens = 512
+    c.judge.price = ()
     return c
 
 

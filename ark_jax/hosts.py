@@ -1,5 +1,5 @@
 """Several processes that work as one. Each runs the same code on the same host data, holds its own shards of arrays, and
-follows process 0, which alone looks at the workdir and writes there.
+follows process 0, which alone looks at the workdir and writes there. What is dear on the host, each does a share of.
 
 `ARK_COORDINATOR=HOST:PORT` with `ARK_PROCESSES` and `ARK_PROCESS` names them, as the scripts in launch/ do; where Slurm or a
 TPU pod know it all themselves `ARK_COORDINATOR=auto` is enough. Without it there is one process.
@@ -14,16 +14,19 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from ark_jax.log import primary
 
-Told = TypeVar("Told")
+Told, Item = TypeVar("Told"), TypeVar("Item")
 SILENCE = 30  # seconds without a heartbeat after which a process counts as dead
 _WEEK = 7 * 24 * 3600 * 1000  # milliseconds: the others wait for process 0 however long it works alone
 _numbers = itertools.count()  # of what process 0 told
+BLOCK = 1 << 16  # numbers of a process that are sent at once: one shape, compiled once, of little room on the devices
 
 
 def several() -> bool:
@@ -44,6 +47,7 @@ def together() -> Iterator[None]:
         yield
         return
     import jax
+    from jax.experimental import multihost_utils
 
     named = {} if coordinator == "auto" else {
         "coordinator_address": coordinator, "num_processes": _number("ARK_PROCESSES"), "process_id": _number("ARK_PROCESS")}
@@ -51,6 +55,8 @@ def together() -> Iterator[None]:
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(**named, heartbeat_timeout_seconds=SILENCE)
     try:
+        # Where the first program takes one process longer to compile than another, gloo would wait half a minute and give up.
+        multihost_utils.sync_global_devices("together")
         yield
     except Exception as error:
         if not isinstance(error, ValueError | RuntimeError | OSError | FloatingPointError):
@@ -96,6 +102,34 @@ def first(make: Callable[[], Told]) -> Told:
     if "error" in told:
         raise failed or RuntimeError(told["error"])
     return told["value"]
+
+
+def spread(make: Callable[[Sequence[Item]], list[np.ndarray]], items: Sequence[Item]) -> list[np.ndarray]:
+    """`make(items)`, an int32 array `[any]` for each of them: every process makes those of its share and is sent the others'.
+
+    All must call it, with the same items. Which share is whose must not matter to `make`.
+    """
+    if not several():
+        return make(items)
+    import jax
+
+    count, out = jax.process_count(), [None] * len(items)
+    mine = make(items[jax.process_index() :: count])  # dealt in turn: what lies side by side is often as long
+    sizes, numbers = _gathered([len(row) for row in mine]), _gathered(np.concatenate([np.zeros(0, np.int32), *mine]))
+    for process in range(count):
+        out[process::count] = np.split(numbers[process], np.cumsum(sizes[process]))[:-1]
+    return out
+
+
+def _gathered(mine: Sequence[int]) -> list[np.ndarray]:
+    """What each process gave, int32 `[any]`, on all of them."""
+    from jax.experimental import multihost_utils
+
+    sizes = multihost_utils.process_allgather(np.int32(len(mine)))
+    blocks = np.zeros((1 + int(sizes.max()) // BLOCK, BLOCK), np.int32)
+    blocks.reshape(-1)[: len(mine)] = mine
+    found = np.concatenate([multihost_utils.process_allgather(block) for block in blocks], axis=1)
+    return [row[:size] for row, size in zip(found, sizes, strict=True)]
 
 
 @contextlib.contextmanager

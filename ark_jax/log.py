@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -96,11 +96,30 @@ def read_rows(path: Path) -> Iterator:
 
 
 class Metrics:
-    """Appends rows to `metrics.jsonl`: one JSON object a line, with the wall-clock time."""
+    """Appends rows to `metrics.jsonl`: one JSON object a line, with the wall-clock time. Trackers hear the numbers too."""
 
-    def __init__(self, path: Path):
-        self.path = Path(path)
+    def __init__(self, path: Path, trackers: Sequence[Callable[[str, dict, int], None]] = ()):
+        self.path, self.trackers = Path(path), trackers
 
     def write(self, stage: str, **values: object) -> None:
         if primary():
             append_row({"time": round(time.time(), 3), "stage": stage, **values}, self.path)
+            self._track(stage, dict(_numbers(values)), values.get("steps", 0) + 1)  # after the steps of a training stage
+
+    def step(self, stage: str, row: dict) -> None:
+        """A row of a training curve, which has a file of its own: for the trackers alone."""
+        if primary():
+            self._track(stage, {name: value for name, value in row.items() if name != "step"}, row["step"])
+
+    def _track(self, stage: str, values: dict, step: int) -> None:
+        for log in self.trackers:
+            log(stage, values, step)
+
+
+def _numbers(values: dict, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of nested dicts: `{"llm": {"calls": 3}}` has `("llm/calls", 3)`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float):
+            yield prefix + name, value

@@ -71,10 +71,10 @@ class Status:
 
 
 def setting(config, field: str):
-    """`setting(c, "train.epochs")` -> `c.train.epochs`, as plain JSON values."""
+    """`setting(c, "train.epochs.0")` -> `c.train.epochs[0]`, as plain JSON values."""
     value = config
     for part in field.split("."):
-        value = value[part]
+        value = value[int(part) if isinstance(value, (tuple, list)) else part]
     return json.loads(json.dumps(value.to_dict() if hasattr(value, "to_dict") else value, default=list))
 
 
@@ -131,6 +131,8 @@ def _difference(manifest: dict, now: dict, folder: Path) -> str:
             return f"config.{field} is new"
         if manifest["config"][field] != value:
             return f"config.{field} was {manifest['config'][field]}, is {value}"
+    if manifest["inputs"].keys() != now["inputs"].keys():
+        return f"was made from {', '.join(manifest['inputs'])}, is from {', '.join(now['inputs'])}"
     for kind in ("inputs", "external"):
         for name, value in now[kind].items():
             if manifest[kind].get(name) != value:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ark_jax.log import say
@@ -25,6 +25,14 @@ def claim(store: Path, key: str) -> Iterator[None]:
             say("  another run is making it: waiting")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def clear(store: Path) -> None:
+    """Removes what was left half-made and nobody is making: once all runs are done, none will go on with it."""
+    for begun in (store / ".partial").glob("*"):
+        with (store / ".locks" / begun.name).open("w") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(begun)
 
 
 def link(source: Path, target: Path) -> None:

@@ -31,6 +31,18 @@ def any_mesh(request):
         yield mesh
 
 
+@pytest.fixture(scope="module")
+def quick_step():
+    """The training step compiled in a third of the time: partitioning, which could go wrong on a mesh, is the same."""
+    from ark_jax.train import loop
+
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", jax.jit(loop.train_step.__wrapped__, static_argnums=0, donate_argnums=1,
+                                                  compiler_options=options))
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_models():
     """The demo's MiniLM and SmolLM2, downloaded once into the usual cache."""

@@ -155,7 +155,9 @@ class Server:
                 top, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin1").strip().split("\r\n")
                 headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
                 sent = await reader.readexactly(int(headers.get("content-length", 0)))
-                if not top.startswith("POST /v1/chat/completions "):
+                if top.startswith("GET /v1/models "):
+                    await self._models(writer, headers)
+                elif not top.startswith("POST /v1/chat/completions "):
                     await self._send(writer, 404, _error(f"Invalid URL ({top})", None))
                 else:
                     await self._answer(writer, headers, json.loads(sent))
@@ -164,6 +166,17 @@ class Server:
         finally:
             self._open.discard(task)
             writer.close()
+
+    async def _models(self, writer: asyncio.StreamWriter, headers: dict) -> None:
+        """The list of models, or a fault that refuses or hangs: that of the empty conversation."""
+        fault = self.faults("", 0)
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault == "401":
+            return await self._send(writer, 401, _wrong_key(headers))
+        if fault:
+            return await self._send(writer, int(fault), _error(f"The fault {fault} was asked for.", None))
+        await self._send(writer, 200, {"object": "list", "data": [{"id": "toy", "object": "model"}]})
 
     async def _answer(self, writer: asyncio.StreamWriter, headers: dict, body: dict) -> None:
         conversation = json.dumps(body["messages"])
@@ -180,9 +193,7 @@ class Server:
         if fault == "quota":
             return await self._send(writer, 429, _error("You exceeded your current quota.", "insufficient_quota"))
         if fault == "401":
-            key = headers.get("authorization", "").removeprefix("Bearer ")
-            parts = f"{key}, that is {key[:8]}{'*' * 20}{key[-4:]} or {key[:12]}..."
-            return await self._send(writer, 401, _error(f"Incorrect API key provided: {parts}", "invalid_api_key"))
+            return await self._send(writer, 401, _wrong_key(headers))
         if fault and fault.isdigit():
             busy = self.retry_after if fault in ("429", "503") else {}
             return await self._send(writer, int(fault), _error(f"The fault {fault} was asked for.", None), busy)
@@ -247,6 +258,12 @@ def tokens_of(text: str) -> int:
 
 def _error(message: str, code: str | None) -> dict:
     return {"error": {"message": message, "type": code or "server_error", "param": None, "code": code}}
+
+
+def _wrong_key(headers: Mapping[str, str]) -> dict:
+    key = headers.get("authorization", "").removeprefix("Bearer ")
+    parts = f"{key}, that is {key[:8]}{'*' * 20}{key[-4:]} or {key[:12]}..."
+    return _error(f"Incorrect API key provided: {parts}", "invalid_api_key")
 
 
 def _head(status: int, length: int, headers: Mapping[str, str] | None = None, kind: str = "application/json") -> bytes:

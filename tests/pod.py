@@ -4,10 +4,12 @@
 and prints as JSON what a device holds (bytes) and what travels (the collectives of the program).
 """
 
+import functools
 import json
 import math
 import re
 import sys
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,19 @@ from ark_jax.train import loop
 SHAPE = (4, 16, 4)
 # vocabulary, width, layers, heads, ffn; all have 8 key heads, heads of 128 and a tied or absent head.
 SIZES = {"0.6B": (151669, 1024, 28, 16, 3072), "4B": (151665, 2560, 36, 32, 9728), "8B": (151665, 4096, 36, 32, 12288)}
-ROWS, CHUNKS, SHORT, LONG, PIECES = 64, 1024, 64, 512, 4  # a batch: queries, passages, their padded lengths, encoded in pieces
+
+
+class Batch(NamedTuple):
+    """Rows and padded lengths, and in how many pieces passages are encoded."""
+
+    queries: int
+    short: int
+    passages: int
+    long: int
+    pieces: int
+
+
+BATCH = Batch(queries=64, short=64, passages=1024, long=512, pieces=4)
 
 
 def config(size: str) -> decoder.Config:
@@ -48,19 +62,19 @@ def on(mesh, shape: tuple[int, ...], dtype, spec: P) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
 
-def abstract(size: str, mesh) -> tuple[loop.Objective, loop.State, dict]:
+def abstract(cfg: decoder.Config, mesh, batch: Batch) -> tuple[loop.Objective, loop.State, dict]:
     """Objective, state and batch of a training step; `mesh`, set by the caller, may be an AbstractMesh."""
-    cfg = config(size)
-    objective = loop.Objective(cfg, "lasttoken", cfg.width, PIECES, rooms(ROWS * SHORT, CHUNKS * LONG // PIECES), 0.02, 0.01, 1.0,
-                               ())
+    room = rooms(batch.queries * batch.short, batch.passages * batch.long // batch.pieces)
+    objective = loop.Objective(cfg, "lasttoken", cfg.width, batch.pieces, room, temperature=0.02, weight_decay=0.01, clip=1.0,
+                               matryoshka=())
     create = lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0))
     state = jax.eval_shape(objective.start, jax.eval_shape(create))
     state = jax.tree.map(lambda x: on(mesh, x.shape, x.dtype, x.sharding.spec if x.sharding else P()), state)
     rows = lambda shape, dtype: on(mesh, shape, dtype, P(layout.BATCH))
     texts = lambda n, length: (rows((n, length), jnp.int32), rows((n, length), bool))
-    pairs = rows((ROWS, CHUNKS), bool)
-    batch = {"queries": texts(ROWS, SHORT), "passages": texts(CHUNKS, LONG), "positive": pairs, "negative": pairs}
-    return objective, state, batch
+    pairs = rows((batch.queries, batch.passages), bool)
+    return objective, state, {"queries": texts(batch.queries, batch.short), "passages": texts(batch.passages, batch.long),
+                              "positive": pairs, "negative": pairs}
 
 
 def bytes_of(tree) -> int:
@@ -68,20 +82,58 @@ def bytes_of(tree) -> int:
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def collectives(text: str) -> list[tuple[str, tuple[int, ...]]]:
-    """(kind, shape of what a device ends up with) of every array that devices exchange in a compiled program.
+class Moved(NamedTuple):
+    """An array that devices exchange: its shape and bytes as a device ends up with it, how often a run of the program moves it,
+    and among how many devices."""
+
+    kind: str
+    shape: tuple[int, ...]
+    bytes: int
+    times: int
+    devices: int
+
+
+def collectives(text: str) -> list[Moved]:
+    """Every array that devices exchange in a compiled program, where it stands in it.
 
     XLA joins several into one operation, so arrays are counted; an all-to-all, whose pieces are of one shape, once. Not
-    those among one device only. What a loop repeats counts once, since it stands once in the program.
+    those among one device only.
     """
     found = []
     kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-    for line in text.splitlines():
+    for line, times in _executed(text):
         match = re.search(rf" = (.*?) ({kinds})(?:-start)?\(", line)
         if match and _participants(line) > 1:
-            shapes = [tuple(map(int, filter(None, sizes.split(",")))) for sizes in re.findall(r"[a-z]+\d*\[([\d,]*)\]", match[1])]
-            found += [(match[2], shape) for shape in (shapes[:1] if match[2] == "all-to-all" else shapes)]
+            arrays = [(tuple(map(int, filter(None, sizes.split(",")))), WIDTHS[kind])
+                      for kind, sizes in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", match[1])]
+            arrays = [(shape, width * math.prod(shape)) for shape, width in arrays]
+            if match[2] == "all-to-all":
+                arrays = [(arrays[0][0], sum(size for _, size in arrays))]
+            found += [Moved(match[2], shape, size, times, _participants(line)) for shape, size in arrays]
     return found
+
+
+WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+
+
+def _executed(text: str) -> list[tuple[str, int]]:
+    """Lines of a program, and how often a run of it comes by; of a loop without a known count, as of one round."""
+    bodies: dict[str, list[str]] = {}
+    calls: dict[str, list[tuple[str, int]]] = {}  # computation -> who calls it, how often each time
+    for line in text.splitlines():
+        if head := re.match(r"(?:ENTRY )?%(\S+) \(.*\{$", line):
+            body = bodies[head[1]] = []
+        elif line.startswith("  "):
+            body.append(line)
+            rounds = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+            for name in re.findall(r"(?:body|calls|to_apply|computation|branch_computations)=\{?([^,{} ]+)", line):
+                calls.setdefault(name.removeprefix("%"), []).append((next(reversed(bodies)), int(rounds[1]) if rounds else 1))
+
+    @functools.cache
+    def times(name: str) -> int:
+        return sum(rounds * times(caller) for caller, rounds in calls[name]) if name in calls else 1
+
+    return [(line, times(name)) for name, lines in bodies.items() for line in lines]
 
 
 def _participants(line: str) -> int:
@@ -96,16 +148,17 @@ def _participants(line: str) -> int:
     return 2  # a permutation names pairs
 
 
-def main(size: str) -> None:
-    jax.config.update("jax_num_cpu_devices", math.prod(SHAPE))
-    mesh = layout.make_mesh(SHAPE)
+def compiled(cfg: decoder.Config, shape: tuple[int, int, int], batch: Batch) -> dict:
+    """What a device holds (bytes) and what travels in a training step, compiled for as many fake devices."""
+    jax.config.update("jax_num_cpu_devices", math.prod(shape))
+    mesh = layout.make_mesh(shape)
     with jax.set_mesh(mesh):
-        objective, state, batch = abstract(size, mesh)
-        compiled = loop.train_step.lower(objective, state, None, batch, 1e-5).compile({"xla_backend_optimization_level": 0})
-    memory = compiled.memory_analysis()
-    sys.stdout.write(json.dumps({"arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes,
-                                 "collectives": collectives(compiled.as_text())}) + "\n")
+        objective, state, given = abstract(cfg, mesh, batch)
+        program = loop.train_step.lower(objective, state, None, given, 1e-5).compile({"xla_backend_optimization_level": 0})
+    memory = program.memory_analysis()
+    return {"arguments": memory.argument_size_in_bytes, "temporary": memory.temp_size_in_bytes,
+            "collectives": collectives(program.as_text())}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.stdout.write(json.dumps(compiled(config(sys.argv[1]), SHAPE, BATCH)) + "\n")

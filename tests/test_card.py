@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResult, ModelCard
 
 from ark_jax.models import card
 from ark_jax.models.retriever import Retriever
@@ -66,6 +66,19 @@ def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh
     found = ModelCard.load(folder / "README.md")
     assert found.data.base_model == "o/m"
     assert found.text.strip().startswith("# Tuned: again\n\nOn 3 questions.\n\n| a |\n|---|\n\n| | |\n|---|---|\n| base model |")
+
+
+def test_figures_stand_in_the_front_matter_as_the_hub_reads_them(base, tmp_path, mesh):
+    folder = saved(base, tmp_path)
+    results = [EvalResult(task_type="information-retrieval", dataset_type="unknown", dataset_name="9 held-out questions: ours",
+                          metric_type="ndcg@10", metric_name="nDCG@10", metric_value=0.6079)]
+    text = card.text(folder, title='A "tuned": model', base="", about="", results=results)
+    (folder / "README.md").write_text(text)
+    found = ModelCard.load(folder / "README.md")  # which refuses a model-index that is not the hub's
+    assert (found.data.model_name, found.data.eval_results) == ('A "tuned": model', results)
+    assert found.data.library_name == "sentence-transformers" and found.text.strip().startswith('# A "tuned": model')
+    # What the hub's own client writes of it is what stands there.
+    assert text.startswith(f"---\n{found.data.to_yaml()}\n---\n")
 
 
 def programs(folder: Path) -> list[str]:

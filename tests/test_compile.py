@@ -69,7 +69,7 @@ def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, attention, b
 def programs(size: str) -> dict:
     """The forward pass over 8 x 512 tokens and the training step of a Qwen3-Embedding, up to XLA."""
     mesh = jax.sharding.get_mesh()
-    objective, state, batch = pod.abstract(size, mesh)
+    objective, state, batch = pod.abstract(pod.config(size), mesh, pod.BATCH)
     rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
     return {"forward": retriever._embed.lower(state.trained, objective.cfg, "lasttoken", objective.cfg.width, 4096, *rows),
             "training step": loop.train_step.lower(objective, state, None, batch, 1e-5)}

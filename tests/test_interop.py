@@ -1,6 +1,7 @@
 """The knowledge graph in other people's formats: round trips, graphs that others made, and what is refused."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import networkx as nx
@@ -86,6 +87,20 @@ def test_networkx_carries_both_edges_of_a_pair():
     assert graph.edges[first, third] == {"weight": 0.0, "descriptions": [], "chunks": []}
     assert graph.edges[second, third] == {"similarity": -0.25}
     assert list(graph[alone]) == []
+
+
+def test_networkx_opens_our_graphml(tmp_path):
+    """With its own reader alone: names are the nodes, numbers are numbers, lists are JSON."""
+    ODD.to_graphml(tmp_path / "graph.graphml")
+    graph = nx.read_graphml(tmp_path / "graph.graphml")
+    assert type(graph) is nx.Graph and list(graph) == ODD.names
+    first, second, third, _ = ODD.names
+    assert graph.nodes[first] == {"name": first, "type": "firm", "descriptions": '["x<SEP>y", "[]", ""]',
+                                  "chunks": '["c1", "c 2"]'}
+    assert graph.edges[first, second] == {"weight": float(np.float32(0.1)), "similarity": float(np.float32(0.9)),
+                                          "descriptions": json.dumps(['"a"', "\\u0041"]), "chunks": '["c1"]'}
+    assert graph.edges[second, third] == {"similarity": -0.25}
+    assert nx.shortest_path(graph, second, third) == [second, third]
 
 
 def test_igraph_opens_our_graphml(tmp_path):

@@ -167,8 +167,7 @@ def test_the_same_remark_is_not_made_twice(tmp_path):
 
 def test_without_a_model_replies_can_be_read(tmp_path):
     frequency = Counter(word for d in DOCUMENTS for word in offline.words(d["text"]))
-    some = [llm.Call(f"extract/{d['id']}", "extract", (d["text"],), {"passage": d["text"], "frequency": frequency})
-            for d in DOCUMENTS]
+    some = [llm.Call(f"extract/{d['id']}", "extract", (d["text"],), {"passage": d["text"]}) for d in DOCUMENTS]
     names = ["Long Staff", "Barnaby Quill", "Marrowgate"]
     question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
     some.append(llm.Call("rewrite/q", "rewrite", ("p",), {"question": question.question, "names": names, "count": 10}))

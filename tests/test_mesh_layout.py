@@ -93,6 +93,11 @@ def test_a_training_step_is_that_of_one_device(family, shape, capfd):
 
 # --- what travels ----------------------------------------------------------------------------------------------------
 
+def counted(found: list[pod.Moved]) -> collections.Counter:
+    """Arrays by kind and shape, as they stand in the program: what a loop repeats is one."""
+    return collections.Counter((x.kind, x.shape) for x in found if len(x.shape) > 1)
+
+
 class Sizes:
     """What a device holds and gets, from the meaning of the axes: rows go over data and fsdp, heads and ffn over tensor; a
     layer's matrix is gathered over fsdp while it is used; tables are cut by column over both."""
@@ -167,10 +172,10 @@ class Sizes:
         out.update([("all-gather", (passages, self.cfg.width)), ("all-reduce", (passages, self.cfg.width))])
         return out
 
-    def explain(self, found: list[tuple[str, tuple[int, ...]]], wanted: collections.Counter) -> None:
+    def explain(self, found: list[pod.Moved], wanted: collections.Counter) -> None:
         """Asserts that what travels is what is wanted; a weight, gathered once for two uses, may travel less often. Vectors and
         numbers (norms, losses) are not counted."""
-        found = collections.Counter((kind, shape) for kind, shape in found if len(shape) > 1)
+        found = counted(found)
         assert not found - wanted, "more travels than must"
         assert set(wanted - found) <= {("all-gather", matrix) for matrix in self.matrices}, "less travels than was said"
 
@@ -181,8 +186,7 @@ def test_what_travels_in_a_forward_pass(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         model, cfg, pooling = opened(family)
         lowered = retriever._embed.lower(model, cfg, pooling, cfg.width, None, *map(layout.rows, batch()["queries"]))
-    found = collections.Counter(x for x in pod.collectives(lowered.compile(QUICK).as_text()) if len(x[1]) > 1)
-    assert found == Sizes(cfg, shape).forward(QUERIES, SHORT)
+    assert counted(pod.collectives(lowered.compile(QUICK).as_text())) == Sizes(cfg, shape).forward(QUERIES, SHORT)
 
 
 @STEPS
@@ -190,6 +194,20 @@ def test_what_travels_in_a_training_step(family, shape):
     with jax.set_mesh(layout.make_mesh(shape)):
         sizes = Sizes(opened(family)[1], shape)
     sizes.explain(pod.collectives(step(family, shape)[2]), sizes.training_step(QUERIES, SHORT, CHUNKS, LONG, PIECES))
+
+
+def test_what_a_loop_moves_is_counted_in_bytes_and_times():
+    def local(x):
+        inner = lambda x, _: (jax.lax.psum(jnp.sin(x), "fsdp") / 8, None)
+        outer = lambda x, _: (jnp.sin(jax.lax.scan(inner, x, length=5)[0]), None)
+        return jax.lax.all_gather(jax.lax.scan(outer, x, length=3)[0], "data", tiled=True)
+
+    with jax.set_mesh(layout.make_mesh((2, 4, 1))):
+        run = jax.jit(jax.shard_map(local, in_specs=P("data"), out_specs=P(), check_vma=False))
+        given = pod.on(jax.sharding.get_mesh(), (6, 7), jnp.float32, P("data"))
+        text = run.lower(given).compile().as_text()
+    # Each of the two groups has three rows.
+    assert pod.collectives(text) == [pod.Moved("all-reduce", (3, 7), 84, 15, 4), pod.Moved("all-gather", (6, 7), 168, 1, 2)]
 
 
 # --- real sizes ------------------------------------------------------------------------------------------------------
@@ -200,13 +218,14 @@ def test_a_real_model_is_traced_for_a_pod(size):
     mesh = AbstractMesh(pod.SHAPE, layout.AXES, axis_types=(AxisType.Explicit,) * 3)
     with jax.sharding.use_abstract_mesh(mesh):
         assert layout.batch_multiple() == 64
-        objective, state, batch = pod.abstract(size, mesh)
+        objective, state, batch = pod.abstract(pod.config(size), mesh, pod.BATCH)
         encode = lambda model, texts: retriever.embed(model, objective.cfg, "lasttoken", 256, None, *texts)
         vectors = jax.eval_shape(encode, state.trained, batch["passages"])
         traced = loop.train_step.trace(objective, state, None, batch, 1e-5)
         if size == "8B":
             assert "stablehlo" in traced.lower(lowering_platforms=("tpu",)).as_text()
-    assert (vectors.shape, vectors.dtype, vectors.sharding.spec) == ((pod.CHUNKS, 256), jnp.float32, P(layout.BATCH, None))
+    described = vectors.shape, vectors.dtype, vectors.sharding.spec
+    assert described == ((pod.BATCH.passages, 256), jnp.float32, P(layout.BATCH, None))
     new, metrics = traced.out_info
     describe = lambda state: [(x.shape, x.dtype, x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state)]
     assert describe(new) == describe(state)
@@ -225,13 +244,13 @@ def test_a_real_step_compiles_for_a_pod():
     program = [sys.executable, str(Path(pod.__file__)), "8B"]
     found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
     sizes = Sizes(pod.config("8B"), pod.SHAPE)
-    wanted = sizes.training_step(pod.ROWS, pod.SHORT, pod.CHUNKS, pod.LONG, pod.PIECES)
-    sizes.explain([(kind, tuple(shape)) for kind, shape in found["collectives"]], wanted)
+    moved = [pod.Moved(kind, tuple(shape), *rest) for kind, shape, *rest in found["collectives"]]
+    sizes.explain(moved, sizes.training_step(*pod.BATCH))
     state = 3 * 4 * pod.parameters("8B") / 64
     assert state < found["arguments"] < 1.01 * state
     # Beside its state a device holds a gradient, what 36 layers keep of 4 texts (as many as a piece has for it) in bfloat16,
     # and what one layer works with, of which 2.4 GB are enough where the compiler joins no element-wise steps.
-    kept = 36 * 4 * pod.LONG * 4096 * 2
+    kept = 36 * 4 * pod.BATCH.long * 4096 * 2
     assert found["temporary"] < state / 3 + kept + 2.4e9
 
 
@@ -292,7 +311,7 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
     assert traced.out_info.dtype == jnp.float32
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
 def loss_and_vectors(objective: loop.Objective, model, batch):
     vectors = retriever.embed(model, objective.cfg, objective.pooling, objective.width, None, *batch["passages"])
     return *jax.value_and_grad(objective.loss)(model, batch), vectors

@@ -20,7 +20,7 @@ from ark_jax.data import positives
 from ark_jax.data.records import Chunk, Question
 from ark_jax.log import Metrics, append_row
 from ark_jax.models import sharing
-from ark_jax.stages import asking, curriculum, files, graph, plan, stages, work
+from ark_jax.stages import asking, computing, curriculum, files, graph, plan, stages, work
 from ark_jax.text import llm, offline, prompts
 from ark_jax.text.replies import Replies
 
@@ -265,8 +265,7 @@ def answered(c, folder: Path) -> list[dict]:
     with plan._shadow(c, c, folder) as (shadow, _):
         calls = graph.extraction(shadow)
     replies = Replies(folder / "llm" / "replies.jsonl")
-    for call in calls:
-        text = offline.reply(call.kind, call.fields)
+    for call, text in zip(calls, offline.replies([(call.kind, call.fields) for call in calls]), strict=True):
         replies.add({"item": call.item, "kind": call.kind, "key": asks.key(call.turns),
                      "reply": {"choices": [{"message": {"content": text}}]}})
     return list(replies.rows.values())
@@ -331,10 +330,8 @@ def model(world, role: str, **changes) -> work.Model:
 def test_sizes_are_those_of_the_loaded_models(world, mesh):
     d, f, n = tiny.WIDTH, tiny.FFN, tiny.LAYERS
     base, judge = model(world, "retriever"), model(world, "generator")
-    assert base.layers == n * (4 * (d * d + d) + 2 * d * f + f + d + 4 * d)
-    assert base.total == base.layers + (tiny.VOCAB + tiny.POSITIONS + tiny.SEGMENTS) * d + 2 * d
-    q, kv = tiny.HEADS * tiny.HEAD_DIM, tiny.KV_HEADS * tiny.HEAD_DIM
-    assert judge.layers == n * (d * (q + 2 * kv) + q * d + 3 * d * f + 2 * d)
+    layers = n * (4 * (d * d + d) + 2 * d * f + f + d + 4 * d)
+    assert base.total == layers + (tiny.VOCAB + tiny.POSITIONS + tiny.SEGMENTS) * d + 2 * d
     count = lambda model: sum(x.size for x in jax.tree.leaves(model))
     assert base.total == count(Retriever.from_pretrained(str(world / "retriever")).model)
     assert judge.total == count(LanguageModel.from_pretrained(str(world / "generator")).model)
@@ -343,15 +340,30 @@ def test_sizes_are_those_of_the_loaded_models(world, mesh):
 
 def test_flops_by_hand(world, mesh):
     base, judge = model(world, "retriever"), model(world, "generator")
-    heads = 4 * tiny.LAYERS * tiny.WIDTH  # twice two products of all heads, of a pair of tokens
-    np.testing.assert_array_equal(base.each([3, 5]), [2 * base.layers * 8, heads * (9 + 25)])
-    heads = 4 * tiny.LAYERS * tiny.HEADS * tiny.HEAD_DIM
-    logits = 2 * tiny.VOCAB * tiny.WIDTH
-    np.testing.assert_array_equal(judge.each([3, 5], 2), [2 * judge.layers * 8 + 2 * logits, heads * (6 + 15)])
+    d, f, q, kv = tiny.WIDTH, tiny.FFN, tiny.HEADS * tiny.HEAD_DIM, tiny.KV_HEADS * tiny.HEAD_DIM
+    layers, heads = tiny.LAYERS * d * (4 * d + 2 * f), 4 * tiny.LAYERS * d  # twice two products of all heads, of a pair of tokens
+    np.testing.assert_array_equal(base.each([3, 5]), [2 * layers * 8, heads * (9 + 25)])
+    layers, heads = tiny.LAYERS * d * (2 * (q + kv) + 3 * f), 4 * tiny.LAYERS * q
+    logits = 2 * tiny.VOCAB * d
+    np.testing.assert_array_equal(judge.each([3, 5], 2), [2 * layers * 8 + 2 * logits, heads * (6 + 15)])
     assert judge.seconds(np.array([5e9, 1e9])) == 5 + work.SLOW
+    begun = judge.generation("x", 10, 7, 4, 2)
+    assert begun.tokens == 2 + 90
     made = judge.generation("x", 10, 7, 4)
-    assert made.tokens == 110
-    assert made.flops == 10 * (2 * judge.layers * 11 + 5 * logits + heads * (28 + 4 * (7 + 2)))
+    assert made.tokens == 110 and made.flops - begun.flops == pytest.approx(9 * judge.each([2]).sum())
+    assert made.flops == 10 * (2 * layers * 11 + 5 * logits + heads * (28 + 4 * (7 + 2)))
+
+
+def test_what_systems_agree_on_is_read_once(run, mesh):
+    c, read = settings(run.workdir.parent), {}
+    c.evaluate.passages = 2
+    for trained in ((1,), (1, 2, 3)):
+        c.train.stages = trained
+        told = plan.estimate(c, run.workdir)
+        read[len(trained)] = next(x.tokens for x in told.work if x.what == "reading")
+    assert read[3] / read[1] == pytest.approx((1 + 3 * 0.2775) / 1.2775, rel=0.01)  # 1 - 0.85²; what all begin with is read once
+    n = told.held_out_questions
+    assert any(f"reading: about {1.8325 * n:.0f} of {4 * n} prompts" in note for note in told.notes)
 
 
 def test_speed_counts_the_devices_of_the_mesh(world, any_mesh):
@@ -369,9 +381,9 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
     c = settings(run.workdir.parent)
     c.score.update(changes)
     questions, chunks = questions_and_chunks(run)
-    drawn = {q.id: work.Drawn.of(q, files.pool(q, chunks), c) for q in questions}
+    drawn = {q.id: computing.Drawn.of(q, files.pool(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
-    told, flops = work.scoring(work.Judge.of(judge), judge, questions, drawn, c)
+    told, flops = computing.scoring(computing.Judge.of(judge), judge, questions, drawn, c)
     lm = LanguageModel.from_pretrained(c.generator.path)
     pairs = [pair for q in questions for x in drawn[q.id].candidates for a in q.answers[: c.score.references or None]
              for pair in prompts.directions({n: prompts.load(n) for n in prompts.TARGET}, passage=x.text, question=q.question,
@@ -384,28 +396,28 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
             sees += sum(before + t + 1 for row, before in zip(mask, start, strict=True) for t in range(row.sum()))
     assert told == tokens < sum(len(ids) for ids, _ in rows)
     np.testing.assert_array_equal(flops, judge.flops(tokens, sees, sum(n for _, n in rows)))
-    assert len(positives.align(work.Judge.of(judge), {n: prompts.load(n) for n in prompts.TARGET}, questions[:1], {
+    assert len(positives.align(computing.Judge.of(judge), {n: prompts.load(n) for n in prompts.TARGET}, questions[:1], {
         questions[0].id: [(drawn[questions[0].id].candidates[0], 0.0)]}, references=1, batch_tokens=0, label="")) == 1
 
 
 def test_many_pairs_are_sampled(run, mesh, monkeypatch):
     c = settings(run.workdir.parent)
     questions, chunks = questions_and_chunks(run)
-    drawn = {q.id: work.Drawn.of(q, files.pool(q, chunks), c) for q in questions}
+    drawn = {q.id: computing.Drawn.of(q, files.pool(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
-    lm = work.Judge.of(judge)
-    whole, _ = work.scoring(lm, judge, questions, drawn, c)
+    lm = computing.Judge.of(judge)
+    whole, _ = computing.scoring(lm, judge, questions, drawn, c)
     alone = statistics.fmean(len(ids) for ids, _ in lm.rows) * 2 * sum(3 * len(q.answers) for q in questions)
-    monkeypatch.setattr(work, "SAMPLE", 12)
+    monkeypatch.setattr(computing, "SAMPLE", 12)
     seen, real = [], lm.log_likelihood
     lm.log_likelihood = lambda pairs, **named: seen.append(len(pairs)) or real(pairs, **named)
-    some, _ = work.scoring(lm, judge, questions, drawn, c)
+    some, _ = computing.scoring(lm, judge, questions, drawn, c)
     assert max(seen) <= 12 and sum(seen) <= 24
     assert whole < some < alone  # fewer questions share a passage
 
 
 def test_a_retriever_without_weights_tokenises_alike(world, mesh):
-    real, ours = Retriever.from_pretrained(str(world / "retriever")), work.tokenizing(model(world, "retriever"))
+    real, ours = Retriever.from_pretrained(str(world / "retriever")), computing.tokenizing(model(world, "retriever"))
     assert (ours.max_length, ours.width, ours.lower, ours.prompts) == (real.max_length, real.width, real.lower, real.prompts)
     texts = ["The tide.", "the Tidal Board " * 40]
     assert ours.tokenize(texts, kind="document") == real.tokenize(texts, kind="document")
@@ -416,20 +428,20 @@ def test_training_is_the_fullest_batch_in_every_step(world, mesh):
     c = tiny_config(world)
     c.train.batch, c.train.epochs, c.train.order, c.train.save_every = 3, (2, 1, 1), "document", 1
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(3)]
-    drawn = {f"q{i}": work.Drawn([], [f"p{i}"], ["n"]) for i in range(3)}
+    drawn = {f"q{i}": computing.Drawn([], [f"p{i}"], ["n"]) for i in range(3)}
     lengths = {"q0": 10, "q1": 20, "q2": 30}, {"p0": 40, "p1": 50, "p2": 60, "n": 20}
     base = model(world, "retriever")
-    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 1)
+    steps, tokens, flops = computing.training(base, questions, drawn, lengths, c, 1)
     # Rows are even, lengths rounded up as all batches are, tokens to 64: 60 -> 64 and 150 -> 192.
     assert (steps, tokens) == (2, 2 * (64 + 192))
     pairs = 2 * (4 * 32**2 + 4 * 64**2)
     np.testing.assert_allclose(flops, base.flops(tokens, pairs) * (3, 3.5))
-    steps, tokens, _ = work.training(base, questions, drawn, lengths, c, 2)
+    steps, tokens, _ = computing.training(base, questions, drawn, lengths, c, 2)
     assert (steps, tokens) == (1, 64 + 192)  # 170 with the negative
     c.train.remat = "all"
-    np.testing.assert_allclose(work.training(base, questions, drawn, lengths, c, 1)[2], base.flops(512, pairs) * (4, 4.5))
+    np.testing.assert_allclose(computing.training(base, questions, drawn, lengths, c, 1)[2], base.flops(512, pairs) * (4, 4.5))
     c.train.remat, c.train.chunks = "products", 2  # only passages go twice, in two pieces of at least 64 tokens
-    steps, tokens, flops = work.training(base, questions, drawn, lengths, c, 1)
+    steps, tokens, flops = computing.training(base, questions, drawn, lengths, c, 1)
     assert tokens == 2 * (64 + 2 * 128)
     expected = base.flops(128, 2 * 4 * 32**2) * (3, 3.5) + base.flops(2 * 256, 2 * 4 * 64**2) * (4, 4.5)
     np.testing.assert_allclose(flops, expected)
@@ -440,12 +452,12 @@ def test_what_is_chosen_among_a_questions_chunks():
     c.score.candidates, c.score.positives, c.mine.negatives, c.mine.top, c.graph.rewrites = 4, 2, 9, 3, 2
     chunks = [Chunk(f"c{i}", "d", 0, 1, 1, "") for i in range(10)]
     q = Question("q", "?", ("a",), ("d",))
-    drawn = work.Drawn.of(q, chunks, c)
+    drawn = computing.Drawn.of(q, chunks, c)
     assert (len(drawn.candidates), len(drawn.positives), len(drawn.negatives)) == (4, 2, 6)  # three for each of two versions
     assert set(drawn.positives) <= {x.id for x in drawn.candidates} and not set(drawn.positives) & set(drawn.negatives)
-    assert work.Drawn.of(q, chunks, c) == drawn
+    assert computing.Drawn.of(q, chunks, c) == drawn
     c.score.candidates, c.graph.rewrites = 0, 10
-    drawn = work.Drawn.of(q, chunks, c)
+    drawn = computing.Drawn.of(q, chunks, c)
     assert (len(drawn.candidates), len(drawn.negatives)) == (10, 8)
 
 
@@ -461,7 +473,7 @@ def test_disk_by_hand(run, world, mesh):
     c = settings(run.workdir.parent)
     c.train.lora_rank, c.train.lora_targets, c.train.save_every = 2, ("q", "down"), 3
     adapter = tiny.LAYERS * 2 * ((tiny.WIDTH + tiny.WIDTH) + (tiny.FFN + tiny.WIDTH))
-    assert work.trained(base, c) == adapter
+    assert computing.trained(base, c) == adapter
     assert plan.estimate(c, run.workdir).disk["checkpoints"] == min(max(steps) // 3, 3) * 12 * adapter
 
 

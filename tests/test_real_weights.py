@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import DATA
 from safetensors.numpy import load_file, save_file
+from tiny import DOCUMENTS
 
 import ark_jax
 from ark_jax.data import readers
@@ -255,3 +256,36 @@ def test_qwen3_embedding_gives_the_similarities_of_its_card(mesh):
         "Gravity is a force that attracts two bodies towards each other. It gives weight to physical objects and is "
         "responsible for the movement of planets around the sun."], kind="document")
     np.testing.assert_allclose(queries @ documents.T, [[0.7646, 0.1414], [0.1355, 0.6000]], rtol=0, atol=5e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
+    """Greedily, to prompts of different lengths in one run. Two programs round differently, so they may part where two tokens
+    are as good as equally likely, and only there."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    rows = [json.loads(line) for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
+    asked = [lm.chat(prompts.fill(prompts.load(kind), passage=row["text"][: 100 + 250 * i], question="What is told here?",
+                                  passages=row["text"][100 * i : 350 * (i + 1)]))
+             for i, (row, kind) in enumerate(zip(rows[:8], ["read", "extract"] * 4, strict=True))]
+    found = lm.generate(asked, max_new_tokens=48)
+    theirs = AutoModelForCausalLM.from_pretrained(real_models["generator"], dtype=torch.float32).eval()
+    lengths, parted = set(), 0
+    for prompt, text in zip(asked, found, strict=True):
+        ids = torch.tensor([lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]])
+        lengths.add(ids.shape[1])
+        with torch.no_grad():
+            out = theirs.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=48, pad_token_id=0,
+                                  eos_token_id=list(lm.stop_ids), output_logits=True, return_dict_in_generate=True)
+        made = out.sequences[0, ids.shape[1] :].tolist()
+        decoded = [lm.tokenizer.decode(made[:n], skip_special_tokens=True) for n in range(len(made) + 1)]
+        assert len(text) > 20 or len(made) < 20
+        if text != decoded[-1]:
+            parted += 1
+            step = max(n for n, known in enumerate(decoded) if text.startswith(known))
+            first, second = out.logits[step][0].topk(2).values.tolist()
+            assert first - second < 1e-3, (step, text, decoded[-1])
+    assert len(lengths) == 8 and parted < 4

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
 
@@ -18,7 +19,7 @@ from ark_jax.evaluate.report import render
 
 HOSTILE = "</title></style></p><script>alert(1)</script>\"' onload=x <b>&lt;"
 HEADINGS = ["The run", "Results", "Training", "Positives and hard negatives", "A community", "Examples",
-            "Gains and losses", "Answers", "Set aside", "The language model", "Time", "Manifest"]
+            "Gains and losses", "Answers", "The judge", "Set aside", "Time and cost", "Manifest"]
 LONG = ("The gauge stood on the quay. " * 30 + "It was the tide that broke it, not the tidewater mill. "
         + "Later. " * 40)
 
@@ -31,33 +32,49 @@ def sample() -> dict:
     unscored = scored | {"text": "Short text.", "forward": None, "backward": None, "score": None}
     nodes = [{"name": f"node {i}", "type": "place", "rank": 0.3 / (i + 1), "seed": i == 0, "small": i < 3}
              for i in range(8)]
+    tested = lambda mean, difference, p: interval(mean) | {"against_base": {
+        "difference": difference, "low": difference - 0.02, "high": difference + 0.02, "p": p / 4, "p_holm": p}}
+    verdicts = {"won": 12, "lost": 5, "tied": 3, "inconsistent": 4, "disqualified": 1, "decided": 0.7, "unjudged": 0,
+                "win_rate": interval(0.64), "by_repeat": [0.6, None, 0.68], "position_bias": -0.125, "agreement": 0.8333}
+    nothing = dict.fromkeys(verdicts, 0) | dict.fromkeys(("win_rate", "position_bias", "agreement")) | {"by_repeat": [None]}
+    mined = lambda **more: {"model": "stage1", "negatives": 1569, "questions_without": 3, "holding_the_answer": 38,
+                            "dropped": {"copies": 7, "margin": 0, "answers": 21}, **more}
     curve = [{"step": i + 1, "loss": 2.0 / (i + 1), "learning_rate": 1e-5} for i in range(50)]
     return {
-        "title": "A run", "verdict": "Training helped.",
+        "title": "A run", "verdict": "Training helped: recall@5 +0.100.",
         "facts": [["documents", 1234], ["model", "MiniLM"], ["share", 0.25], ["cached", True]],
         "metrics": ["recall@5", "mrr"],
         "table": [{"system": "base", "values": {"recall@5": interval(0.5), "mrr": interval(0.4)}},
-                  {"system": "stage1", "values": {"recall@5": interval(0.6), "mrr": interval(0.3)}},
-                  {"system": "stage2", "values": {"recall@5": interval(0.6002), "mrr": interval(0.4)}},
-                  {"system": "stage3", "values": {"recall@5": interval(0.45)}}],
+                  {"system": "stage1", "values": {"recall@5": tested(0.6, 0.1, 0.0002), "mrr": tested(0.3, -0.1, 0.0625)}},
+                  {"system": "stage2", "values": {"recall@5": tested(0.6002, 0.1002, 0.04), "mrr": tested(0.4, 0.0, 1.0)}},
+                  {"system": "stage3", "values": {"recall@5": tested(0.45, -0.05, 0.5)}}],
         "curves": {"stage1": curve, "stage2": curve[:3]},
         "distributions": {"stage2": {"positive": [0.9, 0.5], "negative": [0.6, 0.4, 0.5]}},
+        "difficulty": {"stage2": mined(mean_gap_to_hardest=0.0593, share_above_the_positive=0.0387,
+                                       gap_to_hardest={"p10": -0.0318, "p50": 0.0642, "p90": 0.1604}),
+                       "stage3": mined()},
         "community": {"question": "Where?", "answer": "node 0", "nodes": nodes,
                       "edges": [{"a": 0, "b": i, "similarity": i > 5} for i in range(1, 8)]},
         "examples": [{"question": "What broke the gauge?", "answers": ["tide", "the tide"],
                       "rewritten": {"large": ["What, beside the mill, broke it?"], "small": []},
                       "positives": [scored], "negatives": {"stage2": [unscored], "stage3": []}},
                      {"question": "Who?", "answers": [], "rewritten": {}, "positives": [], "negatives": {}}],
-        "wins": [{"question": "Which?", "answers": ["Quay"], "passage": "On the quay.",
-                  "before": None, "after": 2}],
-        "losses": [{"question": "When?", "answers": ["1784"], "passage": "In 1784.",
-                    "before": 1, "after": 1200}],
+        "tally": {"rose": 11, "fell": 1234, "stayed": 40},
+        "wins": [{"question": "Which?", "answers": ["Quay"], "passage": "On the quay.", "before": None, "after": 2,
+                  "first": {"base": {"text": "In the fen."}, "stage3": {"text": "On the quay."}},
+                  "given": {"base": "fen", "stage3": "the quay"}}],
+        "losses": [{"question": "When?", "answers": ["1784"], "passage": "In 1784.", "before": 1, "after": 1200,
+                    "first": {"base": None, "stage3": {"text": "In 1785."}}, "given": {"stage3": "1785"}}],
         "answers": [{"question": "How?", "answers": ["by boat"],
                      "given": {"base": "By  boat.", "stage3": "no"}}],
+        "judge": {"judge": "a judge", "repeats": 3, "temperature": 0.7, "verdicts": 144, "disqualified": {"unreadable": 1},
+                  "pairs": [{"system": "stage3", "against": "base", "questions": 60, "same": 9,
+                             "criteria": {"overall": verdicts, "conciseness": nothing}}]},
         "counts": [["cut passages", 1204]],
+        "quarantine": [{"stage": "extract", "item": "d#0007", "reason": "no record", "text": "I cannot."}],
         "usage": [{"stage": "rewrite", "calls": 144, "requests": 151, "asked_again": 7, "retries": 3, "cached": 20,
                    "input_tokens": 190_200, "output_tokens": 61_300, "cost": 0.034}],
-        "times": [["extract", 1.26], ["train", 74.8]],
+        "times": [["extract", 1.26], ["stage1", 74.8]],
         "manifest": {"version": "0.1.0", "seeds": [0, 1]},
     }
 
@@ -105,7 +122,7 @@ def cells(html: str, caption: str) -> list[list[str]]:
     """Rows of a table as plain text; blanks between the parts of a cell."""
     table = html.split(f"<caption>{caption}</caption>")[1].split("</table>")[0]
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in table.split("<tr>")[1:]]
-    return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in rows]
+    return [[" ".join(unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in row] for row in rows]
 
 
 def test_all_sections_stand_under_headings_that_the_navigation_reaches():
@@ -118,7 +135,9 @@ def test_all_sections_stand_under_headings_that_the_navigation_reaches():
     targets = [attrs["href"] for attrs in parsed.all("a")]
     assert targets[0] == "#main" and len(targets) == 1 + len(HEADINGS)
     assert all(target[1:] in ids for target in targets)
-    assert html.index("Training helped.") < html.index('<section id="facts"')
+    assert ('<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>' in html
+            and '<p class="verdict">Nothing was run.</p></header>' in render(empty()))
+    assert html.index("Training helped:") < html.index('<section id="facts"')
 
 
 def test_empty_data_says_so_section_by_section():
@@ -137,10 +156,17 @@ def test_any_part_may_be_empty_by_itself(key):
     assert any(path and path[-1] == "p" and data.startswith("No ") for path, data in parsed.texts)
 
 
-def test_the_calls_of_the_language_model_are_counted():
-    assert cells(render(sample()), "Calls of the language model") == [
-        ["step", "calls", "requests", "asked again", "input tokens", "output tokens", "USD"],
-        ["rewrite", "144", "151", "7", "190,200", "61,300", "0.03"]]
+def test_time_calls_tokens_and_money_of_every_step_and_of_all():
+    data = sample()
+    data["usage"].append(data["usage"][0] | {"stage": "extract", "calls": 6, "cost": 1.5})
+    assert cells(render(data), "Time and cost by step") == [
+        ["step", "in proportion", "time", "share", "LLM calls", "asked again", "tokens in", "tokens out", "USD"],
+        ["extract", "", "1.3s", "1.7 %", "6", "7", "190,200", "61,300", "1.50"],
+        ["stage1", "", "1m15s", "98.3 %", "–", "–", "–", "–", "–"],
+        ["rewrite", "", "0.0s", "0.0 %", "144", "7", "190,200", "61,300", "0.03"],
+        ["all", "", "1m16s", "100.0 %", "150", "14", "380,400", "122,600", "1.53"]]
+    data["usage"] = []
+    assert cells(render(data), "Time and cost by step")[-1] == ["all", "", "1m16s", "100.0 %"]
 
 
 def test_inner_parts_may_be_empty():
@@ -157,7 +183,8 @@ def test_inner_parts_may_be_empty():
 
 def poisoned(value, keys: bool = False):
     """The data with HOSTILE before every text, names of stages, systems and metrics included."""
-    named = {"curves", "distributions", "values", "rewritten", "negatives", "given", "manifest"}
+    named = {"curves", "distributions", "difficulty", "dropped", "values", "rewritten", "negatives", "given", "first", "tally",
+             "criteria", "manifest"}
     if isinstance(value, dict):
         return {HOSTILE + key if keys else key: poisoned(v, key in named) for key, v in value.items()}
     if isinstance(value, list):
@@ -169,19 +196,21 @@ def test_no_text_becomes_markup():
     clean, parsed = Page(render(sample())), Page(render(poisoned(sample())))
     assert not parsed.all("script")
     tags = lambda p: {tag for tag, _ in p.elements}
-    assert tags(parsed) == tags(clean)
+    assert tags(parsed) == tags(clean) - {"small"}  # no system is called base any more
     assert not [name for _, attrs in parsed.elements for name in attrs if name.startswith("on")]
     assert HOSTILE + "A run" in parsed.text("title")[0] + parsed.text("h1")[0]
     everything = "".join(data for _, data in parsed.texts)
-    for text in ("Training helped.", "MiniLM", "stage1", "recall@5", "node 3", "What broke the gauge?",
-                 "By  boat.", "cut passages", "extract", "What, beside the mill, broke it?", "d#0001"):
+    for text in ("Training helped", "MiniLM", "stage1", "recall@5", "node 3", "What broke the gauge?", "In 1785.",
+                 "By  boat.", "cut passages", "extract", "I cannot.", "What, beside the mill, broke it?", "d#0001"):
         assert HOSTILE + text in everything, text
     assert json.dumps(HOSTILE + "0.1.0") in everything
 
 
-def test_text_that_utf8_cannot_hold_is_replaced():
-    data = sample() | {"verdict": "half \ud83d of a pair", "manifest": {"x": "\udc80"}}
-    assert "half ? of a pair" in render(data).encode("utf-8").decode()
+def test_what_no_html_can_hold_is_replaced():
+    data = sample() | {"verdict": "half \ud83d of a pair", "title": "a\0b\x1b[1m\x0c\ufffe", "manifest": {"x": "\udc80"}}
+    html = render(data).encode("utf-8").decode()
+    assert "half ? of a pair" in html and "<h1>a\ufffdb\ufffd[1m\ufffd\ufffd</h1>" in html
+    assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f]", html)
 
 
 def test_page_asks_for_nothing_from_outside():
@@ -215,26 +244,66 @@ def test_same_data_gives_same_bytes_whatever_the_hash_seed(tmp_path):
         assert run.stdout == html.encode()
 
 
-def test_results_star_the_best_and_tell_the_difference_to_base():
+def untested() -> list[dict]:
+    """The table of a run without a test."""
+    rows = sample()["table"]
+    for row in rows:
+        for v in row["values"].values():
+            v.pop("against_base", None)
+    return rows
+
+
+def test_results_star_the_best_and_tell_the_difference_to_base_with_its_test():
     assert cells(render(sample()), "Results by system") == [
-        ["system", "recall@5", "mrr"],
+        ["system", "recall@5", "MRR"],
         ["base", "0.500 0.450 to 0.550", "★ best: 0.400 0.350 to 0.450"],
-        ["stage1", "★ best: 0.600 +0.100 0.550 to 0.650", "0.300 −0.100 0.250 to 0.350"],
-        ["stage2", "★ best: 0.600 +0.100 0.550 to 0.650", "★ best: 0.400 ±0.000 0.350 to 0.450"],
-        ["stage3", "0.450 −0.050 0.400 to 0.500", "–"]]
+        ["stage1", "★ best: 0.600 +0.100* p < 0.001 0.550 to 0.650", "0.300 −0.100 p 0.062 0.250 to 0.350"],
+        ["stage2", "★ best: 0.600 +0.100* p 0.040 0.550 to 0.650", "★ best: 0.400 ±0.000 p 1.000 0.350 to 0.450"],
+        ["stage3", "0.450 −0.050 p 0.500 0.400 to 0.500", "–"]]
+
+
+def test_results_without_a_test_claim_no_significance():
+    html = render(sample() | {"table": untested()})
+    assert cells(html, "Results by system")[2] == [
+        "stage1", "★ best: 0.600 +0.100 0.550 to 0.650", "0.300 −0.100 0.250 to 0.350"]
+    assert "randomisation" not in html and "two that overlap may still differ" in html and "recall@5 (0 to 1)" in html
+
+
+def test_differences_are_drawn_where_they_were_tested_and_rings_where_chance_explains_them():
+    html = render(sample())
+    recall, mrr = re.findall(r'<svg [^>]*aria-labelledby="interval-.*?</svg>', html, re.DOTALL)
+    assert "stage1: 0.100, interval 0.080 to 0.120" in recall and "base:" not in recall
+    assert recall.count('class="point"') == 2 and recall.count('class="point hollow"') == 1
+    assert mrr.count('class="point"') == 0 and mrr.count('class="point hollow"') == 2
+    assert "randomisation" in html and "two that overlap may still differ" not in html
+
+
+def test_nothing_is_best_where_all_are_alike():
+    data = sample() | {"table": [row | {"values": {"mrr": row["values"].get("mrr")}} for row in untested()[:3:2]]}
+    assert cells(render(data), "Results by system")[1:] == [["base", "–", "0.400 0.350 to 0.450"],
+                                                            ["stage2", "–", "0.400 ±0.000 0.350 to 0.450"]]
 
 
 def test_results_without_base_or_rivals_claim_nothing():
-    data = sample()
-    data["table"] = data["table"][1:2]
+    data = sample() | {"table": untested()[1:2]}
     data["table"][0]["values"]["mrr"]["mean"] = math.nan
     assert cells(render(data), "Results by system")[1:] == [["stage1", "0.600 0.550 to 0.650", "–"]]
 
 
+def test_the_judge_is_told_with_its_bias():
+    html = render(sample())
+    assert cells(html, "Verdicts on stage3 against base") == [
+        ["criterion", "win rate", "won", "lost", "tied", "by place", "disqualified", "repeats", "position bias",
+         "both orders agree"],
+        ["overall", "0.640", "12", "5", "3", "4", "1", "0.600 to 0.680", "−0.12", "83 %"],
+        ["conciseness", "–", "0", "0", "0", "0", "0", "–", "–", "–"]]
+    assert "9 of 60 answers are the same" in html and "overall: 0.640, interval 0.590 to 0.690" in html
+
+
 def test_numeric_columns_are_right_aligned_with_even_figures():
     html = render(sample())
-    for caption, numeric in (("Positives", [0, 0, 1, 1, 1, 1]), ("Gains", [0, 0, 1, 1]),
-                             ("Results by system", [0, 1, 1]), ("Wall-clock time by step", [0, 0, 1, 1])):
+    for caption, numeric in (("Positives", [0, 0, 1, 1, 1, 1]), ("Results by system", [0, 1, 1]),
+                             ("Time and cost by step", [0, 0, 1, 1, 1, 1, 1, 1, 1])):
         row = html.split(f"<caption>{caption}</caption>")[1].split("<tbody>")[1].split("</tr>")[0]
         assert [int('class="num"' in tag) for tag in re.findall(r"<t[hd][^>]*>", row)] == numeric
     rule = re.search(r"\.num \{([^}]*)\}", html)[1]
@@ -243,16 +312,28 @@ def test_numeric_columns_are_right_aligned_with_even_figures():
 
 def test_other_tables():
     html = render(sample())
-    assert cells(html, "Gains")[1] == ["Which? Quay", "On the quay .", "beyond the list", "2"]
-    assert cells(html, "Losses")[1] == ["When? 1784", "In 1784 .", "1", "1,200"]
     assert cells(html, "Answers by system") == [["question", "reference", "base", "stage3"],
                                                 ["How?", "by boat", "By boat .", "no"]]
     assert cells(html, "Records rejected, cut or set aside")[1] == ["cut passages", "1,204"]
-    assert cells(html, "Wall-clock time by step") == [
-        ["step", "in proportion", "time", "share"], ["extract", "", "1.3s", "1.7 %"],
-        ["train", "", "1m15s", "98.3 %"], ["all", "", "1m16s", "100.0 %"]]
+    assert cells(html, "Quarantined replies")[1] == ["extract", "d#0007", "no record", "I cannot."]
+    assert cells(html, "Hard negatives by stage") == [
+        ["stage", "mined by", "negatives", "mean gap", "above the positive", "with an answer", "dropped: copies",
+         "dropped: margin", "dropped: answers", "questions without"],
+        ["stage2", "stage1", "1,569", "0.059", "3.9 %", "38", "7", "0", "21", "3"],
+        ["stage3", "stage1", "1,569", "–", "–", "38", "7", "0", "21", "3"]]
     assert cells(html, "Hard negatives of stage2")[1] == ["d#0001", "Short text.", "–", "–", "0.500", "–"]
     assert cells(html, "Entities by rank")[1] == ["node 0", "place", "seed", "0.30000"]
+
+
+def test_wins_and_losses_are_worked():
+    html = render(sample())
+    won, lost = html.split("<h3>Gains</h3>")[1].split("</section>")[0].split("<h3>Losses</h3>")
+    plain = lambda part: " ".join(re.sub(r"<[^>]+>", " ", part).split())
+    assert plain(won) == ("Which? rank beyond the list → 2 Quay Gold passage On the quay . base puts first In the fen. "
+                          "and answers: fen stage3 puts first the gold passage and answers: the quay")
+    assert plain(lost) == ("When? rank 1 → 1,200 1784 Gold passage In 1784 . base puts first No passage was found. "
+                           "stage3 puts first In 1785. and answers: 1785")
+    assert "11 rose, 1,234 fell, 40 stayed" in html
 
 
 def test_answers_are_marked_as_whole_words_whatever_case_and_spacing():
@@ -277,12 +358,13 @@ def test_long_passage_shows_the_part_around_its_answer_and_opens_to_the_whole():
 def test_figures_are_named_described_and_labelled_with_units():
     html = render(sample())
     drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", html, re.DOTALL)
-    assert len(drawings) == 2 + 2 * 2 + 1 + 1  # metrics, loss and rate of two stages, cosines, community
+    assert len(drawings) == 2 + 2 * 2 + 4  # metrics, loss and rate of two stages; cosines, difficulty, community, judge
     for drawing in drawings:
         name, desc = re.search(r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing).groups()
         assert re.search(rf'<title id="{name}">[^<]+</title><desc id="{desc}">[^<]+\.</desc>', drawing)
     for title in ("loss (nats)", "step (updates)", "learning rate (per update)",
-                  "cosine similarity (−1 to 1)", "share of passages (%)", "recall@5 (0 to 1)"):
+                  "cosine similarity (−1 to 1)", "share of passages (%)", "difference in recall@5",
+                  "win rate (0 to 1)"):
         assert f">{title}</text>" in html
     # 0.9 lies above three negatives, 0.5 above one: 4 of 6 pairs.
     assert "2 positives, 3 hard negatives; a positive lies above a hard negative in 67 % of all pairs" in html

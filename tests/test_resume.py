@@ -19,6 +19,7 @@ import tiny
 from ark_jax import Retriever, layout, preemption
 from ark_jax.data import curriculum
 from ark_jax.data.curriculum import Example
+from ark_jax.log import append_row, read_rows
 from ark_jax.train import loop
 from ark_jax.train.checkpoints import Checkpoints
 
@@ -30,16 +31,7 @@ PLAN = loop.Plan(epochs=5, learning_rate=1e-3, warmup=0.1, weight_decay=0.01, cl
                  lora_alpha=4.0, lora_targets=())
 STEPS = 13
 ONE = (1, 1, 1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    """The step compiled in a third of the time: partitioning, which could go wrong on a mesh, is the same."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train_step", jax.jit(loop.train_step.__wrapped__, static_argnums=0, donate_argnums=1,
-                                                  compiler_options=options))
-        yield
+pytestmark = pytest.mark.usefixtures("quick_step")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +49,8 @@ def train(base: Path, folder: Path, mesh=ONE, **changes) -> list[dict]:
         passages = {f"c{i}": f"every {word} was in the care of the clerk" + " and of his wife" * (i == 4)
                     for i, word in enumerate(WORDS)}
         plan = loop.dataclasses.replace(PLAN, **changes)
-        tuned, _, curve = loop.train(Retriever.from_pretrained(base), EXAMPLES, questions, passages, plan, folder, "stage 1")
+        tuned, _, curve = loop.train(Retriever.from_pretrained(base), EXAMPLES, questions, passages, plan, folder, "stage 1",
+                                     tell=lambda row: append_row(row, folder / "told.jsonl"))
         tuned.save_pretrained(folder / "model")
     return curve
 
@@ -106,6 +99,8 @@ def steps_of(folder: Path) -> list[str]:
 
 def same_outcome(one: Path, other: Path) -> None:
     assert [row["step"] for row in rows(one)] == list(range(1, STEPS + 1))
+    told = [row["step"] for row in read_rows(one / "told.jsonl")]
+    assert told == sorted(set(told)) and told[-1] == STEPS  # never twice, though what a kill interrupts may not be told
     for name in ("curve.jsonl", "model/model.safetensors"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 

@@ -25,6 +25,7 @@ import pytest
 from ark_jax import config, pipeline, share
 from ark_jax import stages as arks
 from ark_jax.log import Metrics, read_rows
+from ark_jax.stages import compare
 
 REPOSITORY = Path(__file__).parent.parent
 UPSTREAM = ("data", "extract", "graph", "communities", "rewrite", "score")
@@ -188,6 +189,10 @@ def test_killed_and_resumed_by_another_run(tmp_path):
                                                                        ("positives", "hot")]
     rows = pq.read_table(tmp_path / "sweep" / "results.parquet").to_pylist()
     assert [(row["run"], row["state"]) for row in rows] == [("hot", "done"), ("base", "unfinished"), ("cold", "unfinished")]
+    left = tmp_path / "sweep" / "shared" / ".partial" / "score-of-other-settings"
+    left.mkdir()
+    code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
+    assert code == 0 and left.is_dir()  # the others may go on with it
     code, out, err = done(make(tmp_path, "temperature"))
     assert code == 0 and collections.Counter(row[0] for row in witness(tmp_path))["data"] == 1, out + err
     assert not any((tmp_path / "sweep" / "shared" / ".partial").iterdir())
@@ -249,17 +254,6 @@ def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
     assert not (world / "sweep").exists()
 
 
-def test_submitting_hands_the_script_to_sbatch(tmp_path, monkeypatch):
-    stub = tmp_path / "bin" / "sbatch"
-    stub.parent.mkdir()
-    stub.write_text(f"#!/bin/bash\ncat > {shlex.quote(str(tmp_path / 'submitted'))}\nexit 3\n")
-    stub.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{stub.parent}:{os.environ['PATH']}")
-    assert sweep.main(words(tmp_path / "world", "mixed", "--submit", "--only=hot,no-F")) == 3
-    script = (tmp_path / "submitted").read_text()
-    assert "--array=0-1\n" in script and "runs=(hot no-F)" in script
-
-
 @pytest.mark.parametrize(("sweeps", "flags", "told"), [
     ("nope", (), "there are mixed, temperature, unnamed"),
     ("unnamed", (), "run 'a/b'"),
@@ -280,7 +274,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, sweeps, flag
 
 def test_runs_that_were_asked_other_questions_are_compared_without_an_interval():
     ours, base = {"a": 1.0, "b": 0.5}, {"a": 0.5, "c": 0.0}
-    assert sweep.difference(0.75, ours, base, {}) == {"difference": 0.5}
+    assert compare.difference(ours, base, {}) == {"difference": 0.5}
 
 
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
@@ -327,6 +321,20 @@ def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
     assert (tmp_path / "a" / "three" / "half").read_text() == "a"
 
 
+def test_what_nobody_will_go_on_with_is_removed(tmp_path):
+    made: list = []
+    for two in (2, 22):
+        with pytest.raises(ValueError, match="half-way"):
+            work(tmp_path, "a", pair(made, fail="two"), two=two)
+    other, ours = sorted((tmp_path / "shared" / ".partial").iterdir())
+    with share.claim(tmp_path / "shared", ours.name):
+        share.clear(tmp_path / "shared")
+    assert ours.is_dir() and not other.exists()
+    share.clear(tmp_path / "shared")
+    share.clear(tmp_path / "there is none")
+    assert not any((tmp_path / "shared" / ".partial").iterdir()) and any((tmp_path / "shared").glob("one-*"))
+
+
 def test_what_is_damaged_is_made_again_for_all(tmp_path):
     made: list = []
     for name in ("a", "b"):
@@ -361,21 +369,51 @@ def test_one_process_at_a_time_makes_a_stage(tmp_path):
         pass
 
 
+def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path, monkeypatch):
+    """Not on those of later stages, nor on which of them there are; and on the stage before it."""
+    monkeypatch.setattr(arks, "stages", arks.stages)
+    config_of(tmp_path)
+    c = pretend.pretending(str(tmp_path))
+    plain = c.train.to_dict()
+
+    def made(name: str, **train) -> list[str]:
+        before = len(witness(tmp_path)) if (tmp_path / "witness").exists() else 0
+        c.train.update({**plain, **train})
+        pipeline.run(arks.stages(c), pipeline.Context(c, tmp_path / name, Metrics(tmp_path / "metrics"), tmp_path / "shared"))
+        return [stage for stage, *_ in witness(tmp_path)[before:]]
+
+    told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
+    assert len(made("base")) == 15
+    assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
+    assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
+    assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]
+    assert made("two", stages=(1, 2)) == told and made("one and three", stages=(1, 3)) == [*third, *told]
+    assert made("at once", stages=(0,)) == ["mine0", "stage0", *told]
+    assert made("at once, for longer", stages=(0,), epochs=(3, 4, 9)) == ["stage0", *told]
+    c.train.update({**plain, "stages": (3,)})
+    why = {status.stage: status.why for status in pipeline.examine(arks.stages(c), c, tmp_path / "base")}
+    assert why["mine3"] == "was made from data, rewrite, positives, stage2, is from data, rewrite, positives"
+    assert made("base", stages=(3,)) == [*third, *told] and made("base", stages=(3,), epochs=(9, 9, 3)) == []
+
+
 @pytest.mark.parametrize("file", ["configs/ark.py", "configs/demo.py"])
 def test_sweeps_of_the_configs_change_what_there_is_and_nothing_upstream(file):
     swept, c = load(file).SWEEPS, config.ark()
-    known = {stage.name: set(stage.settings) for stage in arks.stages(c)}
+    known = {stage.name: stage.settings for stage in arks.stages(c)}
+    reads = lambda field: lambda setting: f"{setting}.".startswith(f"{field}.")
     assert {"temperature", "lambda"} <= set(swept)
     for name, runs in swept.items():
         assert all(re.fullmatch(r"\w[\w.+-]*", run) for run in runs)
         assert len({json.dumps(changes) for changes in runs.values()}) == len(runs)
         for changes in runs.values():
-            assert changes and changes.keys() <= set(itertools.chain(*known.values()))
+            # Which stages are trained decides what there is, not what a stage is.
+            assert changes and all(any(map(reads(field), itertools.chain(*known.values()))) or field == "train.stages"
+                                   for field in changes)
             for field, value in changes.items():
                 was = functools.reduce(lambda part, name: part[name], field.split("."), c)
                 assert type(value) is type(was)
             if name != "seeds":
-                assert not any(known[stage] & changes.keys() for stage in UPSTREAM)
+                assert not any(reads(field)(each) for stage in UPSTREAM for each in known[stage] for field in changes)
 
 
 def test_a_config_takes_the_sweeps_name_beside_its_preset():

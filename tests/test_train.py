@@ -380,7 +380,9 @@ PAIRS = [Example(f"q{i}", "d", (f"c{i}",), ()) for i in range(len(WORDS))]
 
 def test_the_rate_of_a_stage_ends_with_its_last_batch(retriever, mesh, tmp_path):
     """Two epochs of seven questions, three at a time: five steps, of which the last has two questions."""
-    _, _, curve = loop.train(retriever, PAIRS, QUESTIONS, PASSAGES, plan(), tmp_path, "stage")
+    told = []
+    _, _, curve = loop.train(retriever, PAIRS, QUESTIONS, PASSAGES, plan(), tmp_path, "stage", tell=told.append)
+    assert told == curve
     rate = optim.schedule(1e-3, 5, 0.2)
     assert [row["step"] for row in curve] == [1, 2, 3, 4, 5]
     assert [row["learning_rate"] for row in curve] == pytest.approx([float(rate(i)) for i in range(5)])

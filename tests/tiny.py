@@ -4,7 +4,10 @@ Every number that a loader could forget differs from its default, and every size
 mistaken for; heads, key heads, width, ffn and vocabulary divide by each mesh of the tests.
 """
 
+import collections
+import itertools
 import json
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -159,7 +162,7 @@ def write(folder: Path, family: str, *, tokenizer: str = "", bare: bool = False,
 
 
 def make_tokenizer(folder: Path, kind: str) -> None:
-    """Trains a tokenizer of at most `VOCAB` entries on the embedded corpus.
+    """A tokenizer of at most `VOCAB` entries, made from the embedded corpus, the same everywhere.
 
     cls: word pieces, lower case, `[CLS] text [SEP]`, like BERT's.   plain: byte pairs, adds nothing and has no
     begin token, like Qwen's.   begin: adds `<s>` in front, has no pad token, like Llama's.   end: adds
@@ -170,11 +173,19 @@ def make_tokenizer(folder: Path, kind: str) -> None:
         texts = [json.loads(line)["text"][:2000] for line in file][:4]
     if kind == "cls":
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        backend = tks.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        # Not by its trainer, which breaks ties by a hash that each process draws anew.
+        words = collections.Counter(word for text in texts for word in re.findall(r"\w+|[^\w\s]", text.lower()))
+        parts = collections.Counter()
+        for word, n in words.items():
+            for i, j in itertools.combinations(range(len(word) + 1), 2):
+                parts["##" * bool(i) + word[i:j]] += n * (j - i)
+        single = sorted(part for part in parts if len(part.removeprefix("##")) == 1)
+        common = sorted(parts.keys() - set(single), key=lambda part: (-parts[part], part))
+        pieces = [*special, *single, *common][:VOCAB]
+        backend = tks.Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
         backend.normalizer = normalizers.BertNormalizer(lowercase=True)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(vocab_size=VOCAB, special_tokens=special, show_progress=False)
         backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
                                                                special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
         roles = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
@@ -189,9 +200,9 @@ def make_tokenizer(folder: Path, kind: str) -> None:
             single = {"begin": f"{BEGIN} $A", "end": f"$A {END}", "both": f"{BEGIN} $A {STOP}"}[kind]
             tokens = [(token, i) for i, token in enumerate(special) if token in single]
             backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=tokens)
+        backend.train_from_iterator(texts, trainer)
         roles = {"eos_token": STOP} | {"begin": {"bos_token": BEGIN}, "both": {"bos_token": BEGIN, "cls_token": BEGIN,
                                        "sep_token": STOP, "pad_token": PAD}}.get(kind, {"pad_token": END})
-    backend.train_from_iterator(texts, trainer)
     backend.save(str(folder / "tokenizer.json"))
     roles |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": POSITIONS - (4 if kind == "both" else 0)}
     roles |= {"chat_template": TEMPLATE} if kind == "chat" else {}

@@ -1,13 +1,10 @@
-"""Answers read from retrieved passages, and their token F1 against the references."""
+"""Answers read from retrieved passages, and how near they come to the references."""
 
 import collections
 import re
 import string
 from collections.abc import Sequence
-from pathlib import Path
 
-from ark_jax.log import append_row, read_rows
-from ark_jax.models.language import LanguageModel
 from ark_jax.text import prompts
 
 
@@ -35,23 +32,43 @@ def _f1(given: list[str], reference: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def ask(lm: LanguageModel, template: str, question: str, passages: Sequence[str]) -> str:
-    """The reader's prompt, in the model's chat form."""
-    return lm.chat(prompts.fill(template, question=question, passages="\n\n".join(passages)))
+def rouge_l(given: str, references: Sequence[str]) -> float:
+    """F of ROUGE-L, the best over the references, by the library that LongBench uses; a text without words gets 0.
 
-
-def read(lm: LanguageModel, asked: Sequence[str], *, kept: Path, max_new_tokens: int, batch_tokens: int,
-         label: str) -> dict[str, str]:
-    """Greedy answers by prompt, first line only. Equal prompts (systems often agree) are read once.
-
-    Answers are appended to the file `kept` as they come; those already there are not read again.
+    Raises:
+        RuntimeError: the library is not installed.
     """
-    known = dict(row for row in read_rows(kept) if isinstance(row, list) and len(row) == 2)
-    todo = [prompt for prompt in dict.fromkeys(asked) if prompt not in known]
+    try:
+        from rouge import Rouge
+    except ImportError:
+        raise RuntimeError("ROUGE-L needs the library rouge: pip install 'ark-jax[evaluate]'") from None
+    score = Rouge(metrics=["rouge-l"]).get_scores
+    worded = lambda text: text.replace(".", "").strip()  # it knows sentences by their full stops, and fails where there is none
+    return max((score(given, reference)[0]["rouge-l"]["f"] for reference in references if worded(given) and worded(reference)),
+               default=0.0)
 
-    def done(i: int, text: str) -> None:
-        known[todo[i]] = text.strip()
-        append_row([todo[i], text.strip()], kept)
 
-    lm.generate(todo, max_new_tokens=max_new_tokens, stop=("\n",), batch_tokens=batch_tokens, label=label, done=done)
-    return known
+# LongBench's English sets of answers and summaries, and how each is scored.
+LONGBENCH = {**dict.fromkeys(("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"), f1),
+             **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), rouge_l)}
+FIRST_LINE = ("triviaqa", "samsum")  # answers asked for by examples, after which a model makes up the next one
+
+
+def longbench(dataset: str, given: str, references: Sequence[str]) -> float:
+    """LongBench's score of one answer, 0 to 1. It reports the mean over a dataset, times 100, to two decimals.
+
+    Raises:
+        KeyError: a dataset that is none of `LONGBENCH`.
+    """
+    metric = LONGBENCH[dataset]
+    return metric(given.lstrip("\n").split("\n")[0] if dataset in FIRST_LINE else given, references)
+
+
+def prompt(template: str, question: str, passages: Sequence[str]) -> str:
+    """What the reader is asked."""
+    return prompts.fill(template, question=question, passages="\n\n".join(passages))
+
+
+def first_line(reply: str) -> str:
+    """The answer in a reader's reply: its first line that is not empty, thoughts left out."""
+    return re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL).strip().partition("\n")[0].strip()

@@ -7,7 +7,7 @@ classes of report.css: one drawing serves light, dark and print. What colour tel
 import dataclasses
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -88,10 +88,10 @@ class Frame:
         low, high = self.y_range
         return self.box[3] - (value - low) / (high - low) * (self.box[3] - self.box[1])
 
-    def x_axis(self, title: str, whole: bool = False) -> list[str]:
+    def x_axis(self, title: str, *, whole: bool = False, most: int = 5) -> list[str]:
         """Ticks, numbers and title below the plot; `whole` leaves out fractions, for counts."""
         left, _, right, bottom = self.box
-        at = [v for v in ticks(*self.x_range) if not whole or v == round(v)]
+        at = [v for v in ticks(*self.x_range, most) if not whole or v == round(v)]
         out = [line(left, bottom, right, bottom, "axis")]
         for value, text in zip(at, tick_labels(at), strict=True):
             out += [line(self.x(value), bottom, self.x(value), bottom + 4, "axis"),
@@ -170,22 +170,28 @@ def histograms(name: str, title: str, above: tuple[str, Sequence[float]], below:
 
 
 def interval_plot(name: str, title: str, rows: Sequence[tuple[str, float, float, float]], *, x_title: str,
-                  reference: float | None = None) -> str:
-    """Rows of (label, mean, low, high), top to bottom, with a dashed line at `reference`."""
+                  reference: float | None = None, hollow: Collection[str] = ()) -> str:
+    """Rows of (label, middle, low, high), top to bottom, with a dashed line at `reference`; those labelled `hollow` as rings.
+
+    Differences, whose reference is 0, are written with their sign.
+    """
     bottom = 14 + 28 * len(rows)
-    ends = np.array([v for row in rows for v in row[1:]], np.float64)
-    frame = Frame((66, 6, WIDTH - 54, bottom), room(ends), (0.0, 1.0))
-    body = [line(frame.x(v), 6, frame.x(v), bottom, "rule") for v in ticks(*frame.x_range)]
-    body += frame.x_axis(x_title)
+    ends = np.array([v for row in rows for v in row[1:]] + [reference] * (reference is not None), np.float64)
+    texts = [text if len(text) < 17 else text[:15] + "…" for text, *_ in rows]
+    left = 14 + 1.1 * max(map(text_width, texts))
+    frame = Frame((left, 6, WIDTH - 54, bottom), room(ends), (0.0, 1.0))
+    most = 4 if left < 80 else 3
+    body = [line(frame.x(v), 6, frame.x(v), bottom, "rule") for v in ticks(*frame.x_range, most)]
+    body += frame.x_axis(x_title, most=most)
     if reference is not None:
         body.append(line(frame.x(reference), 6, frame.x(reference), bottom, "reference"))
-    for i, (text, mean, low, high) in enumerate(rows):
-        y = 24 + 28 * i
-        body += [label(56, y + 4, text if len(text) < 11 else text[:9] + "…", "name", "end"),
+    for i, (text, middle, low, high) in enumerate(rows):
+        y, sign = 24 + 28 * i, "+" if reference == 0 and round(middle, 3) > 0 else ""
+        body += [label(left - 10, y + 4, texts[i], "name", "end"),
                  line(frame.x(low), y, frame.x(high), y, "interval"),
                  *(line(frame.x(v), y - 4, frame.x(v), y + 4, "interval") for v in (low, high)),
-                 f'<circle class="point" cx="{px(frame.x(mean))}" cy="{y}" r="4.5"/>',
-                 label(WIDTH - 2, y + 4, number(mean), "value", "end")]
+                 f'<circle class="point{" hollow" if text in hollow else ""}" cx="{px(frame.x(middle))}" cy="{y}" r="4.5"/>',
+                 label(WIDTH - 2, y + 4, sign + number(middle), "value", "end")]
     desc = "; ".join(f"{text}: {number(m)}, interval {number(a)} to {number(b)}" for text, m, a, b in rows)
     return svg(name, title, desc + ".", (WIDTH, bottom + 42), body)
 

@@ -9,18 +9,19 @@ import re
 from collections.abc import Sequence
 
 EXCERPT = 200  # characters of a passage shown before it is opened
+CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")  # no character of HTML
 
 
 def escape(text: object) -> str:
-    """`text` as HTML. Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks."""
-    return html.escape(str(text).encode("utf-8", "replace").decode())
+    """`text` as HTML. Lone surrogates, which JSON can hold and UTF-8 cannot, become question marks; control characters boxes."""
+    return html.escape(CONTROLS.sub("\ufffd", str(text)).encode("utf-8", "replace").decode())
 
 
 def number(x: float | None, digits: int = 3) -> str:
     """`-0.5` -> `−0.500` with a true minus; a dash for what was not measured."""
     if x is None or not math.isfinite(x):
         return "–"
-    return f"{x:.{digits}f}".replace("-", "−")
+    return f"{round(x, digits) + 0.0:.{digits}f}".replace("-", "−")  # zero has no sign
 
 
 def value(x: object) -> str:

@@ -1,6 +1,9 @@
 """The model card of a saved retriever: what the folder holds and how it is opened, with front matter for the hub."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCardData
 
 from ark_jax import __version__
 from ark_jax.models import hf
@@ -16,13 +19,14 @@ def hub_name(folder: Path) -> str:
     return "/".join(name.split("--")[1:]) if name.startswith("models--") and folder.parent.name == "snapshots" else ""
 
 
-def text(folder: Path, *, title: str, base: str, about: str) -> str:
+def text(folder: Path, *, title: str, base: str, about: str, results: Sequence[EvalResult] = ()) -> str:
     """README.md for a sentence-transformers folder whose other files are written.
 
     Args:
         base: hub name of the model it was made from. Without one the card names no base model, since the name of a folder
             means nothing elsewhere.
         about: Markdown on method, data and metrics, after the title; "" if nothing is known.
+        results: figures that the hub shows beside the card (the front matter's model-index), under the title.
     """
     config, read = hf.read_config(folder), lambda name: hf.read_json(folder / name)
     pooling, settings = read("1_Pooling/config.json"), read("config_sentence_transformers.json")
@@ -38,13 +42,14 @@ def text(folder: Path, *, title: str, base: str, about: str) -> str:
         **{f"prompt, {kind}": f"`{_cell(prompt)}`" for kind, prompt in prompts.items()}}
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     about = f"{about.strip()}\n\n" if about else ""
-    return f"{_front(base)}\n# {title}\n\n{about}| | |\n|---|---|\n{table}\n\n{_use(prompts)}"
+    return f"{_front(base, title, results)}\n# {title}\n\n{about}| | |\n|---|---|\n{table}\n\n{_use(prompts)}"
 
 
-def _front(base: str) -> str:
-    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity",
-             *([f"base_model: {base}"] if base else []), "tags:", *(f"- {tag}" for tag in TAGS)]
-    return "\n".join(("---", *lines, "---", ""))
+def _front(base: str, title: str, results: Sequence[EvalResult]) -> str:
+    named = {"model_name": title, "eval_results": list(results)} if results else {}
+    data = ModelCardData(library_name="sentence-transformers", pipeline_tag="sentence-similarity", base_model=base or None,
+                         tags=list(TAGS), **named)
+    return f"---\n{data.to_yaml()}\n---\n"
 
 
 def _cell(prompt: str) -> str:

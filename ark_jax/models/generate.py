@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import decoder, prefix, sampling, unpad
+from ark_jax.models import attention, decoder, prefix, sampling, unpad
 from ark_jax.text import tokens as tk
 
 STEPS = 8  # between two looks at who has ended
@@ -239,7 +239,7 @@ def _advance(model, blocks, cfg, memory, seen, own, state, start, step, draw, st
             q, *new = block.qkv(x, angles, cfg)
             pair = tuple(jax.lax.dynamic_update_slice_in_dim(old, y.swapaxes(1, 2), tail + at, axis=2)
                          for old, y in zip(pair, new, strict=True))
-            x = block.finish(x, prefix.attend_one(q, *pair, mask, *head, seen), cfg)
+            x = block.finish(x, attention.attend_one(q, *pair, mask, *head, seen), cfg)
             kept.append(pair)
         token = sampling.choose(model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg), draw, age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)

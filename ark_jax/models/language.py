@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ark_jax import layout
+from ark_jax import hosts, layout
 from ark_jax.layout import activation_spec
 from ark_jax.log import Progress
 from ark_jax.models import decoder, hf, prefix, unpad
@@ -120,21 +120,25 @@ class LanguageModel:
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
         """[(token ids of prompt and target, number of target tokens)]"""
         rows = []
+        for i, (row, (_, target)) in enumerate(zip(hosts.spread(self._tokenize, pairs), pairs, strict=True)):
+            ids, context = (row[1:], row[0]) if row[0] else (np.array([self._begin, *row[1:]], np.int32), 1)
+            n = len(ids) - int(context)
+            if n < 1 or not target:
+                raise ValueError(f"pair {i}: the target {target!r} adds no token to its prompt; give a target")
+            if len(ids) > self.max_length:
+                raise ValueError(f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the passage")
+            rows.append((ids, n))
+        return rows
+
+    def _tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        """How many tokens of a pair are its prompt's, then the ids of both."""
+        rows = []
         for at in range(0, len(pairs), 1024):  # the tokenizer's own results take far more memory than ids
             some = pairs[at : at + 1024]
             whole = self.tokenizer([prompt + target for prompt, target in some])["input_ids"]
             heads = list(dict.fromkeys(prompt.rstrip() for prompt, _ in some))
             before = dict(zip(heads, map(len, self.tokenizer(heads)["input_ids"]), strict=True))
-            for i, (ids, (prompt, target)) in enumerate(zip(whole, some, strict=True), at):
-                context = before[prompt.rstrip()]
-                if not context:
-                    ids, context = [self._begin, *ids], 1
-                n = len(ids) - context
-                if n < 1 or not target:
-                    raise ValueError(f"pair {i}: the target {target!r} adds no token to its prompt; give a target")
-                if len(ids) > self.max_length:
-                    raise ValueError(f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the passage")
-                rows.append((np.array(ids, np.int32), n))
+            rows += [np.array([before[prompt.rstrip()], *ids], np.int32) for ids, (prompt, _) in zip(whole, some, strict=True)]
         return rows
 
     def chat(self, turns: str | Sequence[str]) -> str:

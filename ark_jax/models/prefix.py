@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from ark_jax.layout import activation_spec
 from ark_jax.models import attention, unpad
 
 
@@ -34,25 +33,3 @@ def go_on(model, cfg, memory, seen, batch, room: int, *, keep: bool):
         return attention.attend_shared(q, k, v, allowed, *cache, seen, batch["seats"], by_seat, by_row), (k, v) if keep else None
 
     return model.layers(tokens, batch["start"][:, None] + jnp.arange(t), attend, cfg, memory, by_row)
-
-
-def attend_one(q, keys, values, mask, shared_keys, shared_values, seen):
-    """One query a row [b 1 n h]: what it sees of its own keys [b k s h], by `mask` [b s], and of its prefix [1 k s h]."""
-    dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-
-    def local(q, keys, values, mask, shared_keys, shared_values, seen):
-        b, _, n, h = q.shape
-        q = (q * h**-0.5).reshape(b, keys.shape[1], -1, h)
-        # Keys on the left, and it must stay so: with so few queries XLA:CPU is four times faster than the other way round.
-        own = jnp.where(mask[:, None, :, None], dot("bksh,bkrh->bksr", keys, q), attention.MASKED)
-        shared = jnp.where(seen[0], dot("bkrh,ksh->bkrs", q, shared_keys[0]), attention.MASKED)
-        highest = jnp.maximum(own.max(2), shared.max(3))
-        own, shared = jnp.exp(own - highest[:, :, None]), jnp.exp(shared - highest[..., None])
-        total = (own.sum(2) + shared.sum(3))[..., None]
-        out = dot("bksr,bksh->bkrh", own.astype(values.dtype), values)
-        out += dot("bkrs,ksh->bkrh", shared.astype(values.dtype), shared_values[0])
-        return (out / total).astype(q.dtype).reshape(b, 1, n, h)
-
-    row, cache, pair = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    run = jax.shard_map(local, in_specs=(row, cache, cache, pair, cache, cache, pair), out_specs=row)
-    return run(q, keys, values, mask, shared_keys, shared_values, seen)

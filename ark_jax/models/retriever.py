@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax import bucket, layout
+from ark_jax import bucket, hosts, layout
 from ark_jax.log import Progress, primary, say
 from ark_jax.models import card as cards
 from ark_jax.models import decoder, hf, unpad
@@ -97,21 +97,29 @@ class Retriever:
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
         """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor.
 
-        Texts of more than `max_length` tokens are cut; with a `label` a line says how many.
+        Texts of more than `max_length` tokens are cut; with a `label` a line says how many. Of several processes, each of which
+        must call it, every one tokenises its share.
         """
         if kind not in ("query", "document"):
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
         prompt = self.prompts.get(kind, self.prompts.get("passage", "") if kind == "document" else "")
-        # Whitespace at the ends is dropped, as sentence-transformers does.
-        texts = [(prompt + text).strip() for text in texts]
-        texts = [text.lower() for text in texts] if self.lower else texts
-        if not texts:
-            return []
-        out = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
-        cut = sum(bool(encoding.overflowing) for encoding in out.encodings)
+
+        def rows(some: Sequence[str]) -> list[np.ndarray]:
+            """Whether a text is cut, then its ids."""
+            # Whitespace at the ends is dropped, as sentence-transformers does.
+            some = [(prompt + text).strip() for text in some]
+            some = [text.lower() for text in some] if self.lower else some
+            if not some:
+                return []
+            out = self.tokenizer(some, truncation=True, max_length=self.max_length, padding=False)
+            return [np.array([bool(encoding.overflowing), *ids], np.int32)
+                    for encoding, ids in zip(out.encodings, out["input_ids"], strict=True)]
+
+        found = hosts.spread(rows, texts)
+        cut = sum(int(row[0]) for row in found)
         if label and cut:
-            say(f"  {label}: {cut:,} of {len(texts):,} texts are longer than {self.max_length} tokens and are cut there")
-        return out["input_ids"]
+            say(f"  {label}: {cut:,} of {len(found):,} texts are longer than {self.max_length} tokens and are cut there")
+        return [row[1:].tolist() for row in found]
 
     def encode(self, texts: Sequence[str], *, kind: str, batch_tokens: int = 0, label: str = "") -> np.ndarray:
         """Unit vectors, float32 `[n e]`, in the order of `texts`.

@@ -6,13 +6,16 @@ Heavy imports stand inside the stage functions: looking up what is done must not
 import functools
 
 from ark_jax.pipeline import Stage
-from ark_jax.stages import curriculum, graph, outcome, report
-from ark_jax.stages.files import external
+from ark_jax.stages import curriculum, graph, judging, outcome, report, systems
+from ark_jax.stages.files import answering, external
 
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens", "llm.reasks")
 _TRAIN = tuple(f"train.{name}" for name in (
-    "stages", "epochs", "learning_rates", "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "matryoshka",
-    "denominator", "merge_copies", "order", "lora_rank", "lora_alpha", "lora_targets"))
+    "warmup", "weight_decay", "clip", "batch", "chunks", "temperature", "matryoshka", "denominator", "merge_copies", "order",
+    "lora_rank", "lora_alpha", "lora_targets"))
+# Of epochs and learning rates a stage's own, lest a change to a later one train it again.
+_OWN = {0: ("train.epochs", "train.learning_rates.0"),
+        **{stage: (f"train.epochs.{stage - 1}", f"train.learning_rates.{stage - 1}") for stage in (1, 2, 3)}}
 _MINE = tuple(f"mine.{name}" for name in ("model", "top", "negatives", "margin", "drop_answers"))
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
@@ -20,7 +23,10 @@ _WEIGHING = tuple(f"score.{name}" for name in (
 _SCORING = ("score.candidates", "score.references", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "ignored_documents", "chunk_tokens", "chunk_overlap"))
-_EVALUATE = tuple(f"evaluate.{name}" for name in ("scope", "passages", "max_new_tokens", "bootstrap"))
+_EVALUATE = tuple(f"evaluate.{name}" for name in (
+    "scope", "gold", "metrics", "baselines", "retrievers", "hybrids", "passages", "max_new_tokens", "bootstrap", "randomisation"))
+_READER = tuple(f"reader.{name}" for name in ("backend", "base_url", "temperature"))
+_JUDGE = tuple(f"judge.{name}" for name in ("repeats", "against", "backend", "base_url", "temperature", "max_tokens"))
 _RETRIEVER = ("retriever.compute",)
 
 
@@ -28,6 +34,8 @@ def stages(config) -> list[Stage]:
     """The pipeline of a config, in order: name, inputs, settings that decide the output, function, outside inputs."""
     base = external("retriever")
     _check(config.train)
+    _check_roles(config)
+    systems.check(config)
     no_device = config.llm.backend != "local"
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever"), alone=True),
@@ -49,15 +57,31 @@ def stages(config) -> list[Stage]:
             out.append(Stage(*mined, ("data", "rewrite", "positives", *model),
                              (*_MINE, *_RETRIEVER),
                              functools.partial(curriculum.mine, stage=stage), base))
-        out.append(Stage(f"stage{stage}", ("data", "positives", *mined, *before), (*_TRAIN, "seed", *_RETRIEVER),
-                         functools.partial(curriculum.train, stage=stage), base))
+        out.append(Stage(f"stage{stage}", (*curriculum.needed(stage), *before),
+                         (*_OWN[stage], *_TRAIN, "seed", *_RETRIEVER), functools.partial(curriculum.train, stage=stage), base))
     trained = tuple(f"stage{stage}" for stage in config.train.stages)
     out += [
-        Stage("evaluate", ("data", *trained), (*_EVALUATE, "generator.dtype", "seed"), outcome.evaluate,
-              external("retriever", "generator", "read")),
+        Stage("evaluate", ("data", *trained), (*_EVALUATE, *_READER, "seed"), outcome.evaluate,
+              _both(external("retriever", "retrievers", "read"), answering("reader"))),
+        *([Stage("judge", ("data", "evaluate"), (*_JUDGE, "llm.reasks", "evaluate.passages", "evaluate.bootstrap", "seed"),
+                 judging.compare, _both(external("judge"), answering("judge")), alone=config.judge.backend != "local")]
+          if config.judge.repeats else []),
         Stage("export", (trained[-1], "evaluate"), (), outcome.export, alone=True),
     ]
     return [*out, Stage("report", tuple(stage.name for stage in out), (), report.report, alone=True)]
+
+
+def _both(*prints):
+    """The fingerprints of several."""
+    return lambda config: {name: each for some in prints for name, each in some(config).items()}
+
+
+def _check_roles(config) -> None:
+    for role in ("reader", *(["judge"] if config.judge.repeats else [])):
+        if config[role].backend not in ("openai", "local", "replay"):
+            raise ValueError(f"config.{role}.backend={config[role].backend!r}: must be openai, local or replay")
+    if config.judge.repeats < 0:
+        raise ValueError(f"config.judge.repeats={config.judge.repeats}: must be at least 0; 0 asks no judge")
 
 
 def _check(train) -> None:

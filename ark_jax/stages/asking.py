@@ -9,13 +9,15 @@ from pathlib import Path
 
 from ark_jax.log import read_rows
 from ark_jax.pipeline import Context
-from ark_jax.stages import graph
-from ark_jax.stages.files import llm_settings, questions_of
-from ark_jax.text import llm
+from ark_jax.stages import graph, systems
+from ark_jax.stages.files import chunks_of, llm_settings, questions_of
+from ark_jax.text import llm, prompts
 from ark_jax.text.cost import price_of
 from ark_jax.text.replies import Replies, text_of
 
 ENOUGH = 20  # replies of a kind at hand to measure on; with fewer, the packaged recording speaks
+VERDICT = 80  # tokens of a judge's reply
+WITHIN = {"gleaning": "extract", "reading": "evaluate"}  # the stages of calls that go by another name
 SPEED = 60.0  # tokens a second in which an endpoint writes a reply, where no replies at hand say
 TOWARDS = 0.25  # how far a community goes from its least to its most entities; in the demo 0.22 for large, 0.36 for small
 REPEATED = 160 / 144  # of each of the recording's passages of 160 tokens, 16 are also the one before's
@@ -28,17 +30,18 @@ Count = Callable[..., list[int]]  # tokens of texts; with asked=True in the form
 class Calls:
     """What one kind of calls is still to ask: nothing once its stage is done."""
 
-    stage: str  # extract | gleaning | rewrite
+    stage: str  # extract | gleaning | rewrite | reading | judge
     total: int  # with those whose replies are at hand
     calls: int
     input_tokens: int
     output_tokens: int
     cost: float | None  # USD; None: the price is unknown
     seconds: float
+    role: str = "llm"  # the section of the config that says who is asked
 
 
 def asking(config, context: Context, done: set[str]) -> tuple[list[Calls], list[str], "Recording"]:
-    """The calls of extraction, gleaning and rewriting, and what their numbers rest on."""
+    """The calls of extraction, gleaning and rewriting, of a reader that is not local and of a judge, and what that rests on."""
     c = config.llm
     if c.backend not in llm.BACKENDS:
         raise ValueError(f"llm.backend={c.backend!r}: must be one of {', '.join(llm.BACKENDS)}")
@@ -89,7 +92,35 @@ def asking(config, context: Context, done: set[str]) -> tuple[list[Calls], list[
             cost = (read * price[0] + wrote * price[1]) / 1e6 if price else None if left else 0.0
             out.append(Calls(name, times * len(calls), times * len(left), round(read), round(wrote), cost,
                              _waiting(c, times * len(left), read + wrote, pace)))
-    return out, notes, recording
+    more = _answering(config, context, done, count)
+    if any(x.calls for x in more):
+        notes.append("reading and judge are at most this: what systems have in common is asked once or not at all")
+    return out + more, notes, recording
+
+
+def _answering(config, context: Context, done: set[str], count: Count) -> list[Calls]:
+    """The calls of a reader that is not local and of a judge."""
+    versus = 2 * config.judge.repeats * len(config.judge.against)
+    reads = config.reader.backend != "local"  # else it is the device's work
+    if not (reads or versus):
+        return []
+    c, questions, chunks = config.evaluate, questions_of(context, "held_out"), chunks_of(context)
+    texts = [x.text for some in chunks.values() for x in some]
+    passage = statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
+    out = []
+    for role, stage, prompt, times, passages, written in (
+            ("reader", "reading", "read", len(set(systems.names(config)) - {"full"}) * reads, c.passages, c.max_new_tokens),
+            ("judge", "judge", "judge", versus, 2 * c.passages, VERDICT)):
+        if not times:
+            continue
+        settings, total = llm_settings(config, role), times * len(questions)
+        left = 0 if WITHIN.get(stage, stage) in done else total
+        each = count([prompts.load(prompt, config.prompts[prompt])])[0] + passages * passage
+        price = price_of(settings.model, tuple(settings.price)) if settings.backend == "openai" else (0.0, 0.0)
+        cost = left * (each * price[0] + written * price[1]) / 1e6 if price else None if left else 0.0
+        out.append(Calls(stage, total, left, round(left * each), left * written, cost,
+                         _waiting(settings, left, left * (each + written), written / SPEED), role))
+    return out
 
 
 def _communities(context: Context) -> list[dict]:
@@ -165,8 +196,9 @@ class Recording:
         folder = Path(str(importlib.resources.files("ark_jax.embedded")))
         replies: dict[str, dict[str, str]] = {"extract": {}, "rewrite": {}}
         for row in Replies(folder / "replies.jsonl").rows.values():
-            kind, item = row["item"].split("/", 1)
-            replies[kind][item] = text_of(row["reply"])
+            kind, _, item = row.get("item", "").partition("/")
+            if kind in replies:  # a workdir's replies hold other kinds too
+                replies[kind][item] = text_of(row["reply"])
         read = {item.split("#")[0] for item in replies["extract"]}
         passages = REPEATED * sum(count([x["text"] for x in read_rows(folder / "documents.jsonl") if x["id"] in read]))
         found = [e for item, text in replies["extract"].items() for e in parse(text, item)[0]]

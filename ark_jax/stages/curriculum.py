@@ -1,6 +1,7 @@
 """From scores to trained models: score, positives, mine, train."""
 
 import dataclasses
+import functools
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -146,21 +147,40 @@ def _before(config, stage: int) -> str:
     return f"stage{config.train.stages[i - 1]}" if i else "base"
 
 
-def train(context: Context, folder: Path, *, stage: int) -> dict:
-    """One stage of the curriculum, from the stage before; stage 0 takes as many epochs as all."""
-    from ark_jax.data import curriculum, negatives
-    from ark_jax.models import lora
-    from ark_jax.train import loop
+def epochs(train, stage: int) -> int:
+    """Of one stage, under `config.train`; stage 0 takes as many as all."""
+    return train.epochs[stage - 1] if stage else sum(train.epochs)
 
-    c, chunks = context.config, chunks_of(context)
+
+def needed(stage: int) -> tuple[str, ...]:
+    """The stages whose outputs say what one training stage is trained on."""
+    return ("data", "positives", *([f"mine{stage}"] if stage in SIZES else []))
+
+
+def examples_of(context: Context, stage: int) -> tuple[list, dict[str, str], dict[str, str]]:
+    """What one training stage is trained on: its `Example`s, and the texts of questions and of chunks by their ids."""
+    from ark_jax.data import curriculum, negatives
+
     questions = {q.id: q for q in questions_of(context, "train")}
     hard: dict[str, list[str]] = {}
     if stage in SIZES:
         for row in load_rows(context / f"mine{stage}" / "negatives.parquet"):
             hard.setdefault(row["question"], []).append(row["chunk"])
-    passages = {x.id: x.text for some in chunks.values() for x in some}
-    examples = curriculum.example_rows(positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()},
-                                       negatives.originals(passages) if c.train.merge_copies else {})
+    passages = {x.id: x.text for some in chunks_of(context).values() for x in some}
+    examples = curriculum.example_rows(
+        positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()},
+        negatives.originals(passages) if context.config.train.merge_copies else {})
+    return examples, {id: q.question for id, q in questions.items()}, passages
+
+
+def train(context: Context, folder: Path, *, stage: int) -> dict:
+    """One stage of the curriculum, from the stage before; stage 0 takes as many epochs as all."""
+    from ark_jax.data import curriculum
+    from ark_jax.models import lora
+    from ark_jax.train import loop
+
+    c = context.config
+    examples, questions, passages = examples_of(context, stage)
 
     def write() -> None:
         if not (folder / "examples").is_dir():
@@ -169,15 +189,15 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
 
     hosts.first(write)
     examples = curriculum.read(folder / "examples")
-    plan = loop.Plan(epochs=c.train.epochs[stage - 1] if stage else sum(c.train.epochs),
-                     learning_rate=c.train.learning_rates[stage - 1] if stage else c.train.learning_rates[0],
+    plan = loop.Plan(epochs=epochs(c.train, stage), learning_rate=c.train.learning_rates[max(stage - 1, 0)],
                      seed=c.seed + stage, use_negatives=stage in SIZES,
                      **{name: c.train[name] for name in ("warmup", "weight_decay", "clip", "batch", "chunks", "temperature",
                                                          "matryoshka", "denominator", "order", "remat", "save_every",
                                                          "lora_rank", "lora_alpha", "lora_targets")})
     before = _before(c, stage)
-    tuned, adapter, curve = loop.train(retriever(context, before), examples, {id: q.question for id, q in questions.items()},
-                                       passages, plan, folder, f"stage {stage}")
+    tuned, adapter, curve = loop.train(retriever(context, before), examples, questions, passages, plan, folder,
+                                       f"stage {stage}", tell=functools.partial(context.metrics.step, f"stage{stage}"),
+                                       log=functools.partial(context.metrics.write, f"stage{stage}"))
     tuned.save_pretrained(folder / "model")
     if adapter:
         # What lies in the workdir is named from there, so that the files do not depend on where it stands.

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def input_digest(path: str) -> str:
 
 
 def external(*parts: str):
-    """Fingerprints by name: input, retriever, generator, replies, writer, or a prompt."""
+    """Fingerprints by name: input, retriever, retrievers (those compared with), generator, replies, writer, or a prompt."""
     def prints(config) -> dict:
         out = {}
         for part in parts:
@@ -96,6 +97,8 @@ def external(*parts: str):
                 out[part] = file_digest(Path(config.llm.replies)) if replay else ""
             elif part == "writer":
                 out[part] = identity(config.llm.path or config.generator.path) if config.llm.backend == "local" else ""
+            elif part == "retrievers":
+                out |= {f"retriever {path}": identity(path) for path in config.evaluate.retrievers}
             elif part in prompts.SLOTS:
                 out[f"prompt {part}"] = prompts.digest(prompts.load(part, config.prompts[part]))
             else:
@@ -105,14 +108,15 @@ def external(*parts: str):
 
 
 def retriever(context: Context, which: str = "base"):
-    """The base retriever or a trained stage's; the last one used stays in memory."""
+    """The base retriever, a trained stage's, or one of `evaluate.retrievers` by name; the last one used stays in memory."""
     from ark_jax.layout import enter_mesh
     from ark_jax.models.retriever import Retriever
 
     enter_mesh(context.config.mesh)
     if context.models.get("retriever", ("",))[0] != which:
         c = context.config.retriever
-        path = c.path if which == "base" else str(context / which / "model")
+        others = {Path(path).name: path for path in context.config.evaluate.retrievers}
+        path = c.path if which == "base" else others.get(which) or str(context / which / "model")
         context.models["retriever"] = (which, Retriever.from_pretrained(path, compute=c.compute, attention=c.attention))
     return context.models["retriever"][1]
 
@@ -136,35 +140,65 @@ def encode(context: Context, which: str, texts: list[str], kind: str, label: str
     return retriever(context, which).encode(texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label)
 
 
-def llm_settings(config) -> llm.Settings:
-    """`config.llm`; a local model goes by what it is, not by what it is called."""
-    settings = llm.Settings(**{f.name: config.llm[f.name] for f in dataclasses.fields(llm.Settings)})
-    if config.llm.backend != "local":
+def llm_settings(config, role: str = "llm") -> llm.Settings:
+    """`config.llm`, or another role's section and for what it does not say `config.llm`; a local model goes by what it is, not by
+    what it is called."""
+    own = config[role]
+    said = lambda name: own[name] if name in own else config.llm[name]
+    settings = llm.Settings(**{f.name: said(f.name) for f in dataclasses.fields(llm.Settings)})
+    if role == "reader":
+        settings = dataclasses.replace(settings, max_tokens=config.evaluate.max_new_tokens)
+    if own.backend != "local":
         return settings
-    return dataclasses.replace(settings, model=identity(config.llm.path or config.generator.path))
+    which = identity(own.path or config.generator.path)
+    return dataclasses.replace(settings, model=which if role == "llm" else f"{which} {config.generator.dtype}")
 
 
-def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept) -> llm.Answers:
-    """What the config's LLM says to `calls`; the cache is one of the workdir."""
-    c, settings = context.config, llm_settings(context.config)
+def answering(role: str):
+    """Fingerprints of who replies in a role: the model's name or, if it is local, what it is; the recording that is replayed."""
+    def prints(config) -> dict:
+        settings = llm_settings(config, role)
+        replay = settings.backend == "replay" and Path(settings.replies).is_file()
+        return {role: settings.model, "replies": file_digest(Path(settings.replies)) if replay else ""}
+    return prints
+
+
+def ask(context: Context, calls: list[llm.Call], label: str, accept: llm.Accept, role: str = "llm",
+        stop: tuple[str, ...] = ()) -> llm.Answers:
+    """What the LLM of a role says to `calls`; the cache is one of the workdir.
+
+    Args:
+        role: the section of the config: llm | reader | judge.
+        stop: strings before which a local model's replies end.
+
+    Raises:
+        RuntimeError, ValueError: as `llm.complete`.
+    """
+    c, settings = context.config, llm_settings(context.config, role)
+    longest = "evaluate.max_new_tokens" if role == "reader" else f"{role}.max_tokens"
 
     def write(conversations: list[tuple[str, ...]], heard) -> None:
-        lm = generator(context, c.llm.path)
+        lm = generator(context, c[role].path)
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
         said = [lm.chat(list(turns)) for turns in conversations]
         sizes = list(map(count, said))
-        fits = [i for i, size in enumerate(sizes) if size + c.llm.max_tokens < lm.max_length]
+        fits = [i for i, size in enumerate(sizes) if size + settings.max_tokens < lm.max_length]
         for i in sorted(set(range(len(said))) - set(fits)):
-            heard(i, {"error": f"{sizes[i]:,} tokens and {c.llm.max_tokens:,} for the reply are more than the {lm.max_length:,} "
-                               "that the model takes: set config.llm.max_tokens or config.data.chunk_tokens lower"})
+            heard(i, {"error": f"{sizes[i]:,} tokens and {settings.max_tokens:,} for the reply are more than the "
+                               f"{lm.max_length:,} that the model takes: set config.{longest} or config.data.chunk_tokens lower"})
         reply = lambda i, text: {"choices": [{"message": {"role": "assistant", "content": text}}],
                                  "usage": {"prompt_tokens": sizes[fits[i]], "completion_tokens": count(text)}}
-        lm.generate([said[i] for i in fits], max_new_tokens=c.llm.max_tokens, temperature=c.llm.temperature, seed=c.seed,
-                    batch_tokens=c.generator.batch_tokens, label=label, done=lambda i, text: heard(fits[i], reply(i, text)))
+        lm.generate([said[i] for i in fits], max_new_tokens=settings.max_tokens, temperature=settings.temperature, seed=c.seed,
+                    stop=stop, batch_tokens=c.generator.batch_tokens, label=label,
+                    done=lambda i, text: heard(fits[i], reply(i, text)))
 
     replies = context.workdir / "llm" / "replies.jsonl"
-    with hosts.own(replies) if c.llm.backend == "local" else contextlib.nullcontext(replies) as cache:
-        answers = llm.complete(calls, settings, cache, label, accept, write)
+    with hosts.own(replies) if settings.backend == "local" else contextlib.nullcontext(replies) as cache:
+        try:
+            answers = llm.complete(calls, settings, cache, label, accept, write)
+        except (RuntimeError, ValueError) as error:  # which speaks of config.llm, where the role may have a say of its own
+            error.args = (re.sub(rf"\bllm\.({'|'.join(c[role])})\b", rf"{role}.\1", str(error)),)
+            raise
     used = answers.usage
     told = {"requests": used.requests, "already answered": used.cached, "asked again": used.asked_again, "retries": used.retries,
             "tokens in": used.input_tokens, "tokens out": used.output_tokens}

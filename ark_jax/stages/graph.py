@@ -12,7 +12,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.log import primary, say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
-from ark_jax.text import llm, offline, prompts
+from ark_jax.text import llm, prompts
 
 
 def data(context: Context, folder: Path) -> dict:
@@ -88,10 +88,8 @@ def extraction(context: Context) -> list[llm.Call]:
     chunks = chunks_of(context)
     wanted = {d for q in questions_of(context, "train") for d in q.documents}
     template = prompts.load("extract", context.config.prompts.extract)
-    read = [chunk for document, some in chunks.items() if document in wanted for chunk in some]
-    frequency = collections.Counter(word for chunk in read for word in offline.words(chunk.text))
-    return [llm.Call(f"extract/{chunk.id}", "extract", (prompts.fill(template, passage=chunk.text),),
-                     {"passage": chunk.text, "frequency": frequency}) for chunk in read]
+    return [llm.Call(f"extract/{chunk.id}", "extract", (prompts.fill(template, passage=chunk.text),), {"passage": chunk.text})
+            for document, some in chunks.items() if document in wanted for chunk in some]
 
 
 def extract(context: Context, folder: Path) -> dict:

@@ -1,7 +1,7 @@
 """`ark-jax plan`: what a run will ask, cost, take and fill, told before anything is spent.
 
-The data stage runs into a temporary folder, the calls are made up as the stages make them up, and `stages.work` sizes what is
-computed. No weight is read, no endpoint asked, nothing written beside what is there.
+The data stage runs into a temporary folder, the calls are made up as the stages make them up, and `stages.computing` sizes what
+is computed. No weight is read, no endpoint asked, nothing written beside what is there.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from ark_jax import pipeline
 from ark_jax.log import Metrics, duration
 from ark_jax.pipeline import Context
 from ark_jax.stages import graph, stages
-from ark_jax.stages.asking import SET_PRICE, Calls, asking
+from ark_jax.stages.asking import SET_PRICE, WITHIN, Calls, asking
 from ark_jax.stages.files import chunks_of, load_rows, questions_of
 
 
@@ -49,19 +49,21 @@ def estimate(config, workdir: Path | None = None) -> Estimate:
         ValueError: input that a run would refuse, or a model that is not on this machine.
     """
     local = config.copy_and_resolve_references()
-    for role in ("retriever", "generator", *(["llm"] if config.llm.backend == "local" and config.llm.path else [])):
+    asked = [role for role in ("llm", "reader", "judge") if config[role].backend == "local" and config[role].path]
+    for role in ("retriever", "generator", *asked):
         local[role].path = str(_on_this_machine(config[role].path, f"{role}.path"))
     with _shadow(config, local, workdir) as (context, done):
-        from ark_jax.stages.work import Model, computing
+        from ark_jax.stages.computing import computing
+        from ark_jax.stages.work import Model
 
         calls, notes, recording = asking(config, context, done)
         work, disk, more = computing(context, done, entities=recording.entities, line=recording.line, version=recording.version)
-        if config.llm.backend == "local":
-            writer = Model.of(local.llm.path or local.generator.path, compute=local.generator.dtype,
-                              batch=local.generator.batch_tokens, head=True)
-            made = [writer.generation(x.stage, x.calls, x.input_tokens / x.calls, x.output_tokens / x.calls) if x.calls else None
-                    for x in calls]
-            calls = [dataclasses.replace(x, seconds=y.seconds) if y else x for x, y in zip(calls, made, strict=True)]
+        for i, x in enumerate(calls):
+            if x.calls and config[x.role].backend == "local":
+                writer = Model.of(local[x.role].path or local.generator.path, compute=local.generator.dtype,
+                                  batch=local.generator.batch_tokens, head=True)
+                made = writer.generation(x.stage, x.calls, x.input_tokens / x.calls, x.output_tokens / x.calls)
+                calls[i] = dataclasses.replace(x, seconds=made.seconds)
         return Estimate(
             documents=len(load_rows(context / "data" / "documents.parquet")), chunks=sum(map(len, chunks_of(context).values())),
             train_questions=len(questions_of(context, "train")), held_out_questions=len(questions_of(context, "held_out")),
@@ -73,7 +75,7 @@ def check_cost(config, workdir: Path, verb: str = "run") -> None:
     """Refuses to begin calls to an endpoint that would cost more than `llm.max_cost`.
 
     Args:
-        verb: what is about to run: all, or the stage extract or rewrite.
+        verb: what is about to run: all, or one stage.
 
     Raises:
         ValueError: the cost is too high, or cannot be told.
@@ -81,13 +83,16 @@ def check_cost(config, workdir: Path, verb: str = "run") -> None:
     limit = config.llm.max_cost
     if limit < 0:
         raise ValueError(f"llm.max_cost={limit}: must be USD, at least 0; 0 sets no limit")
-    if config.llm.backend != "openai" or not limit or verb not in ("run", "demo", "extract", "rewrite"):
+    paid = [config[role].backend for role in ("llm", "reader", *(["judge"] if config.judge.repeats else []))]
+    if "openai" not in paid or not limit or verb not in ("run", "demo", "extract", "rewrite", "evaluate", "judge"):
         return
     with _shadow(config, config, workdir) as (context, done):
         calls, _, _ = asking(config, context, done)
-    asked = [x for x in calls if x.calls and {"extract": x.stage != "rewrite", "rewrite": x.stage == "rewrite"}.get(verb, True)]
-    if any(x.cost is None for x in asked):
-        raise ValueError(f"llm.max_cost is {money(limit)}, but the price of {config.llm.model!r} is unknown: {SET_PRICE}")
+    asked = [x for x in calls if x.calls and verb in ("run", "demo", WITHIN.get(x.stage, x.stage))]
+    for x in asked:
+        if x.cost is None:
+            raise ValueError(f"llm.max_cost is {money(limit)}, but the price of {config[x.role].model!r} is unknown: "
+                             f"{SET_PRICE.replace('llm', x.role)}")
     total = sum(x.cost for x in asked)
     if total > limit:
         raise ValueError(f"the {sum(x.calls for x in asked):,} calls still to be made would cost about {money(total)}, more than "
@@ -152,7 +157,7 @@ def table(found: Estimate) -> str:
              head("LLM", "calls", "tokens in", "tokens out", "cost", "time")]
     for x in found.calls:
         told = f"{x.calls:,}" + (f" of {x.total:,}" if x.calls < x.total else "")
-        finished = {"gleaning": "extract"}.get(x.stage, x.stage) in done
+        finished = WITHIN.get(x.stage, x.stage) in done
         lines.append(head(x.stage, "done") if finished else head(x.stage, told, human(x.input_tokens), human(x.output_tokens),
                                                                  money(x.cost), duration(x.seconds)))
     lines += ["", head("device", "work", "tokens", "FLOPs", "", "time")]

@@ -5,7 +5,7 @@ back all of them, and limits per minute are kept rather than run into.
 """
 
 import asyncio
-import email.utils
+import functools
 import json
 import os
 import random
@@ -14,40 +14,15 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
+from ark_jax.text import failures
+from ark_jax.text.failures import Failure, Hopeless, Rejected, Unavailable
+
 MINUTE = 60.0  # seconds in which the limits hold
 BACKOFF, LONGEST = 1.0, 60.0  # seconds: the first wait is up to the one, doubling, no later one beyond the other
-PATIENCE = 600.0  # seconds: a server that asks for a longer wait will not be waited for
 CONNECT = 10.0  # seconds that a connection may take
 # Of a request answered with nothing, or sent to an address that refuses and has never answered. Both rarely pass, and
 # every empty reply is paid for.
 FEW_RETRIES = 2
-
-# What no other request of this key, to this model, would fare better with, whatever the status of four hundred and more.
-NO_HOPE = re.compile(r"insufficient_quota|billing_|invalid.api.key|api.key.not.valid|model_not_found|invalid.model.(id|name)",
-                     re.I)
-# What looks like a key: after "Bearer", with its middle starred out, by a usual beginning, or a long word with digits.
-SECRETS = re.compile(r"(?<=bearer )\S+|[\w-]*\*{3,}[\w*-]*|\b(?:(?:sk|pk|rk|gsk|xai|hf|r8|nvapi)[-_]|AIza)[\w-]{4,}"
-                     r"|\b(?=[A-Za-z_]*\d)\w{24,}", re.I)
-
-
-class Rejected(RuntimeError):
-    """This request will not be answered, others may: it is too long, filtered or refused, or always answered with nothing."""
-
-
-class Unavailable(RuntimeError):
-    """This request failed too often for reasons that may pass."""
-
-
-class Hopeless(RuntimeError):
-    """No request can succeed: wrong key, model or address, or nothing left to spend."""
-
-
-class _Failure(Exception):
-    """A reason to ask again: after the `wait` a server wants, which is for all requests if it is `busy`."""
-
-    def __init__(self, reason: str, wait: float = 0.0, busy: bool = False, ends_as: type[RuntimeError] = Unavailable):
-        super().__init__(reason)
-        self.wait, self.busy, self.ends_as = wait, busy, ends_as
 
 
 class Bucket:
@@ -98,6 +73,7 @@ class Endpoint:
                                "endpoint that needs none, or use --config.llm.backend=none")
         if not re.fullmatch("[!-~]*", self._key):
             raise RuntimeError(f"llm.backend=openai: ${key_env} holds blanks or letters that no key has; set it anew")
+        self._hidden = functools.partial(failures.hidden, key=self._key)
         self.retries_made = 0
         self.unused: list[dict] = []  # completions that came to nothing, and are paid for all the same
         self._openai, self._timeout, self._retries = openai, timeout, retries
@@ -119,7 +95,7 @@ class Endpoint:
     async def __aexit__(self, *_) -> None:
         await self._client.close()
 
-    async def ask(self, messages: list[dict], max_tokens: int | None = None) -> dict:
+    async def ask(self, messages: list[dict]) -> dict:
         """An OpenAI chat completion with a text in choices[0].message.content, as a dict without nulls.
 
         A text that the limit of tokens cut off is one, with `finish_reason` "length".
@@ -131,8 +107,8 @@ class Endpoint:
         while True:
             before = self._answered
             try:
-                return await self._try(messages, max_tokens)
-            except _Failure as failure:
+                return await self._try(messages)
+            except Failure as failure:
                 last = failure
             failed += 1
             counted[last.ends_as] += not (last.busy and self._answered > before)
@@ -145,38 +121,38 @@ class Endpoint:
                 self._paused_until = max(self._paused_until, time.monotonic() + (last.wait or wait))
             await asyncio.sleep(wait)
 
-    async def _try(self, messages: list[dict], max_tokens: int | None) -> dict:
+    async def _try(self, messages: list[dict]) -> dict:
         """One request, or as many as it takes to leave out what the model does not take."""
         while True:
             sent = {**self._parameters, "messages": messages}
-            if max_tokens:
-                sent["max_tokens"] = max_tokens
-            size, most = len(json.dumps(messages, ensure_ascii=False).encode(errors="replace")), sent["max_tokens"]
+            size = len(json.dumps(messages, ensure_ascii=False).encode(errors="replace"))
             if "max_tokens" in self._refused:
                 sent["max_completion_tokens"] = sent.pop("max_tokens")
             if "temperature" in self._refused:
                 del sent["temperature"]
-            estimate = await self._wait(size, most)
+            estimate = await self._wait(size)
             status, headers, body = await self._send(sent)
             self._heard = True
             if status == 200:
                 reply = self._parsed(body)
                 self._count(reply, size, estimate)
-                self._check(reply)
+                if problem := failures.unusable(reply, self._hidden):
+                    self.unused.append(reply)
+                    raise problem
                 self._answered += 1
                 return reply
-            said = self._said(body)
+            said = self._hidden(failures.message_of(body))
             refused = {name for name in ("max_tokens", "temperature") if name in sent and name in said}
             if status != 400 or not refused or not re.search("not support|unsupported", said, re.I):
-                raise self._judged(status, headers, said)
+                raise failures.judged(status, headers, said)
             self._refused |= refused
             self.retries_made += 1
 
-    async def _wait(self, size: int, max_tokens: int) -> float:
+    async def _wait(self, size: int) -> float:
         """Waits for the end of a pause and for room within the limits, in the order of arrival; the tokens reckoned with."""
         async with self._turn:
             while True:
-                tokens = size * self._tokens_per_byte + min(max_tokens, self._tokens_out)
+                tokens = size * self._tokens_per_byte + min(self._parameters["max_tokens"], self._tokens_out)
                 wait = max(self._paused_until - time.monotonic(), self._requests.wait(1), self._tokens.wait(tokens))
                 if wait <= 0:
                     break
@@ -199,84 +175,33 @@ class Endpoint:
             reason = self._hidden(f"{type(cause).__name__}: {cause}")
             if not self._heard and type(cause).__name__ in ("ConnectError", "ConnectTimeout", "UnsupportedProtocol"):
                 reason = f"nothing answers at {self._address()}, see config.llm.base_url: {reason}"
-                raise _Failure(reason, ends_as=Hopeless) from None
-            raise _Failure(reason) from None
+                raise Failure(reason, ends_as=Hopeless) from None
+            raise Failure(reason) from None
         except TimeoutError:
-            raise _Failure(f"no reply within {self._timeout:g} s, see config.llm.timeout") from None
+            raise Failure(f"no reply within {self._timeout:g} s, see config.llm.timeout") from None
         except UnicodeEncodeError:
             raise Rejected("the prompt is no Unicode text: it holds half of a surrogate pair") from None
 
     def _parsed(self, body: str) -> dict:
         """The completion in a body of status 200, as far as its form goes."""
         try:
-            reply = _without_nulls(json.loads(body))
+            reply = failures.without_nulls(json.loads(body))
         except ValueError:
             reply = None
             if body.lstrip()[:1] in ("{", ""):
-                raise _Failure("a reply cut off in the middle") from None
+                raise Failure("a reply cut off in the middle") from None
         match reply:
             case {"choices": []}:
                 return reply
             case {"choices": [{"message": dict(message)}, *_]} if isinstance(message.get("content", ""), str):
                 return reply
             case {"error": {"code": int(status), **rest}} if 400 <= status < 600:  # as OpenRouter passes on a provider's
-                raise self._judged(status, {}, self._hidden(str(rest.get("message", rest))))
+                raise failures.judged(status, {}, self._hidden(str(rest.get("message", rest))))
         problem = f"no chat completion but {self._hidden(body)!r}"
-        raise _Failure(problem) if self._answered else Hopeless(f"{self._address()}, see config.llm.base_url, gives {problem}")
-
-    def _check(self, reply: dict) -> None:
-        """Raises what a completion without a text of use amounts to."""
-        choice = next(iter(reply["choices"]), {"message": {}, "finish_reason": "no choices"})
-        message, finish = choice["message"], choice.get("finish_reason")
-        problem = None
-        if message.get("refusal") or finish == "content_filter":
-            problem = Rejected(f"refused: {self._hidden(str(message.get('refusal') or 'by a content filter'))}")
-        elif not message.get("content", "").strip():
-            spent = "config.llm.max_tokens was spent before the text began" if finish == "length" else f"finish_reason={finish}"
-            problem = _Failure(f"an empty reply, {spent}", ends_as=Rejected)
-        if problem:
-            self.unused.append(reply)
-            raise problem
-
-    def _judged(self, status: int, headers: Mapping[str, str], said: str) -> Exception:
-        """What an error amounts to; `said` has been cleared of secrets."""
-        problem = f"status {status}: {said}"
-        if status < 400 or status in (401, 402, 403, 404, 405) or (status < 500 and NO_HOPE.search(said)):
-            return Hopeless(problem)
-        if status not in (408, 409, 425, 429) and status < 500:
-            return Rejected(problem)
-        wait = _retry_after(headers, said)
-        if wait > PATIENCE:
-            return Hopeless(f"{problem} (to be asked again in {wait:,.0f} s)")
-        return _Failure(problem, wait, busy=status == 429)
+        raise Failure(problem) if self._answered else Hopeless(f"{self._address()}, see config.llm.base_url, gives {problem}")
 
     def _address(self) -> str:
         return self._hidden(str(self._client.base_url))
-
-    def _said(self, body: str) -> str:
-        """The code and message of an error body, or what there is."""
-        try:
-            error = json.loads(body)
-        except ValueError:
-            error = None
-        if isinstance(error, list) and error:  # as Gemini wraps it
-            error = error[0]
-        match error:
-            case {"error": {"message": str(message), **rest}} | {"message": str(message), **rest}:
-                body = " ".join(dict.fromkeys([message, *(f"({rest[name]})" for name in ("code", "type") if rest.get(name))]))
-        return self._hidden(body)
-
-    def _hidden(self, text: str) -> str:
-        """Words from outside, short and without the key, parts of it or what looks like one."""
-        text = re.sub(r"//[^/@\s]*@", "//", " ".join(text.split())[:3000])
-        key = self._key
-        if key:
-            text = text.replace(key, "[key]")
-        if len(key) >= 16:
-            parts = {key[:6], key[-4:], *(key[i : i + 8] for i in range(len(key) - 7))}
-            text = re.sub(r"[\w-]+", lambda word: "[key]" if any(part in word[0] for part in parts) else word[0], text)
-        text = SECRETS.sub("[key]", text)  # before it is cut short, which might leave half of one
-        return text if len(text) <= 300 else f"{text[:300]}…"
 
     def _count(self, reply: dict, size: int, estimate: float) -> None:
         """Sets right the tokens taken, and what the next are estimated by."""
@@ -288,22 +213,3 @@ class Endpoint:
                 # All but the prompt: some count their thoughts in the total only.
                 self._tokens_out += weight * (total - read - self._tokens_out)
                 self._tokens_per_byte += weight * (read / size - self._tokens_per_byte)
-
-
-def _without_nulls(value):
-    if isinstance(value, dict):
-        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
-    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
-
-
-def _retry_after(headers: Mapping[str, str], said: str) -> float:
-    """Seconds that a server asks to be left alone for, in headers or in words; 0 if it does not say."""
-    value = headers.get("retry-after", "")
-    in_words = re.search(r"(?:re)?try (?:again )?in (\d+(?:\.\d+)?) ?s", said, re.I)  # Gemini sends no header
-    for text, unit in ((headers.get("retry-after-ms", ""), 1e-3), (value, 1.0), (in_words[1] if in_words else "", 1.0)):
-        if re.fullmatch(r"\d+(\.\d*)?", text):
-            return float(text) * unit
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return 0.0

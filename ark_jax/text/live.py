@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from ark_jax.log import Progress
-from ark_jax.text.endpoint import Endpoint, Hopeless, Rejected, Unavailable
+from ark_jax.text.endpoint import Endpoint
+from ark_jax.text.failures import Hopeless, Rejected, Unavailable
 
 FEW = 4  # failures in a row, or as many as there are requests at once, that speak of the endpoint and not of the requests
 
@@ -67,7 +68,7 @@ class Live:
             call = self.waiting.popleft()
             given_up = lambda item: self.stop or item in self.failed or item in self.rejected
             while not given_up(call.item) and (turns := talks.next(call)):
-                key = self.settings.key(turns)
+                key = self.settings.key(turns, call.draw)
                 with talks.replies.claim(key) as ours:
                     if ours:
                         await self._ask(call, turns, endpoint)

@@ -22,17 +22,21 @@ BACKENDS = ("openai", "local", "replay", "none")
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """`item` names it, `turns` are what is said, by the user and the model in turn, `fields` what the prompt was filled with."""
+    """`item` names it, `turns` are what is said, by the user and the model in turn, `fields` what the prompt was filled with.
+
+    Calls that say the same are one request, unless their `draw` differs.
+    """
 
     item: str
-    kind: str  # extract | glean | rewrite
+    kind: str  # extract | glean | rewrite | read | judge
     turns: tuple[str, ...]
     fields: dict = dataclasses.field(default_factory=dict)
+    draw: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where replies come from: the fields of `config.llm`."""
+    """Where replies come from: the fields of `config.llm`, or of another role."""
 
     backend: str
     model: str
@@ -50,10 +54,10 @@ class Settings:
     max_cost: float
     replies: str
 
-    def key(self, turns: Sequence[str]) -> str:
+    def key(self, turns: Sequence[str], draw: int = 0) -> str:
         """What a reply is filed under: everything that decides it."""
-        where = [self.base_url] if self.backend == "openai" else []
-        return digest(json.dumps([self.backend, self.model, *where, self.temperature, self.max_tokens, list(turns)]))
+        where, which = [self.base_url] if self.backend == "openai" else [], [draw] if draw else []
+        return digest(json.dumps([self.backend, self.model, *where, self.temperature, self.max_tokens, list(turns), *which]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +87,8 @@ def complete(calls: Sequence[Call], settings: Settings, cache: Path, label: str,
     if settings.backend not in BACKENDS:
         raise ValueError(f"llm.backend={settings.backend!r}: must be one of {', '.join(BACKENDS)}")
     if settings.backend == "none":
-        return Answers({call.item: [offline.reply(call.kind, call.fields)] for call in calls}, {}, [], Usage(len(calls)))
+        texts = offline.replies([(call.kind, call.fields) for call in calls])
+        return Answers({call.item: [text] for call, text in zip(calls, texts, strict=True)}, {}, [], Usage(len(calls)))
     if settings.backend == "replay":
         return _replay(calls, settings)
     talks = Talks(calls, settings, Replies(cache), accept)
@@ -114,7 +119,7 @@ class Talks:
     def next(self, call: Call) -> tuple[str, ...] | None:
         """What to say to the model, as far as the cache does not know what it replies; None: the call is done."""
         while turns := self._following(call):
-            row = self.replies.rows.get(self.settings.key(turns))
+            row = self.replies.rows.get(self.settings.key(turns, call.draw))
             if row is None:
                 return turns
             self.usage.cached += 1
@@ -122,8 +127,9 @@ class Talks:
         return None
 
     def hear(self, call: Call, turns: tuple[str, ...], reply: dict, seconds: float = 0.0) -> None:
-        row = {"item": call.item, "kind": call.kind, "turn": len(self.said[call.item]), "key": self.settings.key(turns),
-               "prompt": digest(turns), "seconds": round(seconds, 3), "cost": cost_of(reply, self.price), "reply": reply}
+        row = {"item": call.item, "kind": call.kind, "turn": len(self.said[call.item]),
+               "key": self.settings.key(turns, call.draw), "prompt": digest(turns), "seconds": round(seconds, 3),
+               "cost": cost_of(reply, self.price), "reply": reply}
         self.replies.add(row)
         self._take(call, row)
 
@@ -154,7 +160,7 @@ class Talks:
             return None
         # A small model repeats the reply that was wrong if it sees it, and its context is short.
         turns = (*call.turns[:-1], f"{call.turns[-1]}\n\n{remark}") if local else (*call.turns, texts[-1], remark)
-        return None if self.settings.key(turns) == said[-1]["key"] else turns
+        return None if self.settings.key(turns, call.draw) == said[-1]["key"] else turns
 
     def answers(self) -> Answers:
         texts = {item: [text_of(row["reply"]) for row in rows] for item, rows in self.said.items()}

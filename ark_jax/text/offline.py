@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # A run of capitalised words, small joining words allowed inside it.
 _NAME = re.compile(r"\b[A-Z][\w'’-]*(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[A-Z])|\s+(?=[A-Z])|[A-Z][\w'’-]*)*")
@@ -21,11 +21,10 @@ after before during since until where who whom whose which what why how all any 
 """.split())  # noqa: SIM905  (a list of sixty strings reads worse)
 
 
-def reply(kind: str, fields: dict) -> str:
-    """What a model might have replied to a call of this kind."""
-    if kind == "extract":
-        return extract(fields["passage"], fields["frequency"])
-    return rewrite(fields["question"], fields["names"], fields["count"])
+def replies(asked: Sequence[tuple[str, dict]]) -> list[str]:
+    """What a model might have replied to prompts of these kinds, filled with these fields."""
+    frequency = Counter(word for kind, fields in asked if kind == "extract" for word in words(fields["passage"]))
+    return [extract(fields["passage"], frequency) if kind == "extract" else rewrite(**fields) for kind, fields in asked]
 
 
 def words(passage: str) -> set[str]:

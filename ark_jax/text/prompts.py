@@ -12,6 +12,7 @@ SLOTS = {
     "glean": set(),
     "rewrite": {"question", "answer", "entities", "count"},
     "read": {"passages", "question"},
+    "judge": {"question", "references", "passages", "first", "second"},
     "forward": {"passage", "question", "answer"},
     "backward": {"passage", "question", "answer"},
 }
@@ -20,16 +21,15 @@ TARGET = {"forward": "answer", "backward": "question"}
 
 
 def load(name: str, path: str = "") -> str:
-    """The text of prompt `name`, from the user's `path` if one is given.
+    """The text of prompt `name`, from the user's `path` if one is given, or the packaged variant that it names: "story" is
+    read_story.txt.
 
     Raises:
         ValueError: the file lacks a slot, or a scored prompt does not end in its target.
     """
-    if path:
-        text = Path(path).read_text(encoding="utf-8").rstrip("\n")
-    else:
-        folder = importlib.resources.files("ark_jax.embedded") / "prompts"
-        text = (folder / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")
+    folder = importlib.resources.files("ark_jax.embedded") / "prompts"
+    packaged = folder / (f"{name}_{path}.txt" if path else f"{name}.txt")
+    text = (packaged if packaged.is_file() else Path(path)).read_text(encoding="utf-8").rstrip("\n")
     missing = SLOTS[name] - set(re.findall(r"\{(\w+)\}", text))
     if missing:
         raise ValueError(f"prompt {path or name}: no slot {{{'}, {'.join(sorted(missing))}}}; add it to the text")

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ark_jax.log import Progress, primary, say
 from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.text import tokens as tk
-from ark_jax.train import loss, optim
+from ark_jax.train import flops, loss, optim
 from ark_jax.train.checkpoints import Checkpoints
 
 NON_FINITE = "non_finite.json"
@@ -106,12 +107,15 @@ def train_step(objective: Objective, state: State, frozen, batch, learning_rate)
 
 
 def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
-          plan: Plan, folder: Path, label: str) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
+          plan: Plan, folder: Path, label: str, tell: Callable[[dict], None] = lambda row: None,
+          log: Callable[..., None] = lambda **_: None) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
     """Trains a copy of `retriever`; returns it, the adapter that was merged into it if any, and the curve, a row a step.
 
     Args:
         queries, passages: id -> text of the questions and chunks the examples name.
         folder: holds checkpoints/ and curve.jsonl; with them a stopped run goes on here.
+        tell: is given each row of the curve once, however often its step is made.
+        log: is given the pace, every time a checkpoint is due. It is no part of the curve, which is the same in every run.
 
     Raises:
         FloatingPointError: a loss or gradient is not finite; non_finite.json in `folder` holds the batch's ids.
@@ -149,9 +153,11 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
             state = jax.jit(create)(retriever.model)
         curve = Curve(folder / "curve.jsonl", int(state.step))
         (folder / NON_FINITE).unlink(missing_ok=True)
+        meter = flops.Meter(cfg, adapter=sum(x.size for x in jax.tree.leaves(state.trained)) if rows else 0)
         with Progress(label, steps, "steps") as bar:
             bar.add(int(state.step))
             for number in range(int(state.step) + 1, steps + 1):
+                began = time.perf_counter()
                 some = [examples[i] for i in data[number - 1]]
                 now = float(rate(number - 1))
                 state, metrics = train_step(objective, state, frozen, _batch(some, ids, plan, sides), now)
@@ -160,32 +166,53 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, 
                 if not np.isfinite(row["loss"] + row["gradient_norm"]):
                     checkpoints.save(number - 1, state, wait=True)
                     raise FloatingPointError(f"{label}: {_non_finite(row, some, chunks_of(some), folder)}")
+                meter.add(_lengths(some, ids, plan), time.perf_counter() - began)
+                pace = meter.pace(plan.save_every)
                 curve.add(row)
-                bar.add(note=f"loss {row['loss']:.3f}")
+                if number > curve.told:
+                    tell(row)
+                bar.add(note=f"loss {row['loss']:.3f}, {flops.told(pace)}")
                 if number % plan.save_every == 0:
+                    log(step=number, **pace)
                     curve.sync()
                     checkpoints.save(number, state)
                 if asked_to_stop():
                     curve.sync()
                     checkpoints.save(number, state, wait=True)
                     raise preemption.Stopped(f"{label}: step {number} of {steps} is saved")
+        curve.finish()
+    if whole := meter.pace():
+        log(steps=steps, **whole)
+        say(f"  {label}: {flops.told(whole)}")
     model = jax.jit(lora.merge)(frozen, state.trained) if rows else state.trained
     return dataclasses.replace(retriever, model=model), state.trained if rows else None, curve.rows
 
 
 class Curve:
-    """The rows of curve.jsonl; those past the checkpoint a run resumes from are dropped, to be made again."""
+    """The rows of curve.jsonl; those past the checkpoint a run resumes from are dropped, to be made again.
+
+    `told` is the last step that any stopped run made, which curve.told remembers of dropped rows.
+    """
 
     def __init__(self, path: Path, keep: int):
-        self.path, self.rows = path, hosts.first(functools.partial(self._kept, path, keep))
+        self.path = path
+        self.rows, self.told = hosts.first(functools.partial(self._kept, path, keep))
 
     @staticmethod
-    def _kept(path: Path, keep: int) -> list[dict]:
-        lines = path.read_text(encoding="utf-8").splitlines()[:keep] if keep else []
+    def _kept(path: Path, keep: int) -> tuple[list[dict], int]:
+        text, mark = path.read_text(encoding="utf-8") if path.is_file() else "", path.with_suffix(".told")
+        told = max(text.count("\n"), int(mark.read_text()) if mark.is_file() else 0)
+        lines = text.splitlines()[:keep]
         # Replaced, not cut, since a killed process must leave one or the other.
-        path.with_suffix(".new").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        path.with_suffix(".new").replace(path)
-        return list(map(json.loads, lines))
+        for file, content in ((mark, str(told)), (path, "".join(line + "\n" for line in lines))):
+            path.with_suffix(".new").write_text(content, encoding="utf-8")
+            path.with_suffix(".new").replace(file)
+        return list(map(json.loads, lines)), told
+
+    def finish(self) -> None:
+        """All steps are made: curve.jsonl is all that is to be kept."""
+        if primary():
+            self.path.with_suffix(".told").unlink()
 
     def add(self, row: dict) -> None:
         self.rows.append(row)
@@ -247,6 +274,12 @@ def _sides(data, examples: Sequence[Example], ids: dict[str, dict[str, list[int]
     questions = [[e.question for e in some] for some in batches]
     passages = [curriculum.chunks_of(some, use_negatives=plan.use_negatives) for some in batches]
     return Side.of(questions, ids["query"], 1), Side.of(passages, ids["document"], plan.chunks)
+
+
+def _lengths(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan) -> list[int]:
+    """Tokens of each text of a batch."""
+    chunks = curriculum.chunks_of(some, use_negatives=plan.use_negatives)
+    return [*(len(ids["query"][e.question]) for e in some), *(len(ids["document"][name]) for name in chunks)]
 
 
 def _batch(some: Sequence[Example], ids: dict[str, dict[str, list[int]]], plan: Plan, sides: tuple[Side, Side]) -> dict:

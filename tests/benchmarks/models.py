@@ -93,7 +93,8 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
                      lora_rank=0, lora_alpha=1.0, lora_targets=())
     sides = loop._sides([range(32)], examples, ids, plan)
     batch = loop._batch(examples, ids, plan, sides)
-    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, 1, tuple(side.room for side in sides), 0.05, 0.01, 1.0)
+    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, chunks=1, rooms=tuple(side.room for side in sides),
+                               temperature=0.05, weight_decay=0.01, clip=1.0, matryoshka=())
     encoder = copy.deepcopy(theirs[0].auto_model).train()
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -179,7 +180,8 @@ def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     texts = lambda x: (layout.rows(x), layout.rows(np.ones_like(x, bool)))
     batch = {"queries": texts(asked), "passages": texts(ids), "positive": layout.rows(np.eye(8, dtype=bool)),
              "negative": layout.rows(~np.eye(8, dtype=bool))}
-    objective = loop.Objective(cfg, "lasttoken", cfg.width, 1, (asked.size, ids.size), 0.05, 0.01, 1.0)
+    objective = loop.Objective(cfg, "lasttoken", cfg.width, chunks=1, rooms=(asked.size, ids.size), temperature=0.05,
+                               weight_decay=0.01, clip=1.0, matryoshka=())
     last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
     race_steps("Qwen3, 0.6B widths, 4 layers, training step, 8 x 512", ids.size + asked.size, objective, model, batch, theirs,
                lambda: [last(asked), last(ids)])

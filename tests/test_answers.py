@@ -1,0 +1,188 @@
+"""Answer scores against LongBench's published ones, and the reader that gives the answers."""
+
+import importlib.resources
+import json
+import sys
+
+import llm_server
+import numpy as np
+import pytest
+from conftest import DATA
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ark_jax import config, pipeline
+from ark_jax.evaluate import answers
+from ark_jax.log import Metrics, read_rows
+from ark_jax.stages import files, reading, stages
+from ark_jax.text import endpoint, prompts
+
+SUMMARIES = ("qmsum", "samsum")
+
+
+@pytest.mark.parametrize("name", ["narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", *SUMMARIES])
+def test_each_score_and_the_average_are_longbenchs(name):
+    folder = DATA / "longbench_preds"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent: set ARK_DATA to compare with published scores")
+    if name in SUMMARIES:
+        pytest.importorskip("rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'")
+    rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    published = json.loads((folder / "list_result.json").read_text())[name]
+    found = [answers.longbench(name, row["pred"], row["answers"]) for row in rows]
+    assert found == published
+    assert round(100 * np.mean(found), 2) == json.loads((folder / "result.json").read_text())[name]
+
+
+def test_of_an_answer_by_example_the_first_line_counts():
+    rambling = "\nA boat.\nQuestion: Which boat?"
+    assert answers.longbench("triviaqa", rambling, ["boat"]) == 1
+    assert answers.longbench("hotpotqa", rambling, ["boat"]) == pytest.approx(0.4)
+    with pytest.raises(KeyError):
+        answers.longbench("vcsum", "", [])
+
+
+WORDS = st.lists(st.sampled_from(["the", "a", "boat,", "boat", "Boat", "lamp", "1802", "an?"]), max_size=6).map(" ".join)
+
+
+@settings(deadline=None)
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=3), WORDS)
+def test_scores_keep_their_bounds(answer, references, other):
+    score = answers.f1(answer, references)
+    assert 0 <= score <= 1 and answers.exact_match(answer, references) in (0, 1)
+    assert score <= answers.f1(answer, [*references, other])
+    assert answers.f1(answer, [other]) == pytest.approx(answers.f1(other, [answer]))
+    if answers.exact_match(answer, references) and answers.normalise(answer):
+        assert score == 1
+
+
+def test_rouge_l_by_hand():
+    pytest.importorskip("rouge", reason="ROUGE-L needs the library: pip install 'ark-jax[evaluate]'")
+    assert answers.rouge_l("police killed the gunman", ["police kill the gunman", "no"]) == pytest.approx(0.75)
+    assert answers.rouge_l("the gunman police killed", ["police killed the gunman"]) == pytest.approx(0.5)  # in order
+    assert [answers.rouge_l(*pair) for pair in (("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", []))] == [0.0] * 4
+
+
+def test_without_the_library_rouge_l_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge", None)
+    with pytest.raises(RuntimeError, match=r"ark-jax\[evaluate\]"):
+        answers.rouge_l("a", ["a"])
+
+
+@pytest.mark.parametrize("reply, answer", [
+    ("1802", "1802"), ("\n  In 1802.  \nBecause", "In 1802."), ("<think>\nNot 1801?\n</think>\n\n1802\n", "1802"), ("", ""),
+    ("<think> cut", "")])
+def test_the_answer_is_the_first_line_of_a_reply(reply, answer):
+    assert answers.first_line(reply) == answer
+
+
+def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
+    folder = importlib.resources.files("ark_jax.embedded") / "prompts"
+    kinds = [path.name.removeprefix("read_").removesuffix(".txt") for path in folder.iterdir() if path.name.startswith("read_")]
+    assert sorted(kinds) == ["article", "story"]
+    texts = [prompts.load("read", kind) for kind in ("", *kinds)]
+    assert len(set(texts)) == 3
+    (tmp_path / "mine.txt").write_text("{passages} {question}\n")
+    assert answers.prompt(prompts.load("read", str(tmp_path / "mine.txt")), "Who {passages}?", ["A {x}.", "B."]) \
+        == "A {x}.\n\nB. Who {passages}?"
+    (tmp_path / "mine.txt").write_text("{question}")
+    with pytest.raises(ValueError, match=r"no slot \{passages\}"):
+        prompts.load("read", str(tmp_path / "mine.txt"))
+    with pytest.raises(FileNotFoundError):
+        prompts.load("read", "poem")
+
+
+def world(tmp_path, **reader) -> pipeline.Context:
+    c = config.ark()
+    c.mesh = (1, 1, 1)
+    c.evaluate.max_new_tokens = 6
+    c.reader.update(reader)
+    c.llm.backend, c.llm.retries = "openai", 1
+    c.llm.key_env, c.llm.base_url, c.llm.model = "ARK_OTHER_KEY", "http://127.0.0.1:9", "not this one"
+    return pipeline.Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("ARK_TEST_KEY", "sk-of-the-reader")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(endpoint, "BACKOFF", 0.02)
+    asked = ["Who?", "When?", "Who?", "Refused?"]
+    with llm_server.serving(lambda messages: f"{messages[0]['content'][:-1]}ever\nsince",
+                            lambda conversation, attempt: "400" if "Refused" in conversation else None) as server:
+        context = world(tmp_path, backend="openai", base_url=server.url, key_env="ARK_TEST_KEY", model="toy", price=(1.0, 2.0))
+        found, told = reading.read(context, asked)
+        assert found == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
+        assert sorted(request.prompt for request in server.requests) == sorted(set(asked))
+        body, headers = server.requests[0].body, server.requests[0].headers
+        assert (body["model"], body["max_tokens"], body["temperature"]) == ("toy", 6, 0)
+        assert headers["authorization"] == "Bearer sk-of-the-reader"
+        assert told["unanswered"] == 1
+        assert told["llm"]["cost"] == pytest.approx((told["llm"]["input_tokens"] + 2 * told["llm"]["output_tokens"]) / 1e6)
+        assert told["llm"]["cost"] > 0
+        again = reading.read(context, [*asked, "Where?"])
+        assert again[0] == found | {"Where?": "Whereever"} and len(server.requests) == 4
+        assert again[1]["llm"]["cached"] == 3
+    kinds = [row["kind"] for row in read_rows(tmp_path / "llm" / "replies.jsonl")]
+    assert kinds == ["read"] * 4
+
+
+def test_what_fails_at_the_readers_endpoint_is_told_in_its_name(tmp_path, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'")
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with pytest.raises(RuntimeError, match=r"^reader\.backend=openai: set \$ARK_TEST_KEY .*, or config\.reader\.base_url"):
+        reading.read(world(tmp_path, backend="openai", key_env="ARK_TEST_KEY"), ["Who?"])
+
+
+class Lamplighter:
+    """A generator of 64 positions, whose tokens are words."""
+
+    max_length, told = 64, []
+
+    def tokenizer(self, text: str, add_special_tokens: bool) -> dict:
+        return {"input_ids": text.split()}
+
+    def chat(self, turns: list[str]) -> str:
+        return f"<s> {turns[0]} </s>"
+
+    def generate(self, asked, *, done, **settings) -> None:
+        self.told.append((list(asked), settings))
+        for i, text in enumerate(asked):
+            done(i, f" {text.split()[1]} it was ")
+
+
+def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(files, "generator", lambda context, path: loaded.append(path) or Lamplighter())
+    asked, context = ["Who keeps the lamp?", "When was it lit?", "Who keeps the lamp?"], world(tmp_path)
+    context.config.generator.path = "smol"
+    found, told = reading.read(context, asked)
+    assert found == {asked[0]: "Who it was", asked[1]: "When it was"} and loaded == [""]
+    [(given, settings)] = Lamplighter.told
+    assert given == ["<s> Who keeps the lamp? </s>", "<s> When was it lit? </s>"]
+    assert (settings["max_new_tokens"], settings["temperature"], settings["stop"]) == (6, 0.0, ("\n",))
+    assert told["unanswered"] == 0 and (told["llm"]["requests"], told["llm"]["output_tokens"]) == (2, 6)
+    assert reading.read(context, asked)[0] == found and loaded == [""]  # what is known needs no model
+    context.config.generator.dtype = "bfloat16"  # another model in effect
+    reading.read(context, asked)
+    context.config.reader.path = "llama"
+    reading.read(context, asked)
+    assert loaded == ["", "", "llama"]
+    with pytest.raises(ValueError, match=r"1 of 1 prompts .* 64 that the model takes: .*evaluate\.max_new_tokens .*passages$"):
+        reading.read(context, ["Who? " * 60])
+
+
+def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
+    def prints(**changes) -> dict:
+        c = world(tmp_path, **changes).config
+        c.llm.backend, c.data.path = "none", str(tmp_path)
+        c.retriever.path = c.generator.path = str(tmp_path)
+        return {s.name: pipeline.fingerprint([[pipeline.setting(c, x) for x in s.settings], s.external(c)]) for s in stages(c)}
+
+    before = prints()
+    for changes in ({"backend": "openai"}, {"temperature": 0.5}, {"path": "somebody/else"}, {"base_url": "http://x"}):
+        after = prints(**changes)
+        assert [name for name in before if before[name] != after[name]] == ["evaluate"], changes
+    assert prints(backend="openai") != prints(backend="openai", model="another")
+    with pytest.raises(ValueError, match=r"config\.reader\.backend='none': must be openai, local or replay"):
+        prints(backend="none")

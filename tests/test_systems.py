@@ -1,0 +1,288 @@
+"""The systems of the closing table: BM25, fusion, whole documents, other retrievers; and what the table says of them."""
+
+import collections
+import importlib.util
+import math
+import types
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ark_jax import config, pipeline
+from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.evaluate.systems import bm25, fuse
+from ark_jax.log import Metrics
+from ark_jax.stages import outcome, stages, systems
+from ark_jax.stages.files import save_rows
+from ark_jax.text.tokens import load_tokenizer
+
+WORDS = ("tide", "lamp", "salt", "wool", "pilot", "bell")  # their own stems
+TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
+
+
+def scores(query: str, texts: list[str]) -> np.ndarray:
+    """Lucene's BM25 with k1 1.5 and b 0.75, as written."""
+    bags = [collections.Counter(text.split()) for text in texts]
+    mean = sum(map(collections.Counter.total, bags)) / len(bags)
+    out = np.zeros(len(texts))
+    for word in query.split():
+        holding = sum(word in bag for bag in bags)
+        for i, bag in enumerate(bags):
+            weight = math.log(1 + (len(bags) - holding + 0.5) / (holding + 0.5))
+            out[i] += weight * bag[word] / (bag[word] + 1.5 * (0.25 + 0.75 * bag.total() / mean)) if bag[word] else 0
+    return out
+
+
+needs_bm25 = pytest.mark.skipif(not (importlib.util.find_spec("bm25s") and importlib.util.find_spec("Stemmer")),
+                                reason="extra [evaluate] is not installed")
+
+
+@needs_bm25
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), TEXTS, st.integers(1, 9), st.data())
+def test_bm25_is_its_formula(query, texts, k, data):
+    scope = data.draw(st.lists(st.sampled_from(range(len(texts))), unique=True))
+    (found,), wanted = bm25([query], texts, [scope], k), scores(query, texts)
+    assert set(found) <= set(scope) and len(found) == min(k, sum(wanted[i] > 0 for i in scope))
+    best = sorted((wanted[i] for i in scope if wanted[i] > 0), reverse=True)[:k]
+    assert [wanted[i] for i in found] == pytest.approx(best, abs=1e-6)
+
+
+@needs_bm25
+def test_bm25_sees_stems_and_no_stop_words():
+    texts = ["The clerks lighted all the lamps.", "A lamp", "the of and", "the tide"]
+    assert bm25(["lighting of the lamp", "the and of", "", "zinc"], texts, [range(4)] * 4, 3) == [[0, 1], [], [], []]
+    assert bm25(["lamp"], ["the of", ""], [[0, 1]], 3) == [[]]  # no word at all
+    assert bm25(["lamp"], ["lamp", "lamp", "tide"], [[2, 1, 0]], 3) == [[1, 0]]  # in the scope's order
+
+
+def test_fusion_by_hand():
+    assert fuse([["a", "b"], ["b", "c"]], 9) == ["b", "a", "c"]  # 1/62 + 1/61, 1/61, 1/62
+    assert fuse([["a", "b"], ["c", "d"]], 3) == ["a", "c", "b"]  # equals as they are met
+    assert fuse([["x", "a"], ["y", "a"], ["z", "a"]], 9)[0] == "a"  # three second places are more than one first
+    assert fuse([[*"abcd"], []], 2) == ["a", "b"]
+    # 1/120 + 1/125 < 1/61 < 1/120 + 1/124
+    ones, others = [f"o{i}" for i in range(58)], [f"p{i}" for i in range(64)]
+    assert fuse([["top", *ones, "a"], [*others, "a"]], 1) == ["top"]
+    assert fuse([["top", *ones, "a"], [*others[1:], "a"]], 1) == ["a"]
+
+
+def test_sums_of_equal_terms_are_equal_in_any_order():
+    lists = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert fuse(lists, 3) == ["a", "b", "c"] and fuse(lists[::-1], 3) == ["c", "a", "b"]
+
+
+DOCUMENTS = [Document("a", "", "tide lamp salt. " * 40), Document("b", "", "wool pilot bell. " * 3)]
+CHUNKS = {d.id: [Chunk(f"{d.id}#{i}", d.id, i, i + 1, 3, text) for i, text in enumerate(texts)] for d, texts in zip(
+    DOCUMENTS, (["the tide", "a lamp", "tide and lamp"], ["some wool", "a pilot", "no bell"]), strict=True)}
+QUESTIONS = [Question("q0", "which lamp?", ("lamp",), ("a",)), Question("q1", "which pilot has wool?", ("a pilot",), ("b",))]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A context whose retrievers tell texts apart by their first letters, each in its own way; what was embedded is counted."""
+    (tmp_path / "w" / "data").mkdir(parents=True)
+    save_rows(DOCUMENTS, tmp_path / "w" / "data" / "documents.parquet")
+    embedded = collections.Counter()
+
+    def encode(context, which, texts, kind, label=""):
+        embedded[which, kind] += 1
+        drawn = [np.random.default_rng([len(which), *t.encode()]).standard_normal(4) for t in texts]
+        return np.array([x / np.linalg.norm(x) for x in drawn], np.float32)
+
+    monkeypatch.setattr(systems, "encode", encode)
+    c = config.ark()
+    context = pipeline.Context(c, tmp_path / "w", Metrics(tmp_path / "metrics.jsonl"))
+    return types.SimpleNamespace(context=context, c=c, folder=tmp_path, embedded=embedded)
+
+
+def rank(run) -> dict:
+    return systems.rank(run.context, QUESTIONS, CHUNKS, run.folder)
+
+
+@needs_bm25
+def test_each_system_ranks_and_the_last_stage_stands_last(run):
+    run.c.evaluate.baselines, run.c.evaluate.retrievers = ("full", "bm25"), ("/models/other-one/",)
+    run.c.evaluate.hybrids = ("bm25+stage3", "base+other-one")
+    found = rank(run)
+    assert list(found) == ["base", "full", "bm25", "other-one", "bm25+stage3", "base+other-one", "stage1", "stage2", "stage3"]
+    assert found["full"] == {"q0": [], "q1": []}
+    assert found["bm25"] == {"q0": ["a#1", "a#2"], "q1": ["b#1", "b#0"]}
+    assert found["bm25+stage3"]["q1"] == fuse([found["bm25"]["q1"], found["stage3"]["q1"]], 20)
+    for name in ("base", "other-one", "stage1"):
+        assert {q: sorted(some) for q, some in found[name].items()} == {"q0": ["a#0", "a#1", "a#2"], "q1": ["b#0", "b#1", "b#2"]}
+    assert run.embedded == {(name, kind): 1 for name in ("base", "stage1", "stage2", "stage3", "other-one")
+                            for kind in ("query", "document")}
+    # Kept per system: a killed run embeds only what is not there.
+    (run.folder / "ranked-stage2.parquet").unlink()
+    assert rank(run) == found and run.embedded["stage2", "query"] == 2 and run.embedded["base", "query"] == 1
+
+
+def test_by_default_base_and_stages_are_ranked(run):
+    assert list(rank(run)) == ["base", "stage1", "stage2", "stage3"]
+    run.c.train.stages = (0,)
+    assert systems.names(run.c) == ["base", "stage0"]
+
+
+def test_lists_reach_as_far_as_metrics_and_reader_look(run):
+    run.c.evaluate.scope = "corpus"
+    assert systems.depth(run.c) == 20 and len(rank(run)["base"]["q0"]) == 6
+    run.c.evaluate.metrics = ("recall@30", "map", "hit@100", "ndcg@5")
+    assert systems.depth(run.c) == 100
+    run.c.evaluate.metrics, run.c.evaluate.passages = ("mrr",), 25
+    assert systems.depth(run.c) == 25
+
+
+@pytest.mark.parametrize("changes, says", [
+    ({"scope": "documents"}, "scope='documents': must be document or corpus"),
+    ({"gold": "passages"}, "gold='passages': must be evidence or answers"),
+    ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),
+    ({"baselines": ("BAAI/bge-m3",)}, "'BAAI/bge-m3' is none of bm25, full; name other retrievers in config.evaluate.retrievers"),
+    ({"retrievers": ("a/one", "b/one")}, "two systems would be called 'one'"),
+    ({"retrievers": ("x/stage1",)}, "two systems would be called 'stage1'"),
+    ({"hybrids": ("bm25+base",)}, "'bm25[+]base' must join two or more of base, stage1, stage2, stage3 by [+]"),
+    ({"hybrids": ("stage9",)}, "'stage9' must join two or more"),
+    ({"hybrids": ("base+base",)}, "'base[+]base' must join two or more"),
+    ({"baselines": ("full",), "hybrids": ("base+full",)}, "'base[+]full' must join two or more of base, stage1"),
+])
+def test_what_is_measured_must_be_clear_before_any_work(changes, says):
+    c = config.ark()
+    c.evaluate.update(changes)
+    with pytest.raises(ValueError, match=says):
+        stages(c)
+
+
+def test_bm25_asked_for_and_not_installed_is_told_first(monkeypatch):
+    c = config.ark()
+    c.evaluate.baselines = ("bm25",)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "Stemmer" else find(name, *more))
+    with pytest.raises(RuntimeError, match=r"BM25 needs (bm25s and )?PyStemmer: pip install 'ark-jax\[evaluate\]'"):
+        stages(c)
+
+
+class Reader:
+    """As much of a language model as has a window."""
+
+    def __init__(self, tokenizer, max_length: int):
+        self.tokenizer, self.max_length = tokenizer, max_length
+
+    def chat(self, text: str) -> str:
+        return f"<s>{text}</s>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return load_tokenizer(str(tiny.write(tmp_path_factory.mktemp("reader"), "llama", tokenizer="begin")))
+
+
+def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch):
+    run.c.evaluate.baselines, run.c.evaluate.passages, run.c.evaluate.max_new_tokens = ("full",), 1, 7
+    ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
+    texts = {x.id: x.text for some in CHUNKS.values() for x in some}
+    size = lambda q, text, lm: len(tokenizer(lm.chat(systems.prompts.fill(
+        systems.prompts.load("read"), question=q.question, passages=text)))["input_ids"])
+    monkeypatch.setattr(systems, "generator", lambda context, path: lm)
+    lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
+    context_of, cut = systems.contexts(run.context, ranked, QUESTIONS, texts)
+    assert cut == 1 and context_of("base", QUESTIONS[0]) == ["a lamp"]
+    assert context_of("full", QUESTIONS[1]) == [DOCUMENTS[1].text]
+    (given,) = context_of("full", QUESTIONS[0])
+    assert DOCUMENTS[0].text.startswith(given) and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
+    lm.max_length = 20
+    with pytest.raises(ValueError, match="prompt read and 7 new tokens leave no room in the 20 that the reader takes"):
+        systems.contexts(run.context, ranked, QUESTIONS, texts)
+
+
+def rows(**values: list) -> list[dict]:
+    """Questions of systems, with these values of nDCG@10 and (but of full) recall@5 of half as much."""
+    return [{"system": name, "question": f"q{i}", "ndcg@10": x, "answer_f1": x if x is not None else i / 9,
+             "recall@5": x if x is None else x / 2} for name, some in values.items() for i, x in enumerate(some)]
+
+
+BASE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.6]
+COLUMNS = ("ndcg@10", "recall@5", "answer_f1")
+
+
+def tabulated(**values):
+    return outcome.tabulate(rows(base=BASE, **values), COLUMNS, draws=200, flips=5000, seed=3)
+
+
+def test_differences_to_base_are_tested_and_corrected():
+    table = tabulated(full=[None] * 8, stage1=[x + 0.1 for x in BASE], stage2=[x + 0.1 * (-1) ** i for i, x in enumerate(BASE)])
+    assert [row["system"] for row in table] == ["base", "full", "stage1", "stage2"]
+    assert set(table[1]["values"]) == {"answer_f1"}  # without retrieval there is none of it to measure
+    assert "against_base" not in table[0]["values"]["ndcg@10"]
+    first, second = (row["values"]["ndcg@10"]["against_base"] for row in table[2:])
+    assert first == pytest.approx({"difference": 0.1, "low": 0.1, "high": 0.1, "p": 2 / 256, "p_holm": 4 / 256})
+    assert (second["difference"], second["p"], second["p_holm"]) == pytest.approx((0, 1, 1), abs=1e-9)
+    assert table[2]["values"]["answer_f1"]["against_base"]["p_holm"] == pytest.approx(3 * 2 / 256)  # full is a third comparison
+
+
+def test_the_closing_table_marks_what_differs():
+    table = tabulated(full=[None] * 8, stage1=[x + 0.1 for x in BASE], stage2=[x + 0.05 * (i < 3) for i, x in enumerate(BASE)])
+    lines = outcome._as_text(table, COLUMNS).splitlines()
+    assert len(lines) == 6 and lines[0].split() == ["system", "nDCG@10", "recall@5", "answer", "F1"]
+    assert [line.split()[0] for line in lines[1:5]] == ["base", "full", "stage1", "stage2"]
+    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0] and lines[2].count("–") == 2
+    ends = {line.index("]", 11) for line in lines[1:5] if "–" not in line}
+    assert len(ends) == 1 and lines[0].index("nDCG@10") + len("nDCG@10") - 1 in ends  # columns stand under their heads
+    assert lines[5] == "  * differs from base, p < 0.05: paired randomisation test, two-sided, Holm-corrected over systems"
+    unmarked = outcome._as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
+    assert unmarked == "  No difference from base has p < 0.05: paired randomisation test, two-sided"
+
+
+@pytest.mark.parametrize("moved, says", [
+    ([0.1] * 8, "Better than the base on the held-out questions: nDCG@10 +0.100 (p = 0.0078), recall@5 +0.050 (p = 0.0078)"),
+    ([-0.1] * 8, "Worse than the base on the held-out questions: nDCG@10 -0.100 (p = 0.0078), recall@5 -0.050 (p = 0.0078)"),
+    ([0.1] * 3 + [0] * 5, "Not told apart from the base on the held-out questions: nDCG@10 +0.038 (p = 0.25)"),
+    ([0] * 8, "Not told apart from the base on the held-out questions: nDCG@10 +0.000 (p = 1)"),
+])
+def test_the_verdict_tells_what_chance_may_explain(moved, says):
+    table = tabulated(stage1=[x + y for x, y in zip(BASE, moved, strict=True)])
+    told = outcome.verdict(table, COLUMNS)
+    assert told.startswith(says) and "(paired randomisation test, two-sided)." in told
+    assert told.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
+
+
+def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
+    some = rows(base=BASE, full=[None] * 8, stage1=[x - 0.1 for x in BASE], stage2=[x + 0.1 for x in BASE])
+    for row in some:
+        if row["system"] == "stage2":
+            row["recall@5"] -= 0.2
+    table = outcome.tabulate(some, COLUMNS, draws=200, flips=5000, seed=3)
+    told = outcome.verdict(table, ("ndcg@10", "recall@5"))
+    assert told.startswith("Better and worse than the base on the held-out questions: nDCG@10 +0.100 (p = 0.016), "
+                           "recall@5 -0.150 (p = 0.016) (paired")
+    assert told.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
+
+
+def test_gold_may_be_passages_or_answers(run):
+    documents = [Document("a", "", "the tide. the lamp. the tide again.")]
+    save_rows(documents, run.context / "data" / "documents.parquet")
+    chunks = {"a": [Chunk("a#0", "a", 0, 9, 2, "the tide."), Chunk("a#1", "a", 10, 19, 2, "the lamp."),
+                    Chunk("a#2", "a", 20, 35, 3, "the tide again.")]}
+    asked = [Question("marked", "what?", ("Tide",), ("a",), ("the lamp.",)), Question("unmarked", "what?", ("TIDE",), ("a",)),
+             Question("nowhere", "what?", ("tid",), ("a",))]
+    gold, unmarked = outcome._gold(run.context, asked, chunks)
+    assert gold == {"marked": [["a#1"]], "unmarked": [["a#0", "a#2"]], "nowhere": []} and unmarked == 2
+    run.c.evaluate.gold = "answers"
+    gold, unmarked = outcome._gold(run.context, asked, chunks)
+    assert gold == {"marked": [["a#0", "a#2"]], "unmarked": [["a#0", "a#2"]], "nowhere": []} and unmarked == 2
+
+
+@pytest.mark.parametrize("metric, shown", [("ndcg@10", "nDCG@10"), ("mrr", "MRR"), ("map@5", "MAP@5"), ("hit@3", "hit rate@3"),
+                                           ("recall@5", "recall@5"), ("precision@1", "precision@1"), ("answer_f1", "answer F1")])
+def test_metrics_are_shown_by_their_usual_names(metric, shown):
+    assert outcome.heading(metric) == shown
+
+
+def test_another_retriever_decides_whether_evaluation_is_due():
+    c, prints = config.ark(), lambda c: next(s for s in stages(c) if s.name == "evaluate").external(c)
+    c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
+    before = prints(c)
+    c.evaluate.retrievers = ("BAAI/bge-m3",)
+    assert prints(c) == before | {"retriever BAAI/bge-m3": "BAAI/bge-m3"}
