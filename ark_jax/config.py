@@ -29,6 +29,8 @@ def ark(preset: str = "best") -> ConfigDict:
     c.data.held_out = 0.2  # share of the documents, drawn by a hash of their ids and `seed`
     c.data.held_out_documents = ()  # or these ids
     c.data.ignored_documents = ()  # ids that take no part
+    c.data.held_out_questions = ()  # or these questions, whatever their documents
+    c.data.ignored_questions = ()  # ids that are neither trained on nor held out
     c.data.chunk_tokens = 512
     c.data.chunk_overlap = 12
 
@@ -66,6 +68,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.prompts = ConfigDict(dict.fromkeys(("extract", "glean", "rewrite", "forward", "backward", "read", "judge"), ""))
 
     c.graph = ConfigDict()
+    c.graph.openie = ""  # a file of records extracted elsewhere, as HippoRAG writes them, instead of asking the LLM
     c.graph.gleanings = 0  # further passes over each chunk for what the first one missed
     c.graph.similarity = 0.8
     c.graph.teleport = 0.85 if paper else 0.15  # as Table 4 says, and as the released code has it: 0.85 is its damping
@@ -86,10 +89,12 @@ def ark(preset: str = "best") -> ConfigDict:
     c.score.retriever = 1.0
     c.score.short_chunk = 10 if official else 0  # chunks of fewer tokens are marked down in proportion
     c.score.positives = 10
+    c.score.supervision = "alignment"  # or gold: positives are the passages marked as evidence, whatever they score
 
     c.mine = ConfigDict()
+    c.mine.by = "rewritten"  # questions; or the question itself, bm25 (its words), random: what ARK is compared with
     c.mine.model = "base" if official else "previous"  # mine with the base retriever once, or after each stage
-    c.mine.top = 10 if official else 20  # chunks per rewritten question
+    c.mine.top = 10 if official else 20  # chunks per rewritten question, or of the question
     c.mine.negatives = 20  # hardest of their union, per question
     c.mine.margin = 0.0  # none nearer to the question than this share of its nearest positive's cosine, say 0.95; 0: all serve
     c.mine.drop_answers = False  # none that holds an answer verbatim
@@ -111,6 +116,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.train.order = "question" if preset != "best" else "document"  # shuffled questions, or documents kept together
     c.train.remat = "products"  # a backward pass computes again all but products with weights; "all": these too, for memory
     c.train.save_every = 50  # steps
+    c.train.merge = 1.0  # share of the tuned weights in a further system, merged, the rest being base's (WiSE-FT)
     c.train.lora_rank = 0  # 0: all weights; else an adapter of this rank, which wants some ten times the learning rates
     c.train.lora_alpha = 32.0  # an adapter counts alpha / rank times
     c.train.lora_targets = ()  # of q k v o gate up down; () is every matrix of the blocks
@@ -122,6 +128,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.evaluate.baselines = ()  # beside base and stages: bm25; full, no retrieval, the reader is given whole documents
     c.evaluate.retrievers = ()  # and these hub names or folders, with their own prompts
     c.evaluate.hybrids = ()  # and these fused by reciprocal ranks, say "bm25+stage3"
+    c.evaluate.read = -1  # held-out questions that are answered, drawn by a hash of their ids; -1: all, 0: none
     c.evaluate.passages = 5  # read for an answer
     c.evaluate.max_new_tokens = 32
     c.evaluate.bootstrap = 1000
@@ -148,6 +155,18 @@ def ark(preset: str = "best") -> ConfigDict:
     c.judge.max_tokens = 512
     c.judge.price = ()
     return c
+
+
+METHOD = ("graph", "score", "mine", "train")
+# Of these sections, what is no part of the method: where records come from, what may be left out to save time, how often to save.
+ASIDE = ("graph.openie", "score.candidates", "score.references", "score.shard", "train.save_every", "train.chunks", "train.remat")
+
+
+def differences(config: ConfigDict, preset: str) -> dict[str, object]:
+    """Dotted fields of the method in which a preset differs from `config`, with the preset's values: a run of a sweep."""
+    other = ark(preset)
+    return {f"{section}.{name}": value for section in METHOD for name, value in other[section].items()
+            if f"{section}.{name}" not in ASIDE and config[section][name] != value}
 
 
 def demo() -> ConfigDict:

@@ -505,6 +505,14 @@ def test_chat_takes_turns(folder, mesh):
             lm.chat(some)
 
 
+def test_a_model_that_can_think_is_told_to_reply_at_once(folder, mesh):
+    """As Qwen3's template has it: without a word on it, the model thinks first."""
+    lm = open_model(folder("chat"))
+    lm.tokenizer.chat_template = tiny.TEMPLATE + "{% if enable_thinking is defined and enable_thinking is false %}" \
+        "<think></think>{% endif %}"
+    assert lm.chat("Who?") == "<s>Who?</s><s><think></think>"
+
+
 def test_an_encoder_is_no_language_model(tmp_path, mesh):
     with pytest.raises(ValueError, match="bert generates no text"):
         open_model(tiny.write(tmp_path, "bert", tokenizer="cls"))

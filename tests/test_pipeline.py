@@ -135,6 +135,10 @@ def test_every_stage_says_how_many_texts_it_cuts(world, finished):
         assert 0 < cut < len(lengths)
         for label, times in labels.items():  # scoring and both minings; evaluation
             assert said.count(f"  {label}: {cut} of {len(lengths)} texts are longer than 64 tokens and are cut there\n") == times
+    manifest = json.loads((workdir / "score" / "manifest.json").read_text())
+    assert manifest["counts"]["cut_by_the_retriever"] == sum(
+        len(tokenizer.encode(x["text"]).ids) > 64 for x in chunks if x["document"] in TRAINING)
+    assert "Training chunks longer than the retriever reads" in (workdir / "report.html").read_text()
     assert len(re.findall(r"  stage \d, chunks: \d+ of \d+ texts are longer than 64 tokens", said)) == 3
 
 
@@ -425,7 +429,11 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
     (("--config.data.path=",), "config.data.path is empty"),
     (("--config.data.path=/no/such/place",), "/no/such/place"),
     (("--config.trian.batch=3",), "trian"),
-    (("--config.data.held_out_documents=('atlantis',)",), "atlantis"),
+    (("--config.data.held_out_documents=('atlantis',)",), "no document 'atlantis'"),
+    (("--config.data.ignored_questions=('atlantis',)",), "no question 'atlantis'"),
+    (("--config.mine.by=guess",), "config.mine.by='guess': must be one of rewritten, question, bm25, random"),
+    (("--config.train.merge=0.0",), "config.train.merge=0.0: must be above 0"),
+    (("--config.graph.openie=x", "--config.graph.gleanings=1"), "give one of them"),
     (("--config.retriever.path=/no/such/model",), "/no/such/model"),
     (("--config.mesh=(3,5,1)",), "mesh"),
     (("--config.llm.backend=magic",), "magic"),
@@ -484,6 +492,16 @@ def test_named_documents_are_held_out_and_what_straddles_is_left_out():
     assert {name: [q.id for q in some] for name, some in parts.items()} == {
         "train": ["a"], "held_out": ["b"], "ignored": ["c", "a b", "b x"]}
     assert by == "document"
+
+
+def test_named_questions_are_held_out_whatever_their_documents():
+    questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(5)]
+    parts, by = split(questions, held_out_questions=("q3", "q1"), ignored_questions=("q0", "q1"))
+    assert {name: [q.id for q in some] for name, some in parts.items()} == {
+        "train": ["q2", "q4"], "held_out": ["q3"], "ignored": ["q0", "q1"]}
+    assert by == "question"
+    with pytest.raises(ValueError, match="not both"):
+        split(questions, held_out_questions=("q3",), held_out_documents=("d",))
 
 
 def test_help_and_unknown_verbs():

@@ -1,11 +1,13 @@
 """Hard negatives: what the retriever finds for the rewritten questions, minus what is or may well be a positive."""
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ark_jax.evaluate.systems import bm25
 from ark_jax.search import top_k
 
 
@@ -38,6 +40,19 @@ def mine(
             at += len(queries[question])
             out[question] = sorted(best.items(), key=lambda x: (-x[1], x[0]))
     return out
+
+
+def unlearned(by: str, questions: Mapping[str, str], chunks: Mapping[str, Sequence[int]], texts: Sequence[str], *,
+              top: int) -> dict[str, list[int]]:
+    """question -> indices of `top` chunks, hardest first, that no retriever chose: what ARK's negatives are compared with.
+
+    Args:
+        by: "bm25", those that share the question's words; "random", drawn by the question's id.
+        chunks: question -> indices into `texts` of the chunks it may be answered from.
+    """
+    if by == "bm25":
+        return dict(zip(questions, bm25(list(questions.values()), texts, [chunks[q] for q in questions], top), strict=True))
+    return {q: random.Random(q).sample(list(chunks[q]), min(top, len(chunks[q]))) for q in questions}
 
 
 def choose(

@@ -31,6 +31,11 @@ def shown(metric: str) -> tuple[str, str]:
     return name + at + k, meaning.format(k=k or "places")
 
 
+def heading(metric: str) -> str:
+    """A metric's name where it stands alone."""
+    return shown(metric)[0]
+
+
 def significant(v: Mapping | None) -> bool:
     """Whether a value differs from base's by more than chance, as far as that was tested."""
     return bool(v) and "against_base" in v and v["against_base"]["p_holm"] < ALPHA

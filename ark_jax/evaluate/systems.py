@@ -15,7 +15,7 @@ def check_bm25() -> None:
     lacking = [name for name, module in (("bm25s", "bm25s"), ("PyStemmer", "Stemmer")) if not importlib.util.find_spec(module)]
     if lacking:
         raise RuntimeError(f"BM25 needs {' and '.join(lacking)}: pip install 'ark-jax[evaluate]', or leave bm25 out of "
-                           "config.evaluate.baselines")
+                           "config.evaluate.baselines and config.mine.by")
 
 
 def bm25(queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int) -> list[list[int]]:

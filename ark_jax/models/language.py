@@ -144,7 +144,8 @@ class LanguageModel:
     def chat(self, turns: str | Sequence[str]) -> str:
         """A prompt for the next reply: `turns` are the user's and the model's in alternation, or the user's only one.
 
-        In the model's chat template; a model without one is given them as they are, a line for each.
+        In the model's chat template; a model without one is given them as they are, a line for each. One that can think before it
+        replies (Qwen3) is told not to: its thoughts would take the place of a short reply.
 
         Raises:
             ValueError: a number of turns after which it is the user's turn.
@@ -155,7 +156,8 @@ class LanguageModel:
         if not self.tokenizer.chat_template:
             return "\n".join(turns)
         messages = [{"role": "assistant" if i % 2 else "user", "content": turn} for i, turn in enumerate(turns)]
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False,
+                                                  enable_thinking=False)
 
     def generate(self, prompts: Sequence[str], *, max_new_tokens: int, stop: Sequence[str] = (), temperature: float = 0.0,
                  top_p: float = 1.0, seed: int = 0, batch_tokens: int = 0, label: str = "",

@@ -69,6 +69,7 @@ class Retriever:
     max_length: int
     width: int
     lower: bool  # texts are lowered before the tokenizer sees them
+    cuts: dict[str, int] = dataclasses.field(default_factory=dict)  # label of a call -> how many of its texts were cut
 
     @classmethod
     def from_pretrained(cls, name_or_folder: str, *, dtype: str = "float32", compute: str = "float32",
@@ -117,6 +118,7 @@ class Retriever:
 
         found = hosts.spread(rows, texts)
         cut = sum(int(row[0]) for row in found)
+        self.cuts[label] = cut
         if label and cut:
             say(f"  {label}: {cut:,} of {len(found):,} texts are longer than {self.max_length} tokens and are cut there")
         return [row[1:].tolist() for row in found]

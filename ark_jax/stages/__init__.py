@@ -5,6 +5,7 @@ Heavy imports stand inside the stage functions: looking up what is done must not
 
 import functools
 
+from ark_jax.evaluate.systems import check_bm25
 from ark_jax.pipeline import Stage
 from ark_jax.stages import curriculum, graph, judging, outcome, report, systems
 from ark_jax.stages.files import answering, external
@@ -16,15 +17,17 @@ _TRAIN = tuple(f"train.{name}" for name in (
 # Of epochs and learning rates a stage's own, lest a change to a later one train it again.
 _OWN = {0: ("train.epochs", "train.learning_rates.0"),
         **{stage: (f"train.epochs.{stage - 1}", f"train.learning_rates.{stage - 1}") for stage in (1, 2, 3)}}
-_MINE = tuple(f"mine.{name}" for name in ("model", "top", "negatives", "margin", "drop_answers"))
+_MINE = tuple(f"mine.{name}" for name in ("by", "model", "top", "negatives", "margin", "drop_answers"))
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
-    "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives"))
+    "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives", "supervision"))
 _SCORING = ("score.candidates", "score.references", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
-    "held_out", "held_out_documents", "ignored_documents", "chunk_tokens", "chunk_overlap"))
+    "held_out", "held_out_documents", "held_out_questions", "ignored_documents", "ignored_questions", "chunk_tokens",
+    "chunk_overlap"))
 _EVALUATE = tuple(f"evaluate.{name}" for name in (
-    "scope", "gold", "metrics", "baselines", "retrievers", "hybrids", "passages", "max_new_tokens", "bootstrap", "randomisation"))
+    "scope", "gold", "metrics", "baselines", "retrievers", "hybrids", "read", "passages", "max_new_tokens", "bootstrap",
+    "randomisation"))
 _READER = tuple(f"reader.{name}" for name in ("backend", "base_url", "temperature"))
 _JUDGE = tuple(f"judge.{name}" for name in ("repeats", "against", "backend", "base_url", "temperature", "max_tokens"))
 _RETRIEVER = ("retriever.compute",)
@@ -36,18 +39,24 @@ def stages(config) -> list[Stage]:
     _check(config.train)
     _check_roles(config)
     systems.check(config)
+    if config.mine.by not in (known := ("rewritten", "question", "bm25", "random")):
+        raise ValueError(f"config.mine.by={config.mine.by!r}: must be one of {', '.join(known)}")
+    if config.mine.by == "bm25":
+        check_bm25()
+    if config.graph.openie and config.graph.gleanings:
+        raise ValueError("config.graph.gleanings asks the LLM again, and config.graph.openie not at all: give one of them")
     no_device = config.llm.backend != "local"
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever"), alone=True),
-        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract, external("extract", "glean", "replies", "writer"),
-              alone=no_device),
+        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract,
+              _both(external("extract", "glean", "openie"), answering("llm")), alone=no_device),
         Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
         Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
-              external("rewrite", "replies", "writer"), alone=no_device),
+              _both(external("rewrite"), answering("llm")), alone=no_device),
         Stage("score", ("data",), (*_SCORING, "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),
-        Stage("positives", ("score",), _WEIGHING, curriculum.positives, alone=True),
+        Stage("positives", ("data", "score"), _WEIGHING, curriculum.positives, alone=True),
     ]
     for i, stage in enumerate(config.train.stages):
         before = (f"stage{config.train.stages[i - 1]}",) if i else ()
@@ -60,6 +69,9 @@ def stages(config) -> list[Stage]:
         out.append(Stage(f"stage{stage}", (*curriculum.needed(stage), *before),
                          (*_OWN[stage], *_TRAIN, "seed", *_RETRIEVER), functools.partial(curriculum.train, stage=stage), base))
     trained = tuple(f"stage{stage}" for stage in config.train.stages)
+    if config.train.merge != 1:
+        out.append(Stage("merged", trained[-1:], ("train.merge", *_RETRIEVER), curriculum.merge, base))
+        trained += ("merged",)
     out += [
         Stage("evaluate", ("data", *trained), (*_EVALUATE, *_READER, "seed"), outcome.evaluate,
               _both(external("retriever", "retrievers", "read"), answering("reader"))),
@@ -88,6 +100,9 @@ def _check(train) -> None:
     """Which stages are trained and how long must be clear before any work is spent."""
     if not train.stages or set(train.stages) - {0, 1, 2, 3} or len(set(train.stages)) < len(train.stages):
         raise ValueError(f"config.train.stages={tuple(train.stages)}: each of 1, 2 and 3 at most once, or 0 for all at once")
+    if not 0 < train.merge <= 1:
+        raise ValueError(f"config.train.merge={train.merge}: must be above 0, which would be base, and at most 1, which merges "
+                         "nothing")
     for name in ("epochs", "learning_rates"):
         if len(train[name]) != 3:
             raise ValueError(f"config.train.{name}={tuple(train[name])}: give three, of stages 1, 2 and 3, whichever are trained")

@@ -52,7 +52,7 @@ def asking(config, context: Context, done: set[str]) -> tuple[list[Calls], list[
         notes.append(f"price: {c.model} takes ${price[0]:g} for a million tokens in and ${price[1]:g} out; what has to be asked "
                      "again comes on top" if price else f"price: that of {c.model!r} is unknown; {SET_PRICE}")
     recording = Recording.read(count)
-    extracting = graph.extraction(context)
+    extracting = [] if config.graph.openie else graph.extraction(context)
     rewriting = graph.rewriting(context, None if {"graph", "communities"} <= done else _communities(context))
     asked = {call.item: float(n) for call, n in
              zip((*extracting, *rewriting), count([x.turns[0] for x in (*extracting, *rewriting)], asked=True), strict=True)}
@@ -109,7 +109,7 @@ def _answering(config, context: Context, done: set[str], count: Count) -> list[C
     passage = statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
     out = []
     for role, stage, prompt, times, passages, written in (
-            ("reader", "reading", "read", len(set(systems.names(config)) - {"full"}) * reads, c.passages, c.max_new_tokens),
+            ("reader", "reading", "read", len(systems.finding(config)) * reads, c.passages, c.max_new_tokens),
             ("judge", "judge", "judge", versus, 2 * c.passages, VERDICT)):
         if not times:
             continue
@@ -145,7 +145,7 @@ def _counter(config) -> tuple[Count, str]:
     tokenizer = load_tokenizer(path)
     chat = local and tokenizer.chat_template
     turn = lambda text: tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
-                                                      tokenize=False)
+                                                      tokenize=False, enable_thinking=False)
 
     def count(texts: Sequence[str], *, asked: bool = False) -> list[int]:
         texts = [turn(text) for text in texts] if asked and chat else texts

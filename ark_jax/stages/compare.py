@@ -75,12 +75,14 @@ def results(runs: Sequence[Run], metric: str) -> list[dict]:
             "run": run.name, "state": state, "changes": json.dumps(run.changes), "metric": metric}
         if state == "done":
             last = json.loads((run.workdir / "evaluate" / "metrics.json").read_text(encoding="utf-8"))["table"][-1]
-            row |= {"system": last["system"], **last["values"][metric], **{m: last["values"][m]["mean"] for m in METRICS}}
+            row |= {"system": last["system"], **last["values"].get(metric, {}),
+                    **{m: v["mean"] for m, v in last["values"].items() if m in METRICS}}
             table = pq.read_table(run.workdir / "evaluate" / "questions.parquet", columns=["system", "question", metric])
-            found = {r["question"]: r[metric] for r in table.to_pylist() if r["system"] == last["system"]}
+            found = {r["question"]: r[metric] for r in table.to_pylist()
+                     if r["system"] == last["system"] and r[metric] is not None}
             if run is runs[0]:
                 base = found
-            elif base is not None:
+            elif base and found:
                 row |= difference(found, base, read_manifest(run.workdir / "evaluate")["config"])
         rows.append(row)
     known = lambda row: row["mean"] is not None and math.isfinite(row["mean"])

@@ -105,7 +105,7 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
             reads = judge if not c.reader.path else Model.of(c.reader.path, compute=c.generator.dtype,
                                                              batch=c.generator.batch_tokens, head=True)
             length, head = reading(context, lm if reads is judge else Judge.of(reads), held_out, chunks)
-            reading_too = len(set(systems.names(c)) - {"full"})
+            reading_too = len(systems.finding(c))
             differ = len(held_out) * (1 + (reading_too - 1) * (1 - (1 - MOVED) ** c.evaluate.passages))
             work.append(reads.generation("evaluate", differ, length, c.evaluate.max_new_tokens, head))
     if "export" not in done:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import hosts
-from ark_jax.data.records import Question
+from ark_jax.data.records import Document, Question
 from ark_jax.log import primary
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import chunks_of, encode, generator, load_rows, pool, questions_of, retriever, save_rows
@@ -31,7 +31,7 @@ def score(context: Context, folder: Path) -> dict:
     used = {x.id: x for q in questions for x in pool(q, chunks)}
     vectors = dict(zip(used, encode(context, "base", [x.text for x in used.values()], "document", "embed chunks"), strict=True))
     asked = encode(context, "base", [q.question for q in questions], "query", "embed questions")
-    candidates = {}
+    cut, candidates = retriever(context).cuts["embed chunks"], {}
     for q, vector in zip(questions, asked, strict=True):
         # The cosine is rounded to what differs between batches, so that ties and shards do not depend on them.
         some = sorted(((x, round(float(vectors[x.id] @ vector), 5)) for x in pool(q, chunks)), key=lambda p: (-p[1], p[0].id))
@@ -45,7 +45,8 @@ def score(context: Context, folder: Path) -> dict:
             if primary():
                 pq.write_table(table, path.with_suffix(".new"))
                 path.with_suffix(".new").rename(path)
-    return hosts.first(lambda: _joined([folder / f"shard-{i:05d}.parquet" for i in range(len(shards))], folder))
+    told = hosts.first(lambda: _joined([folder / f"shard-{i:05d}.parquet" for i in range(len(shards))], folder))
+    return told | {"cut_by_the_retriever": cut}
 
 
 def _joined(parts: list[Path], folder: Path) -> dict:
@@ -69,15 +70,38 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
 
 
 def positives(context: Context, folder: Path) -> dict:
-    """The top M chunks of each question under the weighed score."""
+    """The top M chunks of each question under the weighed score, or those of its evidence; and how many hold evidence."""
     from ark_jax.data import positives as alignment
 
     c = context.config.score
+    if c.supervision not in ("alignment", "gold"):
+        raise ValueError(f"config.score.supervision={c.supervision!r}: must be alignment or gold")
     weighing = alignment.Weighing(**{f.name: c[f.name] for f in dataclasses.fields(alignment.Weighing)})
     rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
-    chosen = alignment.select(rows, c.positives)
-    save_rows([row | {"positive": row["chunk"] in chosen[row["question"]]} for row in rows], folder / "positives.parquet")
-    return {"questions": len(chosen), "positives": sum(map(len, chosen.values()))}
+    gold = _gold(context)
+    if c.supervision == "gold":
+        chosen = {question: sorted(some) for question, some in gold.items() if some}
+        if not chosen:
+            raise ValueError("config.score.supervision=gold: no training question has evidence; mark it in the data, or train by "
+                             "alignment")
+        known = {(row["question"], row["chunk"]) for row in rows}
+        rows += [dict.fromkeys(rows[0]) | {"question": question, "chunk": chunk, "score": -np.inf}
+                 for question, some in chosen.items() for chunk in some if (question, chunk) not in known]
+    else:
+        chosen = alignment.select(rows, c.positives)
+    save_rows([row | {"positive": row["chunk"] in chosen.get(row["question"], ())} for row in rows], folder / "positives.parquet")
+    marked = [chunk in gold[question] for question, some in chosen.items() for chunk in some if gold[question]]
+    return {"questions": len(chosen), "positives": sum(map(len, chosen.values()))} | (
+        {"share_holding_evidence": round(float(np.mean(marked)), 4)} if marked else {})
+
+
+def _gold(context: Context) -> dict[str, set[str]]:
+    """Training question -> the chunks that hold its evidence."""
+    from ark_jax.evaluate.retrieval import gold_chunks
+
+    chunks, documents = chunks_of(context), {d.id: d.text for d in load_rows(context / "data" / "documents.parquet", Document)}
+    return {q.id: {x for holders in gold_chunks(q.evidence, documents, pool(q, chunks)) for x in holders}
+            for q in questions_of(context, "train")}
 
 
 def positives_of(context: Context) -> dict[str, list[str]]:
@@ -101,15 +125,16 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     used = {x.id: x.text for q in questions for x in pool(q, chunks)}
     at = {id: i for i, id in enumerate(used)}
     vectors = encode(context, which, list(used.values()), "document", "embed chunks")
-    rewritten = [r for r in load_rows(context / "rewrite" / "rewritten.parquet")
-                 if r["size"] in SIZES[stage] and r["question"] in chosen]
-    queries = encode(context, which, [r["text"] for r in rewritten], "query", "embed rewritten questions")
-    by_question: dict[str, list[int]] = {}
-    for i, row in enumerate(rewritten):
-        by_question.setdefault(row["question"], []).append(i)
-    pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
-    found = negatives.mine({q: queries[i] for q, i in by_question.items()}, pools, vectors, list(used), top=c.mine.top)
     asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
+    pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
+    if c.mine.by in ("rewritten", "question"):
+        queries = _rewritten(context, which, stage, set(chosen)) if c.mine.by == "rewritten" \
+            else {q.id: vector[None] for q, vector in zip(questions, asked, strict=True)}
+        found = negatives.mine(queries, pools, vectors, list(used), top=c.mine.top)
+    else:
+        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, list(used.values()), top=c.mine.top)
+        found = {q.id: [(list(used)[i], float(vector @ vectors[i])) for i in lists[q.id]]
+                 for q, vector in zip(questions, asked, strict=True)}
     originals = negatives.originals(used)
     rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0
     for q, vector in zip(questions, asked, strict=True):
@@ -128,6 +153,17 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     save_rows(marked, folder / "positives.parquet")
     return {"model": which, "negatives": len(rows), "questions_without": without, "holding_the_answer": holding,
             "dropped": dict(dropped), **_difficulty([some for some in gaps if some])}
+
+
+def _rewritten(context: Context, which: str, stage: int, wanted: set[str]) -> dict[str, np.ndarray]:
+    """question -> vectors `[r e]` of its rewritten versions for a training stage."""
+    rows = [r for r in load_rows(context / "rewrite" / "rewritten.parquet")
+            if r["size"] in SIZES[stage] and r["question"] in wanted]
+    vectors = encode(context, which, [r["text"] for r in rows], "query", "embed rewritten questions")
+    of: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        of.setdefault(row["question"], []).append(i)
+    return {question: vectors[some] for question, some in of.items()}
 
 
 def _difficulty(gaps: list[list[float]]) -> dict:
@@ -206,3 +242,17 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     context.models["retriever"] = (f"stage{stage}", tuned)
     return {"steps": len(curve), "examples": len(examples), "first_loss": round(curve[0]["loss"], 4),
             "last_loss": round(curve[-1]["loss"], 4)}
+
+
+def merge(context: Context, folder: Path) -> dict:
+    """Base and last stage, weight by weight: what tuning gains on its own data, with less of what it costs elsewhere."""
+    import jax
+
+    share, last = context.config.train.merge, f"stage{context.config.train.stages[-1]}"
+    base = retriever(context, "base")
+    tuned = retriever(context, last)
+    model = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
+    tuned = dataclasses.replace(tuned, model=model)
+    tuned.save_pretrained(folder / "model")
+    context.models["retriever"] = ("merged", tuned)
+    return {"merged": last, "share": share}

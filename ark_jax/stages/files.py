@@ -86,17 +86,14 @@ def input_digest(path: str) -> str:
 
 
 def external(*parts: str):
-    """Fingerprints by name: input, retriever, retrievers (those compared with), generator, replies, writer, or a prompt."""
+    """Fingerprints by name: input, openie, retriever, retrievers (those compared with), generator, or a prompt."""
     def prints(config) -> dict:
         out = {}
         for part in parts:
             if part == "input":
                 out[part] = input_digest(config.data.path)
-            elif part == "replies":
-                replay = config.llm.backend == "replay" and Path(config.llm.replies).is_file()
-                out[part] = file_digest(Path(config.llm.replies)) if replay else ""
-            elif part == "writer":
-                out[part] = identity(config.llm.path or config.generator.path) if config.llm.backend == "local" else ""
+            elif part == "openie":
+                out[part] = input_digest(config.graph.openie) if config.graph.openie else ""
             elif part == "retrievers":
                 out |= {f"retriever {path}": identity(path) for path in config.evaluate.retrievers}
             elif part in prompts.SLOTS:

@@ -22,9 +22,9 @@ def data(context: Context, folder: Path) -> dict:
 
     c = context.config.data
     corpus = readers.load(c.path)
-    unknown = (set(c.held_out_documents) | set(c.ignored_documents)) - {d.id for d in corpus.documents}
-    if unknown:
-        raise ValueError(f"config.data: no document {sorted(unknown)[0]!r} in {c.path}; see `ark-jax check`")
+    for kind, rows in (("document", corpus.documents), ("question", corpus.questions)):
+        if unknown := {*c[f"held_out_{kind}s"], *c[f"ignored_{kind}s"]} - {row.id for row in rows}:
+            raise ValueError(f"config.data: no {kind} {sorted(unknown)[0]!r} in {c.path}; see `ark-jax check`")
     parts, by = _split(corpus.questions, context.config)
     for name in ("train", "held_out"):
         if not parts[name]:
@@ -52,16 +52,23 @@ def data(context: Context, folder: Path) -> dict:
 def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]], str]:
     """Questions of "train", "held_out" and "ignored", and whether they were told apart by document or by question.
 
-    Held out are named documents, or a share drawn by hashing, so that a new document moves no other one. Documents that a
-    question joins are drawn together. Where nearly all are joined so, questions are drawn instead.
+    Held out are named questions or documents, or a share drawn by hashing, so that a new document moves no other one. Documents
+    that a question joins are drawn together. Where nearly all are joined so, questions are drawn instead.
     """
     from networkx.utils import UnionFind
 
     c = config.data
-    ignored, named = set(c.ignored_documents), set(c.held_out_documents)
+    ignored, named, chosen = set(c.ignored_documents), set(c.held_out_documents), set(c.held_out_questions)
     parts: dict[str, list[Question]] = {"train": [], "held_out": [], "ignored": []}
-    used = [q for q in questions if not ignored & set(q.documents)]
-    parts["ignored"] = [q for q in questions if ignored & set(q.documents)]
+    used = []
+    for q in questions:
+        (parts["ignored"] if ignored & set(q.documents) or q.id in c.ignored_questions else used).append(q)
+    if chosen and named:
+        raise ValueError("config.data: name held_out_questions or held_out_documents, not both")
+    if chosen:
+        for q in used:
+            parts["held_out" if q.id in chosen else "train"].append(q)
+        return parts, "question"
     if named:
         for q in used:
             own = set(q.documents)
@@ -96,9 +103,9 @@ def extract(context: Context, folder: Path) -> dict:
     """Entities and relations of every chunk of the training documents."""
     from ark_jax.graph.extract import Entity, Quarantined, Relation, parse
 
-    calls = extraction(context)
-    answers = ask(context, calls, "extract", _unread)
-    passes = [answers, *_glean(context, calls, answers)]
+    calls, given = extraction(context), context.config.graph.openie
+    answers = _given(context, calls) if given else ask(context, calls, "extract", _unread)
+    passes = [answers, *([] if given else _glean(context, calls, answers))]
     entities, relations, lost = [], [], []
     for chunk in (call.item.removeprefix("extract/") for call in calls):
         stated: set[Entity] = set()
@@ -124,6 +131,16 @@ def extract(context: Context, folder: Path) -> dict:
     return {"calls": usage.calls, "entities": len(entities), "relations": len(relations), "quarantined": len(lost),
             "quarantine_reasons": dict(collections.Counter(x.reason.partition(":")[0] for x in lost)),
             "drifted_prompts": sum(len(some.drifted) for some in passes), "llm": dataclasses.asdict(usage)}
+
+
+def _given(context: Context, calls: list[llm.Call]) -> llm.Answers:
+    """Records that were extracted elsewhere, as if a model had replied with them."""
+    from ark_jax.graph import openie
+    from ark_jax.text.cost import Usage
+
+    documents = load_rows(context / "data" / "documents.parquet", Document)
+    found = openie.replies(Path(context.config.graph.openie), documents, chunks_of(context))
+    return llm.Answers({call.item: [found[call.item.removeprefix("extract/")]] for call in calls}, {}, [], Usage())
 
 
 def _unread(call: llm.Call, texts: list[str], cut: bool) -> str | None:

@@ -5,10 +5,12 @@ import dataclasses
 import itertools
 from pathlib import Path
 
+from ark_jax.data.records import Question
 from ark_jax.evaluate import judge
 from ark_jax.log import say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, load_rows, questions_of, save_json, save_rows
+from ark_jax.stages.reading import drawn
 from ark_jax.stages.systems import trained
 from ark_jax.text import llm, prompts
 
@@ -25,7 +27,7 @@ def compare(context: Context, folder: Path) -> dict:
                      "reply": "\n".join(found.texts[call.item])})
         verdicts[tuple(call.fields[name] for name in ("first", "second", "question", "repeat"))] = said
     save_rows(rows, folder / "verdicts.parquet")
-    mine, questions = trained(c)[-1], [q.id for q in questions_of(context, "held_out")]
+    mine, questions = trained(c)[-1], [q.id for q in _answered(context)]
     pairs = []
     for other in c.judge.against:
         asked = [q for q in questions if (mine, other, q, 0) in verdicts]
@@ -62,7 +64,7 @@ def judging(context: Context) -> list[llm.Call]:
         if other not in others:
             raise ValueError(f"config.judge.against: no system {other!r} to compare {mine} with; there are {', '.join(others)}")
     calls = []
-    for other, q in itertools.product(c.judge.against, questions_of(context, "held_out")):
+    for other, q in itertools.product(c.judge.against, _answered(context)):
         pair = given[mine, q.id], given[other, q.id]
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie, whoever is asked
@@ -75,6 +77,10 @@ def judging(context: Context) -> list[llm.Call]:
             calls.append(llm.Call(f"judge/{'/'.join(names.values())}/{repeat}/{q.id}", "judge", (asked,),
                                   {"question": q.id, **names, "repeat": repeat}, draw=repeat))
     return calls
+
+
+def _answered(context: Context) -> list[Question]:
+    return drawn(questions_of(context, "held_out"), context.config.evaluate.read)
 
 
 def _as_text(pair: dict) -> str:

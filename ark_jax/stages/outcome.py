@@ -10,7 +10,7 @@ import numpy as np
 
 from ark_jax import __version__
 from ark_jax.data.records import Document, Question
-from ark_jax.evaluate.outcomes import ALPHA, significant
+from ark_jax.evaluate.outcomes import ALPHA, heading, significant
 from ark_jax.log import say
 from ark_jax.pipeline import Context, read_manifest
 from ark_jax.stages import reading, systems
@@ -30,12 +30,6 @@ ANSWERS = ("answer_f1",)
 METRICS = (*RETRIEVAL, *ANSWERS)
 
 
-def heading(metric: str) -> str:
-    """A metric as it is shown."""
-    kind, at, k = metric.partition("@")
-    return {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "hit": "hit rate", "answer_f1": "answer F1"}.get(kind, kind) + at + k
-
-
 NAMES = {metric: heading(metric) for metric in METRICS}
 
 
@@ -48,19 +42,21 @@ def evaluate(context: Context, folder: Path) -> dict:
     gold, unmarked = _gold(context, questions, chunks)
     ranked = systems.rank(context, questions, chunks, folder)
     texts = {x.id: x.text for some in chunks.values() for x in some}
-    context_of, cut = systems.contexts(context, ranked, questions, texts)
+    some = reading.drawn(questions, c.read)
+    context_of, cut = systems.contexts(context, ranked, some, texts)
     template = prompts.load("read", context.config.prompts.read)
-    asked = {(name, q.id): answers.prompt(template, q.question, context_of(name, q)) for name in ranked for q in questions}
-    known, told = reading.read(context, asked.values())
+    asked = {(name, q.id): answers.prompt(template, q.question, context_of(name, q)) for name in ranked for q in some}
+    known, told = reading.read(context, asked.values()) if asked else ({}, {"answered": 0})
     rows, measured = [], tuple(dict.fromkeys((*RETRIEVAL, *c.metrics)))
     for name, lists in ranked.items():
         for q in questions:
-            given = known[asked[name, q.id]]
+            given = known[asked[name, q.id]] if (name, q.id) in asked else None
             found = dict.fromkeys(measured) if name == "full" else retrieval.measure(lists[q.id], gold[q.id], measured)
-            rows.append({"system": name, "question": q.id, "answer": given, "answer_f1": answers.f1(given, q.answers),
-                         "exact_match": answers.exact_match(given, q.answers), "ranked": lists[q.id], **found})
+            told_right = {"answer_f1": answers.f1, "exact_match": answers.exact_match}
+            rows.append({"system": name, "question": q.id, "answer": given, "ranked": lists[q.id], **found,
+                         **{m: None if given is None else how(given, q.answers) for m, how in told_right.items()}})
     save_rows(rows, folder / "questions.parquet")
-    columns = (*c.metrics, *ANSWERS)
+    columns = (*c.metrics, *(ANSWERS if some else ()))
     table = tabulate(rows, tuple(dict.fromkeys((*measured, *columns))), draws=c.bootstrap, flips=c.randomisation,
                      seed=context.config.seed)
     save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
@@ -94,7 +90,8 @@ def tabulate(rows: list[dict], metrics: Sequence[str], *, draws: int, flips: int
     that a system has no value of, such as recall without retrieval, is left out.
 
     Args:
-        rows: one of each system and question, the questions in one order.
+        rows: one of each system and question, the questions in one order; None is a question that a metric leaves out, for all
+            systems that have the metric.
         draws: of the bootstrap.
         flips: of the randomisation test.
     """
@@ -105,7 +102,7 @@ def tabulate(rows: list[dict], metrics: Sequence[str], *, draws: int, flips: int
     for metric in metrics:
         each = {row["system"]: [] for row in rows if row[metric] is not None}
         for row in rows:
-            if row["system"] in each:
+            if row[metric] is not None:
                 each[row["system"]].append(row[metric])
         cells = {name: interval(values, draws=draws, seed=seed) for name, values in each.items()}
         base, *compared = each
@@ -128,7 +125,7 @@ def _as_text(table: list[dict], columns: Sequence[str]) -> str:
     lines = ["  " + "system".ljust(wide) + "".join(heading(m).rjust(22) for m in columns)]
     for row in table:
         values = [row["values"].get(m) for m in columns]
-        cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**v) if v else "–" for v in values]
+        cells = list(map(_cell, values))
         marks = ["*" if significant(v) else " " for v in values]
         lines.append("  " + row["system"].ljust(wide) + "".join(
             mark + cell.rjust(21) for mark, cell in zip([" ", *marks], [*cells, ""], strict=True)).rstrip())
@@ -136,6 +133,10 @@ def _as_text(table: list[dict], columns: Sequence[str]) -> str:
         found = any(significant(v) for row in table for v in row["values"].values())
         lines.append(("  * differs from base, " if found else "  No difference from base has ") + f"p < {ALPHA}: {_test(table)}")
     return "\n".join(lines)
+
+
+def _cell(v: dict | None) -> str:
+    return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**v) if v else "–"
 
 
 def _test(table: list[dict]) -> str:
@@ -189,7 +190,7 @@ def _results(context: Context, values: dict) -> list:
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
     return [EvalResult(task_type="information-retrieval", task_name="Information Retrieval", dataset_type="unknown",
                        dataset_name=f"{questions:,} held-out questions", metric_type=metric, metric_name=NAMES[metric],
-                       metric_value=round(values[metric]["mean"], 4)) for metric in METRICS]
+                       metric_value=round(values[metric]["mean"], 4)) for metric in METRICS if metric in values]
 
 
 def _about(context: Context, base: str, evaluated: dict) -> str:
@@ -199,7 +200,7 @@ def _about(context: Context, base: str, evaluated: dict) -> str:
     lines = [["system", *map(heading, columns)], ["---"] * (len(columns) + 1)]
     for row in table:
         values = [row["values"].get(m) for m in columns]
-        lines.append([row["system"], *("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**v) if v else "–" for v in values)])
+        lines.append([row["system"], *map(_cell, values)])
     shown = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with answer-centric contrastive learning (ARK, ACL 2026) on
 {counts['train_questions']} questions; measured on {counts['held_out_questions']} held-out questions

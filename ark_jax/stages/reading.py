@@ -1,13 +1,24 @@
 """The reader: answers from retrieved passages."""
 
 import dataclasses
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
 
 from ark_jax import hosts
+from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import first_line
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask
 from ark_jax.text import llm, prompts
+
+
+def drawn(questions: Sequence[Question], most: int) -> list[Question]:
+    """Those that are answered, in their order: all if `most` is negative."""
+    if most < 0:
+        return list(questions)
+    by_hash = sorted(questions, key=lambda q: hashlib.sha256(q.id.encode()).digest())
+    wanted = {q.id for q in by_hash[:most]}
+    return [q for q in questions if q.id in wanted]
 
 
 def read(context: Context, asked: Iterable[str]) -> tuple[dict[str, str], dict]:

@@ -17,6 +17,7 @@ from ark_jax.stages.systems import DEPTH, trained
 
 # Counts that a stage has where there is something to count.
 COUNTS = {("rewrite", "not_rewritten"): "Training questions that were not rewritten",
+          ("score", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, which it cuts",
           ("evaluate", "without_gold"): "Held-out questions without a gold passage",
           ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose documents were cut to fit the reader (full)",
           ("evaluate", "unanswered"): "Prompts that the reader did not answer",
@@ -61,7 +62,7 @@ def _report_data(context: Context) -> dict:
                            "local": f"{Path(c.llm.path or c.generator.path).name}, on this run's devices"}[c.llm.backend]],
                   ["Retriever", Path(c.retriever.path).name], ["Generator and reader", Path(c.generator.path).name]],
         "curves": {name: list(map(json.loads, (context / name / "curve.jsonl").read_text().splitlines()))
-                   for name in trained(c)[1:]},
+                   for name in trained(c)[1:] if name != "merged"},
         "distributions": {f"stage{s}": {"positive": spread(s, "positives"), "negative": spread(s, "negatives")} for s in mined},
         "difficulty": {f"stage{s}": counts[f"mine{s}"] for s in mined},
         "community": _community(context), "examples": _examples(context, mined, texts),
@@ -178,4 +179,4 @@ def _answers(rows: list[dict], names: list[str], questions: dict[str, Question],
     given = {(r["system"], r["question"]): r["answer"] for r in rows}
     ends = (names[0], names[-1])
     return [{"question": q.question, "answers": list(q.answers), "given": {name: given[name, q.id] for name in ends}}
-            for q in list(questions.values())[:most]]
+            for q in [q for q in questions.values() if given[ends[0], q.id] is not None][:most]]

@@ -18,8 +18,8 @@ Lists = dict[str, list[str]]  # question -> chunk ids, best first
 
 
 def trained(config) -> list[str]:
-    """The base retriever and what each stage made of it."""
-    return ["base", *(f"stage{stage}" for stage in config.train.stages)]
+    """The base retriever, what each stage made of it, and what is merged of first and last."""
+    return ["base", *(f"stage{stage}" for stage in config.train.stages), *(["merged"] if config.train.merge != 1 else [])]
 
 
 def others(config) -> list[str]:
@@ -32,6 +32,11 @@ def names(config) -> list[str]:
     """All, as the table has them: base first, the last stage last."""
     base, *stages = trained(config)
     return [base, *others(config), *stages]
+
+
+def finding(config) -> list[str]:
+    """Those that retrieve passages."""
+    return [name for name in names(config) if name != "full"]
 
 
 def depth(config) -> int:
@@ -76,8 +81,8 @@ def rank(context: Context, questions: list[Question], chunks: dict[str, list[Chu
     find = lambda name: _words(questions, everything, scopes, k) if name == "bm25" \
         else _vectors(context, name, questions, everything, scopes, k)
     out = {"full": {q.id: [] for q in questions}}
-    for name in every:
-        if name != "full" and name not in context.config.evaluate.hybrids:
+    for name in finding(context.config):
+        if name not in context.config.evaluate.hybrids:
             out[name] = _kept(folder / f"ranked-{name}.parquet", lambda name=name: [
                 {"question": q.id, "ranked": [everything[i].id for i in found]}
                 for q, found in zip(questions, find(name), strict=True)])

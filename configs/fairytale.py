@@ -1,0 +1,85 @@
+"""Study 2: long documents. Sixty stories of FairytaleQA to train on, all of its `val` held out, MiniLM, SmolLM2.
+
+    ark-jax run --config=configs/fairytale.py --workdir=DIR
+    python launch/sweep.py --config=configs/fairytale.py:sweep=ablation --workdir=DIR
+
+Ten questions of each training story, the first by a hash of their ids, are trained on, so that scoring is done in a quarter of an
+hour; all 1,025 of the 23 held-out stories are asked, over the chunks of all these stories. What follows a colon is a preset
+(`paper`, `official`), `gold` (positives are the chunks of the marked sections, negatives the nearest other ones: the yardstick),
+`local` (SmolLM2 extracts the graph and rewrites; else statistics and templates do), `chunks=512`, or `tune` (`val` is set aside
+and 15 of the sixty stories held out in its stead: settings are chosen there). The data lie in $ARK_DATA/fairytaleqa, else in
+../shared/data.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from ark_jax import config
+from ark_jax.data import readers
+from ark_jax.models.wheels import demo_models
+
+DATA = Path(os.environ.get("ARK_DATA", "../shared/data")) / "fairytaleqa"
+STORIES, TUNED_ON, EACH = 60, 15, 10
+by_hash = lambda ids: tuple(sorted(ids, key=lambda id: hashlib.sha256(id.encode()).digest()))
+CORPUS = readers.load(DATA)
+HELD_OUT = tuple(sorted(path.name.removesuffix("-story.csv") for path in (DATA / "section-stories" / "val").glob("*.csv")))
+TRAINING = by_hash({document.id for document in CORPUS.documents} - set(HELD_OUT))
+# Beyond the first EACH of a training story.
+SPARED = tuple(id for story in TRAINING[:STORIES]
+               for id in by_hash(q.id for q in CORPUS.questions if q.documents == (story,))[EACH:])
+
+
+def study():
+    """Data, models and measures, with the settings chosen by `tune`."""
+    models, c = demo_models(), config.ark()
+    c.retriever.path, c.generator.path = models["retriever"], models["generator"]
+    c.data.path, c.data.chunk_tokens, c.data.chunk_overlap = str(DATA), 128, 12
+    c.data.held_out_documents, c.data.ignored_documents, c.data.ignored_questions = HELD_OUT, TRAINING[STORIES:], SPARED
+    c.evaluate.scope, c.evaluate.baselines = "corpus", ("bm25",)
+    c.evaluate.read, c.evaluate.max_new_tokens = 100, 16
+    c.prompts.read = "story"
+    c.score.candidates, c.score.normalise, c.score.positives = 8, "minmax", 2
+    c.mine.negatives, c.mine.margin = 5, 0.95
+    c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (1, 1, 1)
+    return c
+
+
+def gold(c) -> None:
+    """In-batch and three mined negatives, two epochs in one stage."""
+    c.score.supervision, c.mine.by, c.mine.negatives = "gold", "question", 3
+    c.train.stages, c.train.epochs, c.train.learning_rates = (0,), (2, 0, 0), (3e-5, 3e-5, 3e-5)
+
+
+def tune(c) -> None:
+    c.data.ignored_documents = (*HELD_OUT, *TRAINING[STORIES:])
+    c.data.held_out_documents = TRAINING[:TUNED_ON]
+
+
+VARIANTS = {
+    "paper": lambda c: c.update_from_flattened_dict(config.differences(c, "paper")),
+    "official": lambda c: c.update_from_flattened_dict(config.differences(c, "official")),
+    "gold": gold, "tune": tune, "local": lambda c: c.llm.update(backend="local"),
+    "chunks=512": lambda c: c.data.update(chunk_tokens=512),
+}
+BASE = study()
+ABLATION = {
+    "without-F": {"score.forward": 0.0}, "without-B": {"score.backward": 0.0}, "without-V": {"score.retriever": 0.0},
+    "no-curriculum": {"train.stages": (0,)}, "random": {"mine.by": "random"}, "bm25": {"mine.by": "bm25"},
+}
+SWEEPS = {
+    "ablation": ABLATION,
+    "presets": {name: config.differences(BASE, name) for name in ("paper", "official")},
+    "seeds": {f"seed{i}": {"seed": i} for i in (1, 2)},
+}
+
+
+def get_config(words: str = ""):
+    """`words` are variants and what launch/sweep.py is to run, separated by commas."""
+    c = study()
+    for word in words.split(","):
+        if word and not word.startswith("sweep="):
+            if word not in VARIANTS:
+                raise ValueError(f"{word!r}: must be one of {', '.join(VARIANTS)}")
+            VARIANTS[word](c)
+    return c

@@ -1,0 +1,105 @@
+"""What ARK is measured by: training on marked passages, other negatives than its own, a merge with base, few or no answers."""
+
+import importlib.util
+import json
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from test_pipeline import make_world, tiny_config
+
+from ark_jax import Retriever, config, pipeline
+from ark_jax.data import negatives
+from ark_jax.evaluate.retrieval import gold_chunks
+from ark_jax.log import Metrics
+from ark_jax.stages import stages
+from ark_jax.stages.files import chunks_of, load_rows, pool, questions_of
+
+BM25 = "bm25" if importlib.util.find_spec("bm25s") else "random"
+
+
+@pytest.fixture(scope="module")
+def yardstick(tmp_path_factory, quick_step):
+    """A run on marked passages, its negatives by words, merged, with two answers."""
+    world = make_world(tmp_path_factory.mktemp("yardstick"))
+    c = tiny_config(world)
+    c.score.supervision, c.score.candidates, c.mine.by, c.mine.negatives = "gold", 1, BM25, 3
+    c.train.stages, c.train.epochs, c.train.merge, c.evaluate.read = (0,), (1, 0, 0), 0.25, 2
+    context = pipeline.Context(c, world / "work", Metrics(world / "work" / "metrics.jsonl"))
+    pipeline.run(stages(c), context)
+    return context
+
+
+def test_gold_positives_are_the_chunks_of_the_evidence(yardstick):
+    chunks = chunks_of(yardstick)
+    documents = {row["id"]: row["text"] for row in load_rows(yardstick / "data" / "documents.parquet")}
+    wanted = {q.id: {x for some in gold_chunks(q.evidence, documents, pool(q, chunks)) for x in some}
+              for q in questions_of(yardstick, "train")}
+    rows = [row for row in load_rows(yardstick / "positives" / "positives.parquet") if row["positive"]]
+    assert {q: {row["chunk"] for row in rows if row["question"] == q} for q in wanted} == wanted
+    assert any(row["forward_max"] is None for row in rows)  # one candidate was scored, so some evidence never was
+    assert pipeline.read_manifest(yardstick / "positives")["counts"]["share_holding_evidence"] == 1
+    examples = yardstick / "mine0" / "negatives.parquet"
+    assert not {(r["question"], r["chunk"]) for r in rows} & {(r["question"], r["chunk"]) for r in load_rows(examples)}
+
+
+def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):
+    path = yardstick.config.retriever.path
+    base, last, merged = (jax.tree.leaves(Retriever.from_pretrained(folder).model) for folder in
+                          (path, yardstick / "stage0" / "model", yardstick / "merged" / "model"))
+    moved = 0
+    for a, b, between in zip(base, last, merged, strict=True):
+        np.testing.assert_allclose(between, 0.75 * a + 0.25 * b, atol=1e-6)
+        moved += bool(np.abs(a - b).max() > 1e-6)
+    assert moved > len(base) // 2
+    assert json.loads((yardstick / "evaluate" / "metrics.json").read_text())["table"][-1]["system"] == "merged"
+    exported = (yardstick / "export" / "model.safetensors").read_bytes()
+    assert exported == (yardstick / "merged" / "model" / "model.safetensors").read_bytes()
+
+
+def test_only_as_many_are_answered_as_asked_for(yardstick):
+    rows = pq.read_table(yardstick / "evaluate" / "questions.parquet").to_pylist()
+    for name in ("base", "stage0", "merged"):
+        some = [row for row in rows if row["system"] == name]
+        assert sum(row["answer"] is not None for row in some) == 2 < len(some)
+        assert all((row["answer"] is None) == (row["answer_f1"] is None) for row in some)
+    table = {row["system"]: row["values"] for row in json.loads((yardstick / "evaluate" / "metrics.json").read_text())["table"]}
+    given = [row["answer_f1"] for row in rows if row["system"] == "base" and row["answer"] is not None]
+    assert table["base"]["answer_f1"]["mean"] == pytest.approx(np.mean(given))
+    assert "against_base" in table["merged"]["answer_f1"]
+    assert "No answers were read" not in (yardstick / "report" / "report.html").read_text()
+
+
+def test_without_answers_the_rest_is_measured_and_told(yardstick):
+    c = yardstick.config.copy_and_resolve_references()
+    c.evaluate.read = 0
+    context = pipeline.Context(c, yardstick.workdir, yardstick.metrics)
+    pipeline.run(stages(c), context)
+    evaluated = json.loads((yardstick / "evaluate" / "metrics.json").read_text())
+    assert "answer_f1" not in evaluated["metrics"] and "answer_f1" not in evaluated["table"][0]["values"]
+    assert evaluated["table"][0]["values"]["ndcg@10"]["mean"] > 0
+    assert "No answers were read" in (yardstick / "report" / "report.html").read_text()
+    assert "answer F1" not in (yardstick / "export" / "README.md").read_text()
+
+
+def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
+    texts, pools = [f"text {i}" for i in range(9)], {"q0": range(3, 9), "q1": range(3)}
+    found = negatives.unlearned("random", {"q0": "?", "q1": "?"}, pools, texts, top=4)
+    assert {q: len(set(some)) for q, some in found.items()} == {"q0": 4, "q1": 3}
+    assert all(set(found[q]) <= set(pools[q]) for q in found)
+    assert negatives.unlearned("random", {"q0": "!"}, pools, texts, top=4)["q0"] == found["q0"]
+    assert found["q0"] != sorted(found["q0"])
+
+
+def test_a_preset_is_a_run_of_a_sweep():
+    c = config.ark()
+    assert config.differences(c, "best") == {}
+    c.train.epochs, c.score.shard = (9, 9, 9), 7
+    found = config.differences(c, "official")
+    assert found["train.epochs"] == (3, 4, 3) and found["mine.top"] == 10 and found["graph.floor"] == 0.0
+    assert not {"score.shard", "score.references", "mine.margin"} & set(found)
+    c.update_from_flattened_dict(found)
+    for section in config.METHOD:
+        assert {k: v for k, v in c[section].items() if f"{section}.{k}" not in config.ASIDE} == {
+            k: v for k, v in config.ark("official")[section].items() if f"{section}.{k}" not in config.ASIDE}
