@@ -89,6 +89,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.score.retriever = 1.0
     c.score.short_chunk = 10 if official else 0  # chunks of fewer tokens are marked down in proportion
     c.score.positives = 10
+    c.score.keep = 1.0  # share of the questions that are trained on: those whose positives lead the next best chunk by most
     c.score.supervision = "alignment"  # or gold: positives are the passages marked as evidence, whatever they score
 
     c.mine = ConfigDict()
@@ -97,6 +98,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.mine.top = 10 if official else 20  # chunks per rewritten question, or of the question
     c.mine.negatives = 20  # hardest of their union, per question
     c.mine.margin = 0.0  # none nearer to the question than this share of its nearest positive's cosine, say 0.95; 0: all serve
+    c.mine.spare = 0  # none of so many chunks that align best after the positives: they may answer as well
     c.mine.drop_answers = False  # none that holds an answer verbatim
 
     c.train = ConfigDict()

@@ -32,9 +32,9 @@ def study():
     c.data.held_out_questions = QUESTIONS[:HELD_OUT]
     c.evaluate.scope, c.evaluate.baselines = "corpus", ("bm25",)
     c.evaluate.max_new_tokens = 16
-    c.score.references = 1  # aliases are spellings of one answer
-    c.score.candidates, c.score.normalise, c.score.positives = 10, "minmax", 2
-    c.mine.negatives, c.mine.margin = 5, 0.95
+    c.score.references, c.score.candidates = 1, 10  # aliases are spellings of one answer
+    c.score.backward, c.score.positives, c.score.keep = 1.0, 2, 0.6  # all questions take two hops or more
+    c.mine.negatives, c.mine.margin, c.mine.spare = 3, 0.95, 2
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (2, 2, 2)
     return c
 
@@ -59,16 +59,12 @@ SWEEPS = {
     "study": {
         "gold": GOLD, **{f"seed{i}": {"seed": i} for i in (1, 2)}, **{f"gold-seed{i}": GOLD | {"seed": i} for i in (1, 2)},
         "no-curriculum": {"train.stages": (0,)}, "random": {"mine.by": "random"}, "bm25": {"mine.by": "bm25"},
+        "all-questions": {"score.keep": 1.0}, "unspared": {"mine.spare": 0}, "M1": {"score.positives": 1},
         "without-F": {"score.forward": 0.0}, "without-B": {"score.backward": 0.0}, "without-V": {"score.retriever": 0.0},
         **{name: config.differences(BASE, name) for name in ("paper", "official")}},
     # What paper and released code do otherwise than we, one at a time.
     "switches": {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
                  for field, value in config.differences(BASE, preset).items()},
-    # For `tune`.
-    "rates": {f"x{x:g}": {"train.learning_rates": (3e-5 * x, 3e-5 * x, 2e-5 * x)} for x in (0.3, 3)},
-    "weights": {"F-only": {"score.retriever": 0.0, "score.backward": 0.0},
-                "V-only": {"score.forward": 0.0, "score.backward": 0.0},
-                "F-half": {"score.forward": 0.5}, "M1": {"score.positives": 1}, "M3": {"score.positives": 3}},
 }
 
 

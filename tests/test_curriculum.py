@@ -41,8 +41,9 @@ def given(context: pipeline.Context, folder: Path) -> dict:
     save_rows(CHUNKS, folder / "chunks.parquet")
     save_rows(QUESTIONS, folder / "questions_train.parquet")
     save_rows(REWRITTEN, folder / "rewritten.parquet")
-    save_rows([{"question": q, "chunk": chunk, "score": float(-i), "positive": True}
-               for q, some in POSITIVES.items() for i, chunk in enumerate(some)], folder / "positives.parquet")
+    others = {q.id: [x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id]] for q in QUESTIONS}
+    save_rows([{"question": q, "chunk": chunk, "score": float(-i), "positive": chunk in some}
+               for q, some in POSITIVES.items() for i, chunk in enumerate([*some, *others[q]])], folder / "positives.parquet")
     return {}
 
 
@@ -127,8 +128,8 @@ def test_every_chunk_is_embedded_once_a_mining(finished):
     documents = [(label, texts) for kind, label, texts in finished.encoded if kind == "document"]
     assert documents == [("embed chunks", len(CHUNKS))] * 2
     questions = [(label, texts) for kind, label, texts in finished.encoded if kind == "query"]
-    assert questions == [("embed rewritten questions", 16), ("embed questions", 8), ("embed rewritten questions", 8),
-                         ("embed questions", 8)]
+    assert questions == [("embed questions", 8), ("embed rewritten questions", 16), ("embed questions", 8),
+                         ("embed rewritten questions", 8)]
 
 
 def test_how_hard_negatives_are_is_counted_and_logged(finished):
@@ -148,7 +149,7 @@ def test_how_hard_negatives_are_is_counted_and_logged(finished):
     rows = load_rows(finished.workdir / "mine2" / "negatives.parquet")
     assert counts["negatives"] == len(rows) == len(np.concatenate(gaps)) and counts["questions_without"] == 0
     assert counts["holding_the_answer"] == sum("the clerk" in texts[row["chunk"]] for row in rows) > 0
-    assert counts["dropped"] == {"copies": 0, "margin": 0, "answers": 0}
+    assert counts["dropped"] == {"copies": 0, "margin": 0, "aligned": 0, "answers": 0}
     logged = {row["stage"]: row for row in read_rows(finished.workdir / "metrics.jsonl")}
     for name in ("mine2", "mine3"):
         assert logged[name].items() >= finished.counts[name].items()
@@ -222,6 +223,12 @@ def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
     assert "mine.drop_answers was True, is False" in state["mine2"] or "has to run first" in state["mine2"]
     counts = run(c, tmp_path)["mine2"]
     assert counts["dropped"]["margin"] > 0 and counts["questions_without"] == 8 and "mean_gap_to_hardest" not in counts
+    c.mine.margin, c.mine.spare = 0.0, 1
+    counts = run(c, tmp_path)["mine2"]
+    next_best = {q.id: next(x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id])
+                 for q in QUESTIONS}
+    kept = mined(tmp_path, "mine2")
+    assert counts["dropped"]["aligned"] > 0 and not any(next_best[q] in [x for x, _ in some] for q, some in kept.items())
 
 
 @pytest.mark.parametrize("merged", [True, False])

@@ -98,6 +98,20 @@ def test_the_best_are_selected_and_ties_go_by_name():
     assert positives.select(rows)["q"] == ["d#1", "d#10", "d#2", "d#0"]
 
 
+def test_questions_are_kept_by_how_far_their_positives_lead():
+    scores = {"clear": (-1, -3, -3), "tied": (-1, -1, -4), "near": (-1.0, -1.2, -1.5), "alone": (-9,)}
+    rows = [{"question": q, "chunk": f"{q}#{i}", "score": x} for q, some in scores.items() for i, x in enumerate(some)]
+    one, two = positives.select(rows, 1), positives.select(rows, 2)
+    assert positives.decided(rows, one, 1.0) == one
+    assert list(positives.decided(rows, one, 0.75)) == ["alone", "clear", "near"]
+    assert list(positives.decided(rows, one, 0.5)) == ["alone", "clear"]
+    assert list(positives.decided(rows, two, 0.5)) == ["alone", "tied"]  # -1 and -4, where clear has -3 and -3
+    assert positives.decided(rows, two, 0.01) == {"alone": ["alone#0"]}
+    for keep in (0, -0.1, 1.1):
+        with pytest.raises(ValueError, match=r"config\.score\.keep"):
+            positives.decided(rows, one, keep)
+
+
 # --- negatives -------------------------------------------------------------------------------------------------------
 
 def unit(*degrees: float) -> np.ndarray:
@@ -140,7 +154,7 @@ def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
 
 def test_nothing_to_mine(mesh):
     assert negatives.mine({"q": unit(0)}, {"q": []}, CHUNKS, IDS, top=3) == {"q": []}
-    assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "answers": 0})
+    assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "aligned": 0, "answers": 0})
 
 
 # Found for a question, hardest first by its rewrites. B differs from b in case and spacing only; a holds the answer.
@@ -151,7 +165,7 @@ COSINES = {"a": 0.5, "b": 0.79, "B": 0.79, "c": 0.77, "d": 0.2, "e": 0.77, "f": 
 
 def chosen(positives: list[str], *, cosines: dict = COSINES, **changes) -> tuple[list[str], dict[str, int]]:
     """Names of the negatives, and what the rules took."""
-    rules = {"margin": 0.0, "drop_answers": False, "keep": 9} | changes
+    rules = {"margin": 0.0, "spared": (), "drop_answers": False, "keep": 9} | changes
     kept, dropped = negatives.choose(FOUND, positives, cosine=cosines, originals=negatives.originals(TEXTS),
                                      holding=lambda chunk: negatives.holds(TEXTS[chunk], ["Nine Feet"]), **rules)
     assert dict(kept).items() <= dict(FOUND).items()
@@ -160,22 +174,25 @@ def chosen(positives: list[str], *, cosines: dict = COSINES, **changes) -> tuple
 
 @pytest.mark.parametrize(("positives", "changes", "kept", "dropped"), [
     # Of two chunks with one text the harder serves, or the first by name; b's copy is no more a negative than b itself.
-    (["f"], {}, "abcd", (2, 0, 0)),
-    (["b", "f"], {}, "acd", (2, 0, 0)),
-    (["B", "d"], {}, "acf", (2, 0, 0)),
+    (["f"], {}, "abcd", (2, 0, 0, 0)),
+    (["b", "f"], {}, "acd", (2, 0, 0, 0)),
+    (["B", "d"], {}, "acf", (2, 0, 0, 0)),
     # What comes after the last one taken is not looked at.
-    (["f"], {"keep": 2}, "ab", (0, 0, 0)),
-    (["f"], {"keep": 3}, "abc", (1, 0, 0)),
+    (["f"], {"keep": 2}, "ab", (0, 0, 0, 0)),
+    (["f"], {"keep": 3}, "abc", (1, 0, 0, 0)),
     # 0.95 of the best positive's 0.8 is 0.76, of 0.5 less than all but d; 0.97 of 0.8 is 0.776.
-    (["f"], {"margin": 0.95}, "ad", (0, 4, 0)),
-    (["d", "f"], {"margin": 0.95}, "a", (0, 4, 0)),
-    (["a"], {"margin": 0.95}, "d", (0, 5, 0)),
-    (["f"], {"margin": 0.97}, "acd", (1, 2, 0)),
-    (["f"], {"drop_answers": True}, "bcd", (2, 0, 1)),
-    (["f"], {"drop_answers": True, "margin": 0.95}, "d", (0, 4, 1)),
+    (["f"], {"margin": 0.95}, "ad", (0, 4, 0, 0)),
+    (["d", "f"], {"margin": 0.95}, "a", (0, 4, 0, 0)),
+    (["a"], {"margin": 0.95}, "d", (0, 5, 0, 0)),
+    (["f"], {"margin": 0.97}, "acd", (1, 2, 0, 0)),
+    (["f"], {"drop_answers": True}, "bcd", (2, 0, 0, 1)),
+    (["f"], {"drop_answers": True, "margin": 0.95}, "d", (0, 4, 0, 1)),
+    (["f"], {"spared": "bd"}, "aBc", (1, 0, 2, 0)),
+    (["f"], {"spared": "abB", "drop_answers": True, "margin": 0.97}, "cd", (1, 2, 1, 0)),
 ])
 def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):
-    assert chosen(positives, **changes) == (list(kept), dict(zip(("copies", "margin", "answers"), dropped, strict=True)))
+    rules = ("copies", "margin", "aligned", "answers")
+    assert chosen(positives, **changes) == (list(kept), dict(zip(rules, dropped, strict=True)))
 
 
 def test_a_margin_below_zero_is_further_from_the_positive():

@@ -14,7 +14,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 FOLDER = REPOSITORY / "notebooks"
-NAMES = ("1_a_model_on_a_mesh", "2_scoring_a_passage", "3_a_graph_becomes_a_curriculum", "4_export_and_use")
+NAMES = ("1_a_model_on_a_mesh", "2_scoring_a_passage", "3_a_graph_becomes_a_curriculum", "4_export_and_use",
+         "5_reproduction")
 SECONDS = 60  # on a quiet machine of two cores
 # What the cell named "result" must print.
 RESULTS = {
@@ -26,6 +27,8 @@ RESULTS = {
                                       r"a positive among the negatives: False",
     "4_export_and_use": r"sentence-transformers equal to 1e-5: True\nread back, the same vectors: True\n"
                         r"training changed them: True",
+    "5_reproduction": r"musique: ours [+-]0\.\d{3}, on marked passages [+-]0\.\d{3}, so -?\d+% of that gain\n"
+                      r"fairytale: ours [+-]0\.\d{3}, on marked passages [+-]0\.\d{3}, so -?\d+% of that gain",
 }
 
 
@@ -48,11 +51,12 @@ def execute(name: str) -> dict:
     nbformat = pytest.importorskip("nbformat", reason="notebooks need the extra [notebooks]")
     nbclient = pytest.importorskip("nbclient", reason="notebooks need the extra [notebooks]")
     for peer in ("ipykernel", "matplotlib", *(["sentence_transformers"] if name.startswith("4") else [])):
-        pytest.importorskip(peer, reason="notebooks need the extra [notebooks], the last one sentence-transformers too")
+        pytest.importorskip(peer, reason="notebooks need the extra [notebooks], the fourth sentence-transformers too")
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false",
            "PYTHONWARNINGS": "ignore:IProgress not found"}  # of tqdm, without widgets
-    env.pop("XLA_FLAGS", None)
+    for name in ("XLA_FLAGS", "ARK_STUDIES"):
+        env.pop(name, None)
     client = nbclient.NotebookClient(notebook, timeout=10 * SECONDS, record_timing=False, kernel_name="python3")
     client.execute(cwd=str(FOLDER), env=env)
     for number, cell in enumerate((x for x in notebook["cells"] if x["cell_type"] == "code"), 1):

@@ -364,6 +364,11 @@ def test_what_systems_agree_on_is_read_once(run, mesh):
     assert read[3] / read[1] == pytest.approx((1 + 3 * 0.2775) / 1.2775, rel=0.01)  # 1 - 0.85²; what all begin with is read once
     n = told.held_out_questions
     assert any(f"reading: about {1.8325 * n:.0f} of {4 * n} prompts" in note for note in told.notes)
+    c.evaluate.read = 2
+    assert any(" of 8 prompts" in note for note in plan.estimate(c, run.workdir).notes)
+    c.evaluate.read = 0
+    told = plan.estimate(c, run.workdir)
+    assert not any(x.what == "reading" for x in told.work) and not any(note.startswith("reading") for note in told.notes)
 
 
 def test_speed_counts_the_devices_of_the_mesh(world, any_mesh):

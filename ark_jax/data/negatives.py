@@ -3,7 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def unlearned(by: str, questions: Mapping[str, str], chunks: Mapping[str, Sequen
 
 def choose(
     found: Sequence[tuple[str, float]], positives: Sequence[str], *, cosine: Mapping[str, float], originals: Mapping[str, str],
-    holding: Callable[[str], bool], margin: float, drop_answers: bool, keep: int,
+    holding: Callable[[str], bool], margin: float, spared: Collection[str], drop_answers: bool, keep: int,
 ) -> tuple[list[tuple[str, float]], Counter]:
     """The first `keep` of what `mine` found for a question that may serve as negatives, and how many each rule took.
 
@@ -69,11 +69,12 @@ def choose(
         holding: whether a chunk holds an answer; with `drop_answers` such a chunk is not taken.
         margin: the share of the most similar positive's cosine up to which a chunk is taken (NV-Retriever's filter, there
             0.95); what comes nearer is likely a positive that nobody marked. 0: all are taken.
+        spared: chunks that are not taken, because they explain the answer nearly as well as the positives.
     """
     nearest = max(cosine[chunk] for chunk in positives)
     most = nearest - (1 - margin) * abs(nearest) if margin else np.inf
     seen = {originals[chunk] for chunk in positives}
-    kept, dropped = [], Counter(copies=0, margin=0, answers=0)
+    kept, dropped = [], Counter(copies=0, margin=0, aligned=0, answers=0)
     for chunk, score in found:
         if chunk in positives:
             continue
@@ -83,6 +84,8 @@ def choose(
             dropped["copies"] += 1
         elif cosine[chunk] > most:
             dropped["margin"] += 1
+        elif chunk in spared:
+            dropped["aligned"] += 1
         elif drop_answers and holding(chunk):
             dropped["answers"] += 1
         else:

@@ -1,6 +1,7 @@
 """Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives chosen by it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -110,6 +111,27 @@ def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
 def _minmax(values: np.ndarray) -> np.ndarray:
     spread = values.max() - values.min()
     return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
+
+
+def decided(rows: Sequence[Mapping], chosen: Mapping[str, Sequence[str]], keep: float) -> dict[str, list[str]]:
+    """Of `chosen`, the share `keep` of the questions whose positives lead by most: the last of them the best chunk that is none.
+
+    Where several chunks explain an answer equally well, none may be needed for it. A question without any other chunk leads
+    by most; the smaller id among equals.
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(f"config.score.keep={keep}: must be above 0 and at most 1, a share of the questions")
+    inside: dict[str, float] = {}
+    outside: dict[str, float] = {}
+    for row in rows:
+        question, score = row["question"], row["score"]
+        if row["chunk"] in chosen[question]:
+            inside[question] = min(inside.get(question, np.inf), score)
+        else:
+            outside[question] = max(outside.get(question, -np.inf), score)
+    order = sorted(chosen, key=lambda q: (outside.get(q, -np.inf) - inside[q], q))
+    wanted = set(order[: math.ceil(keep * len(order))])
+    return {question: list(some) for question, some in chosen.items() if question in wanted}
 
 
 def select(rows: Sequence[Mapping], m: int | None = None) -> dict[str, list[str]]:

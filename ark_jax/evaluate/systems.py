@@ -1,6 +1,7 @@
 """What a tuned retriever is compared with, beside its base: BM25, and the fusion of several rankings."""
 
 import importlib.util
+import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -28,6 +29,7 @@ def bm25(queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence
     import bm25s
     import Stemmer
 
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # the library tells each step of its own
     stem = lambda some: bm25s.tokenize(list(some), stopwords="en", stemmer=Stemmer.Stemmer("english"), return_ids=False,
                                        show_progress=False)
     stems = stem(texts)

@@ -17,10 +17,10 @@ _TRAIN = tuple(f"train.{name}" for name in (
 # Of epochs and learning rates a stage's own, lest a change to a later one train it again.
 _OWN = {0: ("train.epochs", "train.learning_rates.0"),
         **{stage: (f"train.epochs.{stage - 1}", f"train.learning_rates.{stage - 1}") for stage in (1, 2, 3)}}
-_MINE = tuple(f"mine.{name}" for name in ("by", "model", "top", "negatives", "margin", "drop_answers"))
+_MINE = tuple(f"mine.{name}" for name in ("by", "model", "top", "negatives", "margin", "spare", "drop_answers"))
 _GRAPH = tuple(f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small"))
 _WEIGHING = tuple(f"score.{name}" for name in (
-    "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives", "supervision"))
+    "answers", "normalise", "forward", "backward", "retriever", "short_chunk", "positives", "keep", "supervision"))
 _SCORING = ("score.candidates", "score.references", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "held_out_questions", "ignored_documents", "ignored_questions", "chunk_tokens",

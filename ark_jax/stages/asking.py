@@ -11,6 +11,7 @@ from ark_jax.log import read_rows
 from ark_jax.pipeline import Context
 from ark_jax.stages import graph, systems
 from ark_jax.stages.files import chunks_of, llm_settings, questions_of
+from ark_jax.stages.reading import answered
 from ark_jax.text import llm, prompts
 from ark_jax.text.cost import price_of
 from ark_jax.text.replies import Replies, text_of
@@ -104,7 +105,8 @@ def _answering(config, context: Context, done: set[str], count: Count) -> list[C
     reads = config.reader.backend != "local"  # else it is the device's work
     if not (reads or versus):
         return []
-    c, questions, chunks = config.evaluate, questions_of(context, "held_out"), chunks_of(context)
+    c, chunks = config.evaluate, chunks_of(context)
+    questions = answered(questions_of(context, "held_out"), c.read)
     texts = [x.text for some in chunks.values() for x in some]
     passage = statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
     out = []

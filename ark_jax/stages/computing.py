@@ -23,6 +23,7 @@ from ark_jax.pipeline import Context
 from ark_jax.stages import systems
 from ark_jax.stages.curriculum import epochs
 from ark_jax.stages.files import chunks_of, pool, questions_of
+from ark_jax.stages.reading import answered
 from ark_jax.stages.work import Model, Work
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
@@ -101,12 +102,13 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
         documents = {d for q in held_out for d in q.documents}
         known = [x.text for document, some in chunks.items() if document in documents for x in some]
         embed("evaluate", [*tokens(known, "document"), *tokens([q.question for q in held_out], "query")], len(systems.trained(c)))
-        if c.reader.backend == "local":
+        some = answered(held_out, c.evaluate.read)
+        if c.reader.backend == "local" and some:
             reads = judge if not c.reader.path else Model.of(c.reader.path, compute=c.generator.dtype,
                                                              batch=c.generator.batch_tokens, head=True)
-            length, head = reading(context, lm if reads is judge else Judge.of(reads), held_out, chunks)
+            length, head = reading(context, lm if reads is judge else Judge.of(reads), some, chunks)
             reading_too = len(systems.finding(c))
-            differ = len(held_out) * (1 + (reading_too - 1) * (1 - (1 - MOVED) ** c.evaluate.passages))
+            differ = len(some) * (1 + (reading_too - 1) * (1 - (1 - MOVED) ** c.evaluate.passages))
             work.append(reads.generation("evaluate", differ, length, c.evaluate.max_new_tokens, head))
     if "export" not in done:
         disk["export"] = base.bytes
@@ -116,8 +118,8 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
         devices = math.prod(jax.sharding.get_mesh().shape.values())
         notes.append(f"device: {devices} x {jax.devices()[0].device_kind}, measured {' and '.join(speeds)}; times leave out "
                      "what is compiled, searched and saved")
-    if "evaluate" not in done and c.reader.backend == "local":
-        notes.append(f"reading: about {differ:,.0f} of {reading_too * len(held_out):,} prompts, for systems often find the same "
+    if any(x.what == "reading" and x.stage == "evaluate" for x in work):
+        notes.append(f"reading: about {differ:,.0f} of {reading_too * len(some):,} prompts, for systems often find the same "
                      "passages; less where answers end early")
     if "evaluate" not in done and (c.evaluate.retrievers or "full" in c.evaluate.baselines):
         notes.append("left out: embedding with evaluate.retrievers, and reading whole documents (full)")

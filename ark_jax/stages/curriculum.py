@@ -88,7 +88,7 @@ def positives(context: Context, folder: Path) -> dict:
         rows += [dict.fromkeys(rows[0]) | {"question": question, "chunk": chunk, "score": -np.inf}
                  for question, some in chosen.items() for chunk in some if (question, chunk) not in known]
     else:
-        chosen = alignment.select(rows, c.positives)
+        chosen = alignment.decided(rows, alignment.select(rows, c.positives), c.keep)
     save_rows([row | {"positive": row["chunk"] in chosen.get(row["question"], ())} for row in rows], folder / "positives.parquet")
     marked = [chunk in gold[question] for question, some in chosen.items() for chunk in some if gold[question]]
     return {"questions": len(chosen), "positives": sum(map(len, chosen.values()))} | (
@@ -109,6 +109,14 @@ def positives_of(context: Context) -> dict[str, list[str]]:
     from ark_jax.data import positives as alignment
 
     return alignment.select([r for r in load_rows(context / "positives" / "positives.parquet") if r["positive"]])
+
+
+def _spared(context: Context, most: int) -> dict[str, list[str]]:
+    """question -> as many of its best chunks as `most`, after the positives."""
+    from ark_jax.data import positives as alignment
+
+    rows = [r for r in load_rows(context / "positives" / "positives.parquet") if not r["positive"]]
+    return alignment.select(rows, most) if most else {}
 
 
 def mine(context: Context, folder: Path, *, stage: int) -> dict:
@@ -135,13 +143,14 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
         lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, list(used.values()), top=c.mine.top)
         found = {q.id: [(list(used)[i], float(vector @ vectors[i])) for i in lists[q.id]]
                  for q, vector in zip(questions, asked, strict=True)}
-    originals = negatives.originals(used)
+    originals, spared = negatives.originals(used), _spared(context, c.mine.spare)
     rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0
     for q, vector in zip(questions, asked, strict=True):
         cosine = {x: float(vector @ vectors[at[x]]) for x in (*chosen[q.id], *(x for x, _ in found[q.id]))}
         holds = lambda chunk, q=q: negatives.holds(used[chunk], q.answers)
         kept, taken = negatives.choose(found[q.id], chosen[q.id], cosine=cosine, originals=originals, holding=holds,
-                                       margin=c.mine.margin, drop_answers=c.mine.drop_answers, keep=c.mine.negatives)
+                                       margin=c.mine.margin, spared=spared.get(q.id, ()),
+                                       drop_answers=c.mine.drop_answers, keep=c.mine.negatives)
         rows += [{"question": q.id, "chunk": x, "mined_by": score, "cosine": cosine[x]} for x, score in kept]
         marked += [{"question": q.id, "chunk": x, "cosine": cosine[x]} for x in chosen[q.id]]
         nearest = max(cosine[x] for x in chosen[q.id])

@@ -10,7 +10,7 @@ from ark_jax.evaluate import judge
 from ark_jax.log import say
 from ark_jax.pipeline import Context
 from ark_jax.stages.files import ask, chunks_of, load_rows, questions_of, save_json, save_rows
-from ark_jax.stages.reading import drawn
+from ark_jax.stages.reading import answered
 from ark_jax.stages.systems import trained
 from ark_jax.text import llm, prompts
 
@@ -80,7 +80,7 @@ def judging(context: Context) -> list[llm.Call]:
 
 
 def _answered(context: Context) -> list[Question]:
-    return drawn(questions_of(context, "held_out"), context.config.evaluate.read)
+    return answered(questions_of(context, "held_out"), context.config.evaluate.read)
 
 
 def _as_text(pair: dict) -> str:

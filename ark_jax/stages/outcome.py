@@ -42,7 +42,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     gold, unmarked = _gold(context, questions, chunks)
     ranked = systems.rank(context, questions, chunks, folder)
     texts = {x.id: x.text for some in chunks.values() for x in some}
-    some = reading.drawn(questions, c.read)
+    some = reading.answered(questions, c.read)
     context_of, cut = systems.contexts(context, ranked, some, texts)
     template = prompts.load("read", context.config.prompts.read)
     asked = {(name, q.id): answers.prompt(template, q.question, context_of(name, q)) for name in ranked for q in some}

@@ -12,7 +12,7 @@ from ark_jax.stages.files import ask
 from ark_jax.text import llm, prompts
 
 
-def drawn(questions: Sequence[Question], most: int) -> list[Question]:
+def answered(questions: Sequence[Question], most: int) -> list[Question]:
     """Those that are answered, in their order: all if `most` is negative."""
     if most < 0:
         return list(questions)
