@@ -9,6 +9,9 @@ all 1,025 of the 23 held-out stories are asked, over the chunks of all these sto
 (SmolLM2 extracts the graph and rewrites; else statistics and templates do), `chunks=512`, or `tune` (`val` is set aside and 15 of
 the sixty stories are held out in its stead, 20 others trained on: settings are chosen there). The data lie in
 $ARK_DATA/fairytaleqa, else in ../shared/data.
+
+nDCG@10 on the held-out stories: MiniLM .469, stages .541, .573, .581, `gold` .591, BM25 .661. On `tune`, with ten questions a
+story, all answers and six candidates: MiniLM .570, stages .615, .629, .618, `gold` .612.
 """
 
 import hashlib

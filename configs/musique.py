@@ -7,6 +7,8 @@ Thirty questions, the first by a hash of their ids, are held out; the other seve
 preset (`paper`, `official`), `gold` (positives are the passages marked as evidence, negatives the nearest other ones: the
 yardstick), `local` (SmolLM2 rewrites the questions; else templates do) or `tune` (the thirty are set aside, and 21 of the seventy
 held out in their stead: settings are chosen there). The data lie in $ARK_DATA/musique_openie, else in ../shared/data.
+
+nDCG@10 on the thirty: MiniLM .719, stages .718, .720, .711, `gold` .705, BM25 .457; no difference but BM25's is more than chance.
 """
 
 import hashlib
