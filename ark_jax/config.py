@@ -171,6 +171,22 @@ def differences(config: ConfigDict, preset: str) -> dict[str, object]:
             if f"{section}.{name}" not in ASIDE and config[section][name] != value}
 
 
+# What ARK is measured by: positives are the passages that annotators marked, negatives those in the batch and three mined ones.
+GOLD = {"score.supervision": "gold", "mine.by": "question", "mine.negatives": 3, "train.stages": (0,), "train.epochs": (2, 0, 0),
+        "train.learning_rates": (3e-5, 3e-5, 3e-5)}
+
+
+def study(c: ConfigDict) -> dict[str, dict]:
+    """The runs of a sweep that tells what `c` is worth: run -> its changes. Graph, rewritten questions and scores are shared."""
+    return {
+        "gold": GOLD, "no-curriculum": {"train.stages": (0,)}, "random": {"mine.by": "random"}, "bm25": {"mine.by": "bm25"},
+        "all-questions": {"score.keep": 1.0}, "unspared": {"mine.spare": 0},
+        "without-F": {"score.forward": 0.0}, "without-B": {"score.backward": 0.0}, "without-V": {"score.retriever": 0.0},
+        "paper": differences(c, "paper"), "official": differences(c, "official"),
+        **{f"seed{i}": {"seed": i} for i in (1, 2)}, **{f"gold-seed{i}": GOLD | {"seed": i} for i in (1, 2)},
+    }
+
+
 def demo() -> ConfigDict:
     """The configuration of `ark-jax demo`: the embedded corpus, MiniLM, SmolLM2, recorded LLM replies.
 

@@ -49,11 +49,6 @@ def study():
     return c
 
 
-# In-batch and three mined negatives, two epochs in one stage.
-GOLD = {"score.supervision": "gold", "mine.by": "question", "mine.negatives": 3, "train.stages": (0,), "train.epochs": (2, 0, 0),
-        "train.learning_rates": (3e-5, 3e-5, 3e-5)}
-
-
 def tune(c) -> None:
     c.data.ignored_documents = (*HELD_OUT, *TRAINING[TUNED_ON + 20 :])
     c.data.held_out_documents = TRAINING[:TUNED_ON]
@@ -62,19 +57,13 @@ def tune(c) -> None:
 VARIANTS = {
     "paper": lambda c: c.update_from_flattened_dict(config.differences(c, "paper")),
     "official": lambda c: c.update_from_flattened_dict(config.differences(c, "official")),
-    "gold": lambda c: c.update_from_flattened_dict(GOLD), "tune": tune, "local": lambda c: c.llm.update(backend="local"),
+    "gold": lambda c: c.update_from_flattened_dict(config.GOLD), "tune": tune, "local": lambda c: c.llm.update(backend="local"),
     "chunks=512": lambda c: c.data.update(chunk_tokens=512),
 }
 BASE = study()
 SWEEPS = {
-    # One sweep, so that all its runs share the graph, the rewritten questions and the scores.
-    "study": {
-        "gold": GOLD, **{f"seed{i}": {"seed": i} for i in (1, 2)}, **{f"gold-seed{i}": GOLD | {"seed": i} for i in (1, 2)},
-        "no-curriculum": {"train.stages": (0,)}, "random": {"mine.by": "random"}, "bm25": {"mine.by": "bm25"},
-        "all-questions": {"score.keep": 1.0}, "unspared": {"mine.spare": 0}, "M2": {"score.positives": 2},
-        "without-F": {"score.forward": 0.0}, "without-B": {"score.backward": 0.0}, "without-V": {"score.retriever": 0.0},
-        **{name: config.differences(BASE, name) for name in ("paper", "official")}},
-    # What paper and released code do otherwise than we, one at a time.
+    "study": config.study(BASE) | {"M2": {"score.positives": 2}},
+    # What paper and released code do otherwise, one at a time.
     "switches": {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
                  for field, value in config.differences(BASE, preset).items()},
 }

@@ -2,18 +2,21 @@
 
 import importlib.util
 import json
+import runpy
 
 import jax
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import DATA, REPOSITORY
 from test_pipeline import make_world, tiny_config
 
 from ark_jax import Retriever, config, pipeline
-from ark_jax.data import negatives
+from ark_jax.data import negatives, readers
 from ark_jax.evaluate.retrieval import gold_chunks
 from ark_jax.log import Metrics
-from ark_jax.stages import stages
+from ark_jax.models import wheels
+from ark_jax.stages import graph, stages
 from ark_jax.stages.files import chunks_of, load_rows, pool, questions_of
 
 BM25 = "bm25" if importlib.util.find_spec("bm25s") else "random"
@@ -103,3 +106,27 @@ def test_a_preset_is_a_run_of_a_sweep():
     for section in config.METHOD:
         assert {k: v for k, v in c[section].items() if f"{section}.{k}" not in config.ASIDE} == {
             k: v for k, v in config.ark("official")[section].items() if f"{section}.{k}" not in config.ASIDE}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real data are not at hand (ARK_DATA)")
+@pytest.mark.parametrize(("name", "trained_on", "held_out"), [("musique", 70, 30), ("fairytale", 359, 1025)])
+def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, monkeypatch):
+    monkeypatch.setenv("ARK_DATA", str(DATA))
+    monkeypatch.setattr(wheels, "demo_models", lambda: {"retriever": "a", "generator": "b"})
+    study = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
+    parts = {}
+    for words in ("", "tune", "gold", "sweep=study"):
+        c = study["get_config"](words)
+        found, _ = graph._split(readers.load(c.data.path).questions, c)
+        parts[words] = {part: {q.id for q in some} for part, some in found.items()}
+    assert [len(parts[""][part]) for part in ("train", "held_out")] == [trained_on, held_out]
+    assert parts["gold"] == parts["sweep=study"] == parts[""]
+    tuned = parts["tune"]
+    assert tuned["held_out"] and not (tuned["train"] | tuned["held_out"]) & parts[""]["held_out"]
+    assert tuned["train"] | tuned["held_out"] <= parts[""]["train"]
+    for changes in study["SWEEPS"]["study"].values():
+        c = study["get_config"]()
+        c.update_from_flattened_dict(changes)
+        stages(c)
+    with pytest.raises(ValueError, match="'nope': must be one of paper, official, gold"):
+        study["get_config"]("nope")
