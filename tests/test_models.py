@@ -121,8 +121,10 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
     loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
     gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
     leaves = [jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how))) for how in ("products", "all")]
+    # What is zero but for rounding, as the gradient of a bias of keys, is so beside the largest.
+    largest = max(float(np.abs(x).max()) for x in leaves[1])
     for one, other in zip(*leaves, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-6 + 4e-6 * np.abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-8 * largest + 4e-6 * np.abs(other).max())
     with pytest.raises(ValueError, match=r"train.remat='none': must be 'products' or 'all'"):
         gradient(model, dataclasses.replace(cfg, remat="none"))
 
@@ -141,8 +143,9 @@ def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_me
     one, one_gradient = on_one_device(family, checkpoint(family))
     for name, value in one.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name)
+    largest = max(float(np.abs(value).max()) for value in one_gradient)  # beside which noise is told from zero
     for leaf, value in zip(jax.tree.leaves(gradient), one_gradient, strict=True):
-        np.testing.assert_allclose(np.asarray(leaf), value, rtol=1e-5, atol=2e-6 + 4e-6 * np.abs(value).max())
+        np.testing.assert_allclose(np.asarray(leaf), value, rtol=1e-5, atol=2e-8 * largest + 4e-6 * np.abs(value).max())
 
 
 def test_weights_are_spread_over_the_mesh(checkpoint):
