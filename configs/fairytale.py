@@ -23,6 +23,8 @@ from ark_jax.data import readers
 from ark_jax.models.wheels import demo_models
 
 DATA = Path(os.environ.get("ARK_DATA", "../shared/data")) / "fairytaleqa"
+if not DATA.is_dir():
+    raise ValueError(f"{DATA} is not there: name the folder that holds it in $ARK_DATA")
 STORIES, TUNED_ON, EACH = 60, 15, 6
 by_hash = lambda ids: tuple(sorted(ids, key=lambda id: hashlib.sha256(id.encode()).digest()))
 CORPUS = readers.load(DATA)

@@ -20,6 +20,8 @@ from ark_jax.data import readers
 from ark_jax.models.wheels import demo_models
 
 DATA = Path(os.environ.get("ARK_DATA", "../shared/data")) / "musique_openie"
+if not DATA.is_dir():
+    raise ValueError(f"{DATA} is not there: name the folder that holds it in $ARK_DATA")
 HELD_OUT, TUNED_ON = 30, 21
 QUESTIONS = tuple(sorted((q.id for q in readers.load(DATA / "musique_train.json").questions),
                          key=lambda id: hashlib.sha256(id.encode()).digest()))

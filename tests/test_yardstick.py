@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import os
 import runpy
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -130,3 +133,11 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
         stages(c)
     with pytest.raises(ValueError, match="'nope': must be one of paper, official, gold"):
         study["get_config"]("nope")
+
+
+@pytest.mark.parametrize("name", ["musique", "fairytale"])
+def test_a_study_without_its_data_says_where_they_are_sought(name, tmp_path):
+    command = [sys.executable, "-m", "ark_jax", "status", f"--config=configs/{name}.py", f"--workdir={tmp_path}"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"ARK_DATA": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert str(tmp_path) in done.stderr and "is not there: name the folder that holds it in $ARK_DATA" in done.stderr
