@@ -1,6 +1,7 @@
 """Every setting of a run, with the presets. A difference between paper and released code is one field."""
 
 import importlib.resources
+from collections.abc import Callable, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -185,6 +186,33 @@ def study(c: ConfigDict) -> dict[str, dict]:
         "paper": differences(c, "paper"), "official": differences(c, "official"),
         **{f"seed{i}": {"seed": i} for i in (1, 2)}, **{f"gold-seed{i}": GOLD | {"seed": i} for i in (1, 2)},
     }
+
+
+def switches(c: ConfigDict) -> dict[str, dict]:
+    """The runs of a sweep that tries what paper and released code do otherwise than `c`, one at a time."""
+    return {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
+            for field, value in differences(c, preset).items()}
+
+
+# What a study's words can ask for, beside its own.
+VARIANTS = {
+    **{preset: lambda c, preset=preset: c.update_from_flattened_dict(differences(c, preset)) for preset in ("paper", "official")},
+    "gold": lambda c: c.update_from_flattened_dict(GOLD), "local": lambda c: c.llm.update(backend="local"),
+}
+
+
+def named(words: str) -> list[str]:
+    """What follows a config's colon, separated by commas, but for `sweep=NAME`, which is launch/sweep.py's."""
+    return [word for word in words.split(",") if word and not word.startswith("sweep=")]
+
+
+def vary(c: ConfigDict, words: Sequence[str], variants: Mapping[str, Callable], also: Sequence[str] = ()) -> ConfigDict:
+    """`c` under the variants that `words` name; `also` is what an error lists beside them."""
+    for word in words:
+        if word not in variants:
+            raise ValueError(f"preset {word!r}: must be one of {', '.join((*also, *variants))}")
+        variants[word](c)
+    return c
 
 
 def demo() -> ConfigDict:

@@ -42,10 +42,6 @@ SWEEPS = {
 
 def get_config(words: str = ""):
     """`words` are a preset, variants and what launch/sweep.py is to run, or some of these, separated by commas."""
-    named = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    named = config.named(words)
     c = config.ark(named.pop(0) if named and named[0] in config.PRESETS else "best")
-    for word in named:
-        if word not in VARIANTS:
-            raise ValueError(f"preset {word!r}: must be one of {', '.join((*config.PRESETS, *VARIANTS))}")
-        VARIANTS[word](c)
-    return c
+    return config.vary(c, named, VARIANTS, also=config.PRESETS)

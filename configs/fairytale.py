@@ -56,27 +56,11 @@ def tune(c) -> None:
     c.data.held_out_documents = TRAINING[:TUNED_ON]
 
 
-VARIANTS = {
-    "paper": lambda c: c.update_from_flattened_dict(config.differences(c, "paper")),
-    "official": lambda c: c.update_from_flattened_dict(config.differences(c, "official")),
-    "gold": lambda c: c.update_from_flattened_dict(config.GOLD), "tune": tune, "local": lambda c: c.llm.update(backend="local"),
-    "chunks=512": lambda c: c.data.update(chunk_tokens=512),
-}
 BASE = study()
-SWEEPS = {
-    "study": config.study(BASE) | {"M2": {"score.positives": 2}},
-    # What paper and released code do otherwise, one at a time.
-    "switches": {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
-                 for field, value in config.differences(BASE, preset).items()},
-}
+SWEEPS = {"study": config.study(BASE) | {"M2": {"score.positives": 2}}, "switches": config.switches(BASE)}
 
 
 def get_config(words: str = ""):
     """`words` are variants and what launch/sweep.py is to run, separated by commas."""
-    c = study()
-    for word in words.split(","):
-        if word and not word.startswith("sweep="):
-            if word not in VARIANTS:
-                raise ValueError(f"{word!r}: must be one of {', '.join(VARIANTS)}")
-            VARIANTS[word](c)
-    return c
+    own = {"tune": tune, "chunks=512": lambda c: c.data.update(chunk_tokens=512)}
+    return config.vary(study(), config.named(words), config.VARIANTS | own)

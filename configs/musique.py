@@ -47,26 +47,10 @@ def tune(c) -> None:
     c.data.ignored_questions, c.data.held_out_questions = QUESTIONS[:HELD_OUT], QUESTIONS[HELD_OUT : HELD_OUT + TUNED_ON]
 
 
-VARIANTS = {
-    "paper": lambda c: c.update_from_flattened_dict(config.differences(c, "paper")),
-    "official": lambda c: c.update_from_flattened_dict(config.differences(c, "official")),
-    "gold": lambda c: c.update_from_flattened_dict(config.GOLD), "tune": tune, "local": lambda c: c.llm.update(backend="local"),
-}
 BASE = study()
-SWEEPS = {
-    "study": config.study(BASE) | {"M1": {"score.positives": 1}},
-    # What paper and released code do otherwise, one at a time.
-    "switches": {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
-                 for field, value in config.differences(BASE, preset).items()},
-}
+SWEEPS = {"study": config.study(BASE) | {"M1": {"score.positives": 1}}, "switches": config.switches(BASE)}
 
 
 def get_config(words: str = ""):
     """`words` are variants and what launch/sweep.py is to run, separated by commas."""
-    c = study()
-    for word in words.split(","):
-        if word and not word.startswith("sweep="):
-            if word not in VARIANTS:
-                raise ValueError(f"{word!r}: must be one of {', '.join(VARIANTS)}")
-            VARIANTS[word](c)
-    return c
+    return config.vary(study(), config.named(words), config.VARIANTS | {"tune": tune})

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import hosts
-from ark_jax.data.records import Document, Question
+from ark_jax.data.records import Question
 from ark_jax.log import primary
 from ark_jax.pipeline import Context
-from ark_jax.stages.files import chunks_of, encode, generator, load_rows, pool, questions_of, retriever, save_rows
+from ark_jax.stages.files import chunks_of, encode, evidence_of, generator, load_rows, pool, questions_of, retriever, save_rows
 from ark_jax.text import prompts
 
 # Whose rewritten questions mine for which training stage. Stage 0 is no curriculum: all at once, by the base model.
@@ -78,7 +78,8 @@ def positives(context: Context, folder: Path) -> dict:
         raise ValueError(f"config.score.supervision={c.supervision!r}: must be alignment or gold")
     weighing = alignment.Weighing(**{f.name: c[f.name] for f in dataclasses.fields(alignment.Weighing)})
     rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
-    gold = _gold(context)
+    marked = evidence_of(context, questions_of(context, "train"), chunks_of(context))
+    gold = {question: {x for holders in passages for x in holders} for question, passages in marked.items()}
     if c.supervision == "gold":
         chosen = {question: sorted(some) for question, some in gold.items() if some}
         if not chosen:
@@ -90,18 +91,9 @@ def positives(context: Context, folder: Path) -> dict:
     else:
         chosen = alignment.decided(rows, alignment.select(rows, c.positives), c.keep)
     save_rows([row | {"positive": row["chunk"] in chosen.get(row["question"], ())} for row in rows], folder / "positives.parquet")
-    marked = [chunk in gold[question] for question, some in chosen.items() for chunk in some if gold[question]]
+    right = [chunk in gold[question] for question, some in chosen.items() for chunk in some if gold[question]]
     return {"questions": len(chosen), "positives": sum(map(len, chosen.values()))} | (
-        {"share_holding_evidence": round(float(np.mean(marked)), 4)} if marked else {})
-
-
-def _gold(context: Context) -> dict[str, set[str]]:
-    """Training question -> the chunks that hold its evidence."""
-    from ark_jax.evaluate.retrieval import gold_chunks
-
-    chunks, documents = chunks_of(context), {d.id: d.text for d in load_rows(context / "data" / "documents.parquet", Document)}
-    return {q.id: {x for holders in gold_chunks(q.evidence, documents, pool(q, chunks)) for x in holders}
-            for q in questions_of(context, "train")}
+        {"share_holding_evidence": round(float(np.mean(right)), 4)} if right else {})
 
 
 def positives_of(context: Context) -> dict[str, list[str]]:
@@ -132,16 +124,17 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     questions = [q for q in questions_of(context, "train") if q.id in chosen]
     used = {x.id: x.text for q in questions for x in pool(q, chunks)}
     at = {id: i for i, id in enumerate(used)}
-    vectors = encode(context, which, list(used.values()), "document", "embed chunks")
+    ids, texts = list(used), list(used.values())
+    vectors = encode(context, which, texts, "document", "embed chunks")
     asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
     pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
     if c.mine.by in ("rewritten", "question"):
         queries = _rewritten(context, which, stage, set(chosen)) if c.mine.by == "rewritten" \
             else {q.id: vector[None] for q, vector in zip(questions, asked, strict=True)}
-        found = negatives.mine(queries, pools, vectors, list(used), top=c.mine.top)
+        found = negatives.mine(queries, pools, vectors, ids, top=c.mine.top)
     else:
-        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, list(used.values()), top=c.mine.top)
-        found = {q.id: [(list(used)[i], float(vector @ vectors[i])) for i in lists[q.id]]
+        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, texts, top=c.mine.top)
+        found = {q.id: [(ids[i], float(vector @ vectors[i])) for i in lists[q.id]]
                  for q, vector in zip(questions, asked, strict=True)}
     originals, spared = negatives.originals(used), _spared(context, c.mine.spare)
     rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0

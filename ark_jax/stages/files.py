@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import bucket, hosts
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.log import primary, say
 from ark_jax.pipeline import Context, file_digest
 from ark_jax.text import llm, prompts
@@ -60,6 +60,14 @@ def chunks_of(context: Context) -> dict[str, list[Chunk]]:
 def pool(question: Question, chunks: dict[str, list[Chunk]]) -> list[Chunk]:
     """The chunks a question may be answered from."""
     return [chunk for document in question.documents for chunk in chunks.get(document, ())]
+
+
+def evidence_of(context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]) -> dict[str, list[list[str]]]:
+    """question -> its marked passages, each as the chunks of its documents that hold it."""
+    from ark_jax.evaluate.retrieval import gold_chunks
+
+    documents = {d.id: d.text for d in load_rows(context / "data" / "documents.parquet", Document)}
+    return {q.id: gold_chunks(q.evidence, documents, pool(q, chunks)) for q in questions}
 
 
 @functools.cache

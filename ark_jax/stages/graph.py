@@ -59,10 +59,11 @@ def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]]
 
     c = config.data
     ignored, named, chosen = set(c.ignored_documents), set(c.held_out_documents), set(c.held_out_questions)
+    spared = set(c.ignored_questions)
     parts: dict[str, list[Question]] = {"train": [], "held_out": [], "ignored": []}
     used = []
     for q in questions:
-        (parts["ignored"] if ignored & set(q.documents) or q.id in c.ignored_questions else used).append(q)
+        (parts["ignored"] if ignored & set(q.documents) or q.id in spared else used).append(q)
     if chosen and named:
         raise ValueError("config.data: name held_out_questions or held_out_documents, not both")
     if chosen:

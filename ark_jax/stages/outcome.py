@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax import __version__
-from ark_jax.data.records import Document, Question
+from ark_jax.data.records import Question
 from ark_jax.evaluate.outcomes import ALPHA, heading, significant
 from ark_jax.log import say
 from ark_jax.pipeline import Context, read_manifest
 from ark_jax.stages import reading, systems
 from ark_jax.stages.files import (
     chunks_of,
+    evidence_of,
     load_json,
-    load_rows,
     pool,
     questions_of,
     save_json,
@@ -28,8 +28,6 @@ from ark_jax.text import prompts
 RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured: what sweeps are compared by
 ANSWERS = ("answer_f1",)
 METRICS = (*RETRIEVAL, *ANSWERS)
-
-
 NAMES = {metric: heading(metric) for metric in METRICS}
 
 
@@ -70,16 +68,11 @@ def evaluate(context: Context, folder: Path) -> dict:
 def _gold(context: Context, questions: list[Question], chunks) -> tuple[dict[str, list[list[str]]], int]:
     """question -> needed passages, each as the chunks that hold it. Without marked evidence, or if the config says so, any chunk
     of the question's documents that contains an answer will do."""
-    from ark_jax.evaluate.retrieval import answer_chunks, gold_chunks
+    from ark_jax.evaluate.retrieval import answer_chunks
 
-    documents = {d.id: d.text for d in load_rows(context / "data" / "documents.parquet", Document)}
-    gold, unmarked = {}, 0
-    for q in questions:
-        some = pool(q, chunks)
-        marked = gold_chunks(q.evidence, documents, some)
-        unmarked += not marked
-        gold[q.id] = marked if marked and context.config.evaluate.gold == "evidence" else answer_chunks(q.answers, some)
-    return gold, unmarked
+    marked, by_evidence = evidence_of(context, questions, chunks), context.config.evaluate.gold == "evidence"
+    gold = {q.id: marked[q.id] if marked[q.id] and by_evidence else answer_chunks(q.answers, pool(q, chunks)) for q in questions}
+    return gold, sum(not passages for passages in marked.values())
 
 
 def tabulate(rows: list[dict], metrics: Sequence[str], *, draws: int, flips: int, seed: int) -> list[dict]:
