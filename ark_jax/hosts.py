@@ -22,7 +22,7 @@ import numpy as np
 
 from ark_jax.log import primary
 
-Told, Item = TypeVar("Told"), TypeVar("Item")
+Told, Item, Key = TypeVar("Told"), TypeVar("Item"), TypeVar("Key")
 SILENCE = 30  # seconds without a heartbeat after which a process counts as dead
 _WEEK = 7 * 24 * 3600 * 1000  # milliseconds: the others wait for process 0 however long it works alone
 _numbers = itertools.count()  # of what process 0 told
@@ -104,10 +104,23 @@ def first(make: Callable[[], Told]) -> Told:
     return told["value"]
 
 
+class Lookup(Sequence[Item]):
+    """`find(key)` for each of `keys`, found where it is asked for: what others are to `spread` is not read here."""
+
+    def __init__(self, find: Callable[[Key], Item], keys: Sequence[Key]):
+        self._find, self._keys = find, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, at: int | slice) -> "Item | Lookup[Item]":
+        return Lookup(self._find, self._keys[at]) if isinstance(at, slice) else self._find(self._keys[at])
+
+
 def spread(make: Callable[[Sequence[Item]], list[np.ndarray]], items: Sequence[Item]) -> list[np.ndarray]:
     """`make(items)`, an int32 array `[any]` for each of them: every process makes those of its share and is sent the others'.
 
-    All must call it, with the same items. Which share is whose must not matter to `make`.
+    All must call it, with the same items, which may be a `Lookup`. Which share is whose must not matter to `make`.
     """
     if not several():
         return make(items)

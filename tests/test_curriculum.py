@@ -19,7 +19,7 @@ from ark_jax.layout import make_mesh
 from ark_jax.log import Metrics, read_rows
 from ark_jax.models.retriever import Retriever
 from ark_jax.stages import stages
-from ark_jax.stages.files import load_rows, save_rows
+from ark_jax.stages.files import load_rows, save_chunks, save_rows
 from ark_jax.train import optim
 
 WORDS = ("tide", "lamp", "salt", "lathe", "wool", "pilot", "bell", "ledger", "strike", "harbour")
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
 
 def given(context: pipeline.Context, folder: Path) -> dict:
     """Stands in for the stages before training."""
-    save_rows(CHUNKS, folder / "chunks.parquet")
+    save_chunks(CHUNKS, folder)
     save_rows(QUESTIONS, folder / "questions_train.parquet")
     save_rows(REWRITTEN, folder / "rewritten.parquet")
     others = {q.id: [x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id]] for q in QUESTIONS}

@@ -159,7 +159,7 @@ def workdir(tmp_path):
         if name == "data":
             asked = [Question(id, text, ("x",), ("doc",)) for id, text in QUESTIONS.items()]
             files.save_rows(asked, folder / "questions_train.parquet")
-            files.save_rows([Chunk(id, "doc", 0, 0, 0, text) for id, text in PASSAGES.items()], folder / "chunks.parquet")
+            files.save_chunks([Chunk(id, "doc", 0, 0, 0, text) for id, text in PASSAGES.items()], folder)
         if name == "positives":
             files.save_rows([{"question": e.question, "chunk": chunk, "score": -float(i), "positive": True}
                              for e in EXAMPLES for i, chunk in enumerate(e.positives)], folder / "positives.parquet")

@@ -1,6 +1,7 @@
 """Several processes on this machine, over gloo: one result, disjoint data, one writer, and no one left hanging."""
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import json
@@ -56,12 +57,24 @@ def ended(running: list[subprocess.Popen], timeout: float = 900) -> list[str]:
     return said
 
 
-def train(base, folder: Path, notice: int = 0):
+class Looked(dict):
+    """Texts, and of which ones were read."""
+
+    def __init__(self):
+        super().__init__({str(i): text for i, text in enumerate(TEXTS)})
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> str:
+        self.read.append(name)
+        return super().__getitem__(name)
+
+
+def train(base, folder: Path, notice: int = 0, passages: dict[str, str] | None = None):
     """Four steps, from where `folder` stands; after step `notice` the last process is told to stop. The model, and the curve."""
     from ark_jax.data.curriculum import Example
     from ark_jax.train import loop
 
-    texts, add = {str(i): text for i, text in enumerate(TEXTS)}, loop.Curve.add
+    texts, add = Looked(), loop.Curve.add
 
     def noticed(curve, row: dict) -> None:
         add(curve, row)
@@ -74,7 +87,7 @@ def train(base, folder: Path, notice: int = 0):
                      use_negatives=True, lora_rank=0, lora_alpha=1.0, lora_targets=())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Curve, "add", noticed)
-        tuned, _, curve = loop.train(base, examples, texts, texts, plan, folder, "train")
+        tuned, _, curve = loop.train(base, examples, texts, texts if passages is None else passages, plan, folder, "train")
     return tuned, curve
 
 
@@ -87,7 +100,7 @@ def work(folder: Path) -> dict:
     from ark_jax.models import hf
     from ark_jax.models.retriever import Retriever
 
-    tokenized, read, placed = [], [], []
+    tokenized, read, placed, passages = [], [], [], Looked()
     whole_slice, whole_put = hf.Checkpoint.slice, layout.put
 
     class Counted:
@@ -112,15 +125,15 @@ def work(folder: Path) -> dict:
         patch.setattr(layout, "put", put)
         tokenizer = base.tokenizer
         base.tokenizer = lambda texts, **how: tokenized.append(texts) or tokenizer(texts, **how)
-        tuned, curve = train(base, folder / "run")
+        tuned, curve = train(base, folder / "run", passages=passages)
         tuned.save_pretrained(folder / "run" / "model")
         vectors = tuned.encode(TEXTS, kind="document")
     base.tokenizer = tokenizer
     with pytest.raises(preemption.Stopped, match="train: step 2 of 4 is saved"):
         train(base, folder / "stopped", notice=2)
     resumed = train(base, folder / "resumed")[1] if (folder / "resumed").is_dir() else None
-    return {"tokenized": tokenized, "read": sum(read), "placed": placed, "curve": curve, "resumed": resumed,
-            "devices": jax.sharding.get_mesh().size, "vectors": vectors.tolist()}
+    return {"tokenized": tokenized, "passages": passages.read, "read": sum(read), "placed": placed, "curve": curve,
+            "resumed": resumed, "devices": jax.sharding.get_mesh().size, "vectors": vectors.tolist()}
 
 
 WORK = """
@@ -200,6 +213,38 @@ def test_each_process_tokenises_its_share(pair, alone):
     assert len(alone["tokenized"]) == 3 and len(pair[0]["tokenized"]) == 3  # questions, chunks, and what is encoded
     for whole, *shares in zip(alone["tokenized"], *(result["tokenized"] for result in pair), strict=True):
         assert sorted(whole) == sorted(itertools.chain(*shares)) and len({len(share) for share in shares}) == 1
+
+
+def test_each_process_looks_up_the_passages_of_its_share_alone(pair, alone):
+    shares = [result["passages"] for result in pair]
+    assert len(set(alone["passages"])) == len(alone["passages"]) == 24  # each of them once
+    assert sorted(itertools.chain(*shares)) == sorted(alone["passages"]) and len({len(share) for share in shares}) == 1
+
+
+MAPPED = """
+import sys
+from pathlib import Path
+from ark_jax.stages.files import load_chunks
+shared = lambda: int(Path("/proc/self/statm").read_text().split()[2]) * 4096  # of files, what is in memory
+before, chunks = shared(), load_chunks(Path(sys.argv[1]))
+some = [x.text for x in chunks[:10]]
+few, some = shared() - before, [x.text[:1] for x in chunks]
+print(len(chunks), few, shared() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="only Linux says how much of its files a process has read")
+def test_of_the_texts_only_what_is_asked_for_is_read(tmp_path):
+    from ark_jax.data.records import Chunk
+    from ark_jax.stages.files import load_chunks, save_chunks
+
+    chunks = [Chunk(f"d#{i}", "d", i, i + 1, 3, f"{i} of the tide. " * 4000) for i in range(1000)]
+    save_chunks(chunks, tmp_path)
+    assert [(x.id, x.document, x.start, x.end, x.tokens, x.text) for x in load_chunks(tmp_path)[::100]] == list(
+        map(dataclasses.astuple, chunks[::100]))
+    done = subprocess.run([sys.executable, "-c", MAPPED, str(tmp_path)], capture_output=True, text=True, check=True)
+    count, few, all_of_them = map(int, done.stdout.split())
+    assert count == 1000 and few < 20e6 and all_of_them > 60e6, done.stdout
 
 
 def share_out(results: list[dict]) -> None:

@@ -15,7 +15,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate import judge
 from ark_jax.log import Metrics
 from ark_jax.stages import asking, judging, plan, stages
-from ark_jax.stages.files import save_rows
+from ark_jax.stages.files import save_chunks, save_rows
 from ark_jax.text import endpoint, prompts
 
 SAID = st.sampled_from(["first", "second", "tie", ""])
@@ -122,7 +122,7 @@ def answered(workdir, url: str, **changes) -> pipeline.Context:
     c.judge.update(changes)
     for stage in ("data", "evaluate"):
         (workdir / stage).mkdir(parents=True, exist_ok=True)
-    save_rows([Chunk(f"d#{i:04d}", "d", 0, 1, 1, f"Passage {i}.") for i in range(4)], workdir / "data" / "chunks.parquet")
+    save_chunks([Chunk(f"d#{i:04d}", "d", 0, 1, 1, f"Passage {i}.") for i in range(4)], workdir / "data")
     save_rows([Question(q, f"What of {q}?", (f"right {q}",), ("d",)) for q in QUESTIONS],
               workdir / "data" / "questions_held_out.parquet")
     save_rows([{"system": name, "question": q, "answer": answer, "ranked": RANKED[name]}

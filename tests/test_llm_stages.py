@@ -17,6 +17,7 @@ from test_pipeline import call, command, make_world, tiny_config
 from ark_jax import pipeline
 from ark_jax.log import Metrics, read_rows
 from ark_jax.stages import stages
+from ark_jax.stages.files import load_chunks
 from ark_jax.text import endpoint, offline, prompts
 
 pytest.importorskip("openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'")
@@ -121,7 +122,7 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
     with llm_server.serving(model, lambda conversation, attempt: "400" if "Tidal Board" in conversation else None) as server:
         context = run(world, tmp_path, server, ("data", "extract"))
     lost = pq.read_table(context / "extract" / "quarantine.parquet").to_pylist()
-    chunks = {x["id"] for x in pq.read_table(context / "data" / "chunks.parquet").to_pylist() if "Tidal Board" in x["text"]}
+    chunks = {x.id for x in load_chunks(context / "data") if "Tidal Board" in x.text}
     assert chunks and {x["chunk"] for x in lost} == chunks and all("no reply: status 400" in x["reason"] for x in lost)
     assert counts(context, "extract")["quarantine_reasons"] == {"no reply": len(chunks)}
     kept = lambda context: [x for x in made(context)["extract/entities.parquet"] if x["chunk"] not in chunks]

@@ -20,6 +20,7 @@ from ark_jax import config, pipeline
 from ark_jax.data.records import Question
 from ark_jax.log import Metrics
 from ark_jax.stages import graph, stages
+from ark_jax.stages.files import load_chunks
 
 REPOSITORY = Path(__file__).parent.parent
 EMBEDDED = REPOSITORY / "ark_jax" / "embedded"
@@ -128,16 +129,16 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
 def test_every_stage_says_how_many_texts_it_cuts(world, finished):
     workdir, said = finished
     tokenizer = Tokenizer.from_file(str(world / "retriever" / "tokenizer.json"))
-    chunks = pq.read_table(workdir / "data" / "chunks.parquet").to_pylist()
+    chunks = load_chunks(workdir / "data")
     for documents, labels in ((TRAINING, {"embed chunks": 3}), (HELD_OUT, {"embed chunks, base": 1, "embed chunks, stage3": 1})):
-        lengths = [len(tokenizer.encode(x["text"]).ids) for x in chunks if x["document"] in documents]
+        lengths = [len(tokenizer.encode(x.text).ids) for x in chunks if x.document in documents]
         cut = sum(n > 64 for n in lengths)
         assert 0 < cut < len(lengths)
         for label, times in labels.items():  # scoring and both minings; evaluation
             assert said.count(f"  {label}: {cut} of {len(lengths)} texts are longer than 64 tokens and are cut there\n") == times
     manifest = json.loads((workdir / "score" / "manifest.json").read_text())
     assert manifest["counts"]["cut_by_the_retriever"] == sum(
-        len(tokenizer.encode(x["text"]).ids) > 64 for x in chunks if x["document"] in TRAINING)
+        len(tokenizer.encode(x.text).ids) > 64 for x in chunks if x.document in TRAINING)
     assert "Training chunks longer than the retriever reads" in (workdir / "report.html").read_text()
     assert len(re.findall(r"  stage \d, chunks: \d+ of \d+ texts are longer than 64 tokens", said)) == 3
 
@@ -399,7 +400,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
     """What a random one says is no record: it is asked once more and then kept as it is, and nothing is asked again."""
     shutil.copytree(finished[0] / "data", tmp_path / "data")
     kept = tmp_path / "llm" / "replies.jsonl"
-    asked = sum(x["document"] in TRAINING for x in pq.read_table(finished[0] / "data" / "chunks.parquet").to_pylist())
+    asked = sum(x.document in TRAINING for x in load_chunks(finished[0] / "data"))
     for _ in range(2):
         done = call(world, tmp_path, "run", "--config.llm.backend=local", "--config.llm.max_tokens=5")
         assert done.returncode == 1 and "error: the extraction gave no entity: look at extract/quarantine.parquet" in done.stderr

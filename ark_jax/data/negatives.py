@@ -1,5 +1,6 @@
 """Hard negatives: what the retriever finds for the rewritten questions, minus what is or may well be a positive."""
 
+import hashlib
 import random
 import re
 from collections import Counter
@@ -65,7 +66,7 @@ def choose(
 
     Args:
         cosine: chunk -> its similarity to the question itself, of what was found and of the positives.
-        originals: chunk -> the first one of the same text.
+        originals: of chunks that are copies, the first one of the same text.
         holding: whether a chunk holds an answer; with `drop_answers` such a chunk is not taken.
         margin: the share of the most similar positive's cosine up to which a chunk is taken (NV-Retriever's filter, there
             0.95); what comes nearer is likely a positive that nobody marked. 0: all are taken.
@@ -73,14 +74,15 @@ def choose(
     """
     nearest = max(cosine[chunk] for chunk in positives)
     most = nearest - (1 - margin) * abs(nearest) if margin else np.inf
-    seen = {originals[chunk] for chunk in positives}
+    original = lambda chunk: originals.get(chunk, chunk)
+    seen = set(map(original, positives))
     kept, dropped = [], Counter(copies=0, margin=0, aligned=0, answers=0)
     for chunk, score in found:
         if chunk in positives:
             continue
         if len(kept) == keep:
             break
-        if originals[chunk] in seen:
+        if original(chunk) in seen:
             dropped["copies"] += 1
         elif cosine[chunk] > most:
             dropped["margin"] += 1
@@ -90,14 +92,15 @@ def choose(
             dropped["answers"] += 1
         else:
             kept.append((chunk, score))
-            seen.add(originals[chunk])
+            seen.add(original(chunk))
     return kept, dropped
 
 
 def originals(texts: Mapping[str, str]) -> dict[str, str]:
-    """chunk -> the first chunk of the same text, but for case and spacing."""
-    first: dict[str, str] = {}
-    return {chunk: first.setdefault(_plain(text), chunk) for chunk, text in texts.items()}
+    """chunk -> the first chunk of the same text, but for case and spacing; of chunks that are not the first themselves."""
+    first: dict[bytes, str] = {}
+    seen = ((chunk, first.setdefault(hashlib.sha256(_plain(text).encode()).digest(), chunk)) for chunk, text in texts.items())
+    return {chunk: other for chunk, other in seen if other != chunk}
 
 
 def holds(text: str, answers: Sequence[str]) -> bool:

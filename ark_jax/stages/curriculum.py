@@ -14,7 +14,18 @@ from ark_jax import hosts
 from ark_jax.data.records import Question
 from ark_jax.log import primary
 from ark_jax.pipeline import Context
-from ark_jax.stages.files import chunks_of, encode, evidence_of, generator, load_rows, pool, questions_of, retriever, save_rows
+from ark_jax.stages.files import (
+    Texts,
+    chunks_of,
+    encode,
+    evidence_of,
+    generator,
+    load_rows,
+    pool,
+    questions_of,
+    retriever,
+    save_rows,
+)
 from ark_jax.text import prompts
 
 # Whose rewritten questions mine for which training stage. Stage 0 is no curriculum: all at once, by the base model.
@@ -28,8 +39,9 @@ def score(context: Context, folder: Path) -> dict:
     c, chunks = context.config, chunks_of(context)
     questions = sorted(questions_of(context, "train"), key=lambda q: (q.documents, q.id))
     templates = {name: prompts.load(name, c.prompts[name]) for name in prompts.TARGET}
-    used = {x.id: x for q in questions for x in pool(q, chunks)}
-    vectors = dict(zip(used, encode(context, "base", [x.text for x in used.values()], "document", "embed chunks"), strict=True))
+    used = dict.fromkeys(x.id for q in questions for x in pool(q, chunks))
+    embedded = encode(context, "base", Texts(chunks).of(list(used)), "document", "embed chunks")
+    vectors = dict(zip(used, embedded, strict=True))
     asked = encode(context, "base", [q.question for q in questions], "query", "embed questions")
     cut, candidates = retriever(context).cuts["embed chunks"], {}
     for q, vector in zip(questions, asked, strict=True):
@@ -122,10 +134,9 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     which = _before(context.config, stage) if c.mine.model == "previous" else "base"
     chosen = positives_of(context)
     questions = [q for q in questions_of(context, "train") if q.id in chosen]
-    used = {x.id: x.text for q in questions for x in pool(q, chunks)}
-    at = {id: i for i, id in enumerate(used)}
-    ids, texts = list(used), list(used.values())
-    vectors = encode(context, which, texts, "document", "embed chunks")
+    ids, texts = list(dict.fromkeys(x.id for q in questions for x in pool(q, chunks))), Texts(chunks)
+    at = {id: i for i, id in enumerate(ids)}
+    vectors = encode(context, which, texts.of(ids), "document", "embed chunks")
     asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
     pools = {q.id: [at[x.id] for x in pool(q, chunks)] for q in questions}
     if c.mine.by in ("rewritten", "question"):
@@ -133,14 +144,27 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
             else {q.id: vector[None] for q, vector in zip(questions, asked, strict=True)}
         found = negatives.mine(queries, pools, vectors, ids, top=c.mine.top)
     else:
-        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, texts, top=c.mine.top)
+        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, list(texts.of(ids)),
+                                    top=c.mine.top)
         found = {q.id: [(ids[i], float(vector @ vectors[i])) for i in lists[q.id]]
                  for q, vector in zip(questions, asked, strict=True)}
-    originals, spared = negatives.originals(used), _spared(context, c.mine.spare)
+    cosines = {q.id: {x: float(vector @ vectors[at[x]]) for x in (*chosen[q.id], *(x for x, _ in found[q.id]))}
+               for q, vector in zip(questions, asked, strict=True)}
+    return {"model": which} | hosts.first(lambda: _choose(context, folder, questions, chosen, found, cosines, texts))
+
+
+def _choose(context: Context, folder: Path, questions: list[Question], chosen: dict[str, list[str]],
+            found: dict[str, list[tuple[str, float]]], cosines: dict[str, dict[str, float]], texts: Texts) -> dict:
+    """Writes the negatives among the chunks that were found, and the positives, each with its cosine to the question."""
+    from ark_jax.data import negatives
+
+    c = context.config
+    known = dict.fromkeys(x for some in cosines.values() for x in some)
+    originals, spared = negatives.originals({x: texts[x] for x in sorted(known)}), _spared(context, c.mine.spare)
     rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0
-    for q, vector in zip(questions, asked, strict=True):
-        cosine = {x: float(vector @ vectors[at[x]]) for x in (*chosen[q.id], *(x for x, _ in found[q.id]))}
-        holds = lambda chunk, q=q: negatives.holds(used[chunk], q.answers)
+    for q in questions:
+        cosine = cosines[q.id]
+        holds = lambda chunk, q=q: negatives.holds(texts[chunk], q.answers)
         kept, taken = negatives.choose(found[q.id], chosen[q.id], cosine=cosine, originals=originals, holding=holds,
                                        margin=c.mine.margin, spared=spared.get(q.id, ()),
                                        drop_answers=c.mine.drop_answers, keep=c.mine.negatives)
@@ -153,7 +177,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
         holding += sum(holds(x) for x, _ in kept)
     save_rows(rows, folder / "negatives.parquet")
     save_rows(marked, folder / "positives.parquet")
-    return {"model": which, "negatives": len(rows), "questions_without": without, "holding_the_answer": holding,
+    return {"negatives": len(rows), "questions_without": without, "holding_the_answer": holding,
             "dropped": dict(dropped), **_difficulty([some for some in gaps if some])}
 
 
@@ -195,7 +219,7 @@ def needed(stage: int) -> tuple[str, ...]:
     return ("data", "positives", *([f"mine{stage}"] if stage in SIZES else []))
 
 
-def examples_of(context: Context, stage: int) -> tuple[list, dict[str, str], dict[str, str]]:
+def examples_of(context: Context, stage: int) -> tuple[list, dict[str, str], Texts]:
     """What one training stage is trained on: its `Example`s, and the texts of questions and of chunks by their ids."""
     from ark_jax.data import curriculum, negatives
 
@@ -204,10 +228,10 @@ def examples_of(context: Context, stage: int) -> tuple[list, dict[str, str], dic
     if stage in SIZES:
         for row in load_rows(context / f"mine{stage}" / "negatives.parquet"):
             hard.setdefault(row["question"], []).append(row["chunk"])
-    passages = {x.id: x.text for some in chunks_of(context).values() for x in some}
+    passages = Texts(chunks_of(context))
+    copies = hosts.first(lambda: negatives.originals(passages)) if context.config.train.merge_copies else {}
     examples = curriculum.example_rows(
-        positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()},
-        negatives.originals(passages) if context.config.train.merge_copies else {})
+        positives_of(context), hard, {id: "\n".join(q.documents) for id, q in questions.items()}, copies)
     return examples, {id: q.question for id, q in questions.items()}, passages
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +50,59 @@ def questions_of(context: Context, part: str) -> list[Question]:
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
 
 
+class Stored(Chunk):
+    """A chunk whose text is read from disk where it is asked for, each time anew."""
+
+    def __init__(self, texts: pa.ChunkedArray, row: int, **others):
+        for name, value in {"_texts": texts, "_row": row, **others}.items():
+            object.__setattr__(self, name, value)  # as Chunk is frozen
+
+    @property
+    def text(self) -> str:
+        return self._texts[self._row].as_py()
+
+
+class Texts(Mapping[str, str]):
+    """chunk id -> its text, read where it is asked for: of several processes that encode, each reads its share."""
+
+    def __init__(self, chunks: Mapping[str, Sequence[Chunk]]):
+        self._chunks = {x.id: x for some in chunks.values() for x in some}
+
+    def __getitem__(self, id: str) -> str:
+        return self._chunks[id].text
+
+    def of(self, ids: Sequence[str]) -> hosts.Lookup[str]:
+        return hosts.Lookup(self.__getitem__, ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chunks)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+
+def save_chunks(chunks: Sequence[Chunk], folder: Path) -> None:
+    """Arrow's file format as it is, not Parquet: mapped into memory, of it only that is read which a process looks at."""
+    if not primary():
+        return
+    fields = dataclasses.fields(Chunk)
+    kinds = [pa.large_string() if f.type is str else pa.int64() for f in fields]
+    table = pa.table([pa.array([getattr(x, f.name) for x in chunks], kind) for f, kind in zip(fields, kinds, strict=True)],
+                     names=[f.name for f in fields])
+    with pa.ipc.new_file(folder / "chunks.arrow", table.schema) as file:
+        file.write_table(table)
+
+
+def load_chunks(folder: Path) -> list[Chunk]:
+    table = pa.ipc.open_file(pa.memory_map(str(folder / "chunks.arrow"))).read_all()
+    texts = table.column("text")
+    return [Stored(texts, i, **row) for i, row in enumerate(table.drop_columns("text").to_pylist())]
+
+
 def chunks_of(context: Context) -> dict[str, list[Chunk]]:
     """document id -> its chunks."""
     out: dict[str, list[Chunk]] = {}
-    for chunk in load_rows(context / "data" / "chunks.parquet", Chunk):
+    for chunk in load_chunks(context / "data"):
         out.setdefault(chunk.document, []).append(chunk)
     return out
 
@@ -141,7 +191,7 @@ def generator(context: Context, path: str = ""):
     return context.models["generator"][1]
 
 
-def encode(context: Context, which: str, texts: list[str], kind: str, label: str = "") -> np.ndarray:
+def encode(context: Context, which: str, texts: Sequence[str], kind: str, label: str = "") -> np.ndarray:
     return retriever(context, which).encode(texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label)
 
 

@@ -11,7 +11,7 @@ from ark_jax.data import readers
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.log import primary, say
 from ark_jax.pipeline import Context
-from ark_jax.stages.files import ask, chunks_of, encode, load_rows, pool, questions_of, save_rows
+from ark_jax.stages.files import Texts, ask, chunks_of, encode, load_rows, pool, questions_of, save_chunks, save_rows
 from ark_jax.text import llm, prompts
 
 
@@ -41,7 +41,7 @@ def data(context: Context, folder: Path) -> dict:
             chunks.append(Chunk(f"{document.id}#{i:04d}", document.id, start, start + len(text.strip()), span.tokens,
                                 text.strip()))
     save_rows(documents, folder / "documents.parquet", Document)
-    save_rows(chunks, folder / "chunks.parquet", Chunk)
+    save_chunks(chunks, folder)
     for name in ("train", "held_out"):
         save_rows(parts[name], folder / f"questions_{name}.parquet", Question)
     return {"format": corpus.format, "documents": len(documents), "chunks": len(chunks),
@@ -200,7 +200,7 @@ def communities(context: Context, folder: Path) -> dict:
     vectors = np.load(context / "graph" / "vectors.npy")
     chunks = chunks_of(context)
     nearest = lambda text: np.argsort(-(vectors @ encode(context, "base", [text], "query")[0]), kind="stable")[:5]
-    finder = SeedFinder(made, {x.id: x.text for some in chunks.values() for x in some}, nearest)
+    finder = SeedFinder(made, Texts(chunks), nearest)
     questions = questions_of(context, "train")
     seeds = [finder.find(q.question, q.answers, [x.id for x in pool(q, chunks)]) for q in questions]
     rows, walk = [], Walk(made)

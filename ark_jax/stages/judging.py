@@ -57,7 +57,7 @@ def judging(context: Context) -> list[llm.Call]:
     """
     c, mine = context.config, trained(context.config)[-1]
     template = prompts.load("judge", c.prompts.judge)
-    texts = {x.id: x.text for some in chunks_of(context).values() for x in some}
+    chunks = chunks_of(context)
     given = {(r["system"], r["question"]): r for r in load_rows(context / "evaluate" / "questions.parquet")}
     others = dict.fromkeys(name for name, _ in given if name != mine)
     for other in c.judge.against:
@@ -69,7 +69,7 @@ def judging(context: Context) -> list[llm.Call]:
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie, whoever is asked
         had = {id for row in pair for id in row["ranked"][: c.evaluate.passages]}
-        passages = [text for id, text in texts.items() if id in had]
+        passages = [x.text for some in chunks.values() for x in some if x.id in had]
         for (first, second), repeat in itertools.product((pair, pair[::-1]), range(c.judge.repeats)):
             names = {"first": first["system"], "second": second["system"]}
             asked = judge.prompt(template, question=q.question, references=q.answers, passages=passages,

@@ -15,6 +15,7 @@ from ark_jax.log import say
 from ark_jax.pipeline import Context, read_manifest
 from ark_jax.stages import reading, systems
 from ark_jax.stages.files import (
+    Texts,
     chunks_of,
     evidence_of,
     load_json,
@@ -39,9 +40,8 @@ def evaluate(context: Context, folder: Path) -> dict:
     questions = questions_of(context, "held_out")
     gold, unmarked = _gold(context, questions, chunks)
     ranked = systems.rank(context, questions, chunks, folder)
-    texts = {x.id: x.text for some in chunks.values() for x in some}
     some = reading.answered(questions, c.read)
-    context_of, cut = systems.contexts(context, ranked, some, texts)
+    context_of, cut = systems.contexts(context, ranked, some, Texts(chunks))
     template = prompts.load("read", context.config.prompts.read)
     asked = {(name, q.id): answers.prompt(template, q.question, context_of(name, q)) for name in ranked for q in some}
     known, told = reading.read(context, asked.values()) if asked else ({}, {"answered": 0})

@@ -11,7 +11,7 @@ from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.log import read_rows, say
 from ark_jax.pipeline import Context, read_manifest
 from ark_jax.stages.curriculum import positives_of
-from ark_jax.stages.files import chunks_of, load_json, load_rows, questions_of
+from ark_jax.stages.files import Texts, chunks_of, load_json, load_rows, questions_of
 from ark_jax.stages.outcome import verdict
 from ark_jax.stages.systems import DEPTH, trained
 
@@ -46,7 +46,7 @@ def _report_data(context: Context) -> dict:
     counts = {name: m["counts"] for name, m in manifests.items()}
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = load_rows(context / "evaluate" / "questions.parquet")
-    texts = {x.id: x.text for some in chunks_of(context).values() for x in some}
+    texts = Texts(chunks_of(context))
     held_out = {q.id: q for q in questions_of(context, "held_out")}
     mined = [s for s in c.train.stages if f"mine{s}" in counts]
     spread = lambda s, name: [r["cosine"] for r in load_rows(context / f"mine{s}" / f"{name}.parquet")]
@@ -114,7 +114,7 @@ def _community(context: Context, most: int = 200) -> dict:
             "edges": [{"a": at[a], "b": at[b], "similarity": similar} for (a, b), similar in kinds.items()]}
 
 
-def _examples(context: Context, mined: list[int], texts: dict[str, str], most: int = 3) -> list[dict]:
+def _examples(context: Context, mined: list[int], texts: Texts, most: int = 3) -> list[dict]:
     """Training questions with their positives, hard negatives and scores."""
     raw = {(r["question"], r["chunk"]): r for r in load_rows(context / "score" / "scores.parquet") if r["answer"] == 0}
     unified = {(r["question"], r["chunk"]): r["score"] for r in load_rows(context / "positives" / "positives.parquet")}

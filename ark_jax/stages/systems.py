@@ -1,6 +1,7 @@
 """The systems that are measured: the base retriever, each stage, and what the config compares them with."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ark_jax import hosts
@@ -112,7 +113,7 @@ def _vectors(context: Context, name: str, questions: list[Question], chunks: lis
              k: int) -> list[list[int]]:
     from ark_jax.search import top_k
 
-    vectors = encode(context, name, [x.text for x in chunks], "document", f"embed chunks, {name}")
+    vectors = encode(context, name, hosts.Lookup(operator.attrgetter("text"), chunks), "document", f"embed chunks, {name}")
     queries = encode(context, name, [q.question for q in questions], "query", f"embed questions, {name}")
     asking: dict[tuple[int, ...], list[int]] = {}
     for i, scope in enumerate(scopes):
@@ -126,7 +127,7 @@ def _vectors(context: Context, name: str, questions: list[Question], chunks: lis
 
 
 def contexts(context: Context, ranked: dict[str, Lists], questions: list[Question],
-             texts: dict[str, str]) -> tuple[Callable[[str, Question], list[str]], int]:
+             texts: Mapping[str, str]) -> tuple[Callable[[str, Question], list[str]], int]:
     """`context_of(system, question)`, the passages that the reader is given, and of how many questions the documents were cut,
     at their end, to fit it ("full")."""
     c, whole, cut = context.config.evaluate, {}, 0

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,14 @@ def train_step(objective: Objective, state: State, frozen, batch, learning_rate)
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state), metrics
 
 
-def train(retriever: Retriever, examples: Sequence[Example], queries: dict[str, str], passages: dict[str, str],
+def train(retriever: Retriever, examples: Sequence[Example], queries: Mapping[str, str], passages: Mapping[str, str],
           plan: Plan, folder: Path, label: str, tell: Callable[[dict], None] = lambda row: None,
           log: Callable[..., None] = lambda **_: None) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
     """Trains a copy of `retriever`; returns it, the adapter that was merged into it if any, and the curve, a row a step.
 
     Args:
-        queries, passages: id -> text of the questions and chunks the examples name.
+        queries, passages: id -> text of the questions and chunks the examples name; of several processes, each looks up its
+            share.
         folder: holds checkpoints/ and curve.jsonl; with them a stopped run goes on here.
         tell: is given each row of the curve once, however often its step is made.
         log: is given the pace, every time a checkpoint is due. It is no part of the curve, which is the same in every run.
@@ -239,8 +240,9 @@ def _non_finite(row: dict, some: Sequence[Example], chunks: Sequence[str], folde
             "config.train.learning_rates lower")
 
 
-def _tokenize(retriever: Retriever, texts: dict[str, str], names: Sequence[str], kind: str, label: str) -> dict[str, list[int]]:
-    return dict(zip(names, retriever.tokenize([texts[name] for name in names], kind=kind, label=label), strict=True))
+def _tokenize(retriever: Retriever, texts: Mapping[str, str], names: Sequence[str], kind: str,
+              label: str) -> dict[str, list[int]]:
+    return dict(zip(names, retriever.tokenize(hosts.Lookup(texts.__getitem__, names), kind=kind, label=label), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
