@@ -128,6 +128,7 @@ def ark(preset: str = "best") -> ConfigDict:
     c.evaluate.scope = "document"  # document: a question's own documents; corpus: all held-out chunks
     c.evaluate.gold = "evidence"  # evidence: passages marked as such; answers: chunks of those documents that contain an answer
     c.evaluate.metrics = ("recall@5", "recall@10", "ndcg@10", "mrr")  # also map, hit, precision; each with or without @k
+    c.evaluate.answers = ("answer_f1",)  # also exact_match, rouge_l; of answers, where some are read
     c.evaluate.baselines = ()  # beside base and stages: bm25; full, no retrieval, the reader is given whole documents
     c.evaluate.retrievers = ()  # and these hub names or folders, with their own prompts
     c.evaluate.hybrids = ()  # and these fused by reciprocal ranks, say "bm25+stage3"

@@ -164,6 +164,18 @@ def test_bm25_asked_for_and_not_installed_is_told_first(monkeypatch):
         stages(c)
 
 
+def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
+    c = config.ark()
+    c.evaluate.answers = ("answer_f1", "bleu")
+    with pytest.raises(ValueError, match=r"config.evaluate.answers: 'bleu' is none of answer_f1, exact_match, rouge_l"):
+        stages(c)
+    c.evaluate.answers = ("rouge_l",)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "rouge" else find(name, *more))
+    with pytest.raises(RuntimeError, match=r"ROUGE-L needs the library rouge: pip install 'ark-jax\[evaluate\]'"):
+        stages(c)
+
+
 class Reader:
     """As much of a language model as has a window."""
 

@@ -16,6 +16,8 @@ from test_pipeline import make_world, tiny_config
 
 from ark_jax import Retriever, config, pipeline
 from ark_jax.data import negatives, readers
+from ark_jax.evaluate import answers
+from ark_jax.evaluate.outcomes import heading
 from ark_jax.evaluate.retrieval import gold_chunks
 from ark_jax.log import Metrics
 from ark_jax.models import wheels
@@ -23,6 +25,7 @@ from ark_jax.stages import graph, stages
 from ark_jax.stages.files import chunks_of, load_rows, pool, questions_of
 
 BM25 = "bm25" if importlib.util.find_spec("bm25s") else "random"
+ANSWERS = ("exact_match", "answer_f1", *(["rouge_l"] if importlib.util.find_spec("rouge") else []))
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,7 @@ def yardstick(tmp_path_factory, quick_step):
     c = tiny_config(world)
     c.score.supervision, c.score.candidates, c.mine.by, c.mine.negatives = "gold", 1, BM25, 3
     c.train.stages, c.train.epochs, c.train.merge, c.evaluate.read = (0,), (1, 0, 0), 0.25, 2
+    c.evaluate.answers = ANSWERS
     context = pipeline.Context(c, world / "work", Metrics(world / "work" / "metrics.jsonl"))
     pipeline.run(stages(c), context)
     return context
@@ -71,10 +75,15 @@ def test_only_as_many_are_answered_as_asked_for(yardstick):
         assert sum(row["answer"] is not None for row in some) == 2 < len(some)
         assert all((row["answer"] is None) == (row["answer_f1"] is None) for row in some)
     table = {row["system"]: row["values"] for row in json.loads((yardstick / "evaluate" / "metrics.json").read_text())["table"]}
-    given = [row["answer_f1"] for row in rows if row["system"] == "base" and row["answer"] is not None]
-    assert table["base"]["answer_f1"]["mean"] == pytest.approx(np.mean(given))
-    assert "against_base" in table["merged"]["answer_f1"]
-    assert "No answers were read" not in (yardstick / "report" / "report.html").read_text()
+    answered = [row for row in rows if row["system"] == "base" and row["answer"] is not None]
+    references = {q.id: q.answers for q in questions_of(yardstick, "held_out")}
+    page = (yardstick / "report" / "report.html").read_text()
+    for metric in ANSWERS:
+        given = [answers.METRICS[metric](row["answer"], references[row["question"]]) for row in answered]
+        assert table["base"][metric]["mean"] == pytest.approx(np.mean(given))
+        assert "against_base" in table["merged"][metric]
+        assert f">{heading(metric)}<" in page
+    assert "No answers were read" not in page
 
 
 def test_without_answers_the_rest_is_measured_and_told(yardstick):

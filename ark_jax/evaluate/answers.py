@@ -1,6 +1,7 @@
 """Answers read from retrieved passages, and how near they come to the references."""
 
 import collections
+import importlib.util
 import re
 import string
 from collections.abc import Sequence
@@ -32,22 +33,31 @@ def _f1(given: list[str], reference: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
+def check_rouge() -> None:
+    """Raises:
+        RuntimeError: the library that computes ROUGE-L is not installed.
+    """
+    if not importlib.util.find_spec("rouge"):
+        raise RuntimeError("ROUGE-L needs the library rouge: pip install 'ark-jax[evaluate]', or leave rouge_l out of "
+                           "config.evaluate.answers")
+
+
 def rouge_l(given: str, references: Sequence[str]) -> float:
     """F of ROUGE-L, the best over the references, by the library that LongBench uses; a text without words gets 0.
 
     Raises:
         RuntimeError: the library is not installed.
     """
-    try:
-        from rouge import Rouge
-    except ImportError:
-        raise RuntimeError("ROUGE-L needs the library rouge: pip install 'ark-jax[evaluate]'") from None
+    check_rouge()
+    from rouge import Rouge
+
     score = Rouge(metrics=["rouge-l"]).get_scores
     worded = lambda text: text.replace(".", "").strip()  # it knows sentences by their full stops, and fails where there is none
     return max((score(given, reference)[0]["rouge-l"]["f"] for reference in references if worded(given) and worded(reference)),
                default=0.0)
 
 
+METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}
 # LongBench's English sets of answers and summaries, and how each is scored.
 LONGBENCH = {**dict.fromkeys(("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"), f1),
              **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), rouge_l)}

@@ -15,6 +15,7 @@ METRICS = {  # name -> as it is shown, and what it tells
     "mrr": ("MRR", "one over the rank of the first needed passage"),
     "map": ("MAP", "precision wherever a needed passage is found"),
     "answer_f1": ("answer F1", "words that given and reference answer share"),
+    "exact_match": ("exact match", "whether the answer is a reference, but for case, punctuation and articles"),
     "rouge_l": ("ROUGE-L", "the longest run of words, gaps allowed, that given and reference answer share"),
 }
 

@@ -26,8 +26,8 @@ _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "held_out_questions", "ignored_documents", "ignored_questions", "chunk_tokens",
     "chunk_overlap"))
 _EVALUATE = tuple(f"evaluate.{name}" for name in (
-    "scope", "gold", "metrics", "baselines", "retrievers", "hybrids", "read", "passages", "max_new_tokens", "bootstrap",
-    "randomisation"))
+    "scope", "gold", "metrics", "answers", "baselines", "retrievers", "hybrids", "read", "passages", "max_new_tokens",
+    "bootstrap", "randomisation"))
 _READER = tuple(f"reader.{name}" for name in ("backend", "base_url", "temperature"))
 _JUDGE = tuple(f"judge.{name}" for name in ("repeats", "against", "backend", "base_url", "temperature", "max_tokens"))
 _RETRIEVER = ("retriever.compute",)

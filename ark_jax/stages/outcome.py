@@ -27,8 +27,7 @@ from ark_jax.stages.files import (
 from ark_jax.text import prompts
 
 RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured: what sweeps are compared by
-ANSWERS = ("answer_f1",)
-METRICS = (*RETRIEVAL, *ANSWERS)
+METRICS = (*RETRIEVAL, "answer_f1")
 NAMES = {metric: heading(metric) for metric in METRICS}
 
 
@@ -46,15 +45,15 @@ def evaluate(context: Context, folder: Path) -> dict:
     asked = {(name, q.id): answers.prompt(template, q.question, context_of(name, q)) for name in ranked for q in some}
     known, told = reading.read(context, asked.values()) if asked else ({}, {"answered": 0})
     rows, measured = [], tuple(dict.fromkeys((*RETRIEVAL, *c.metrics)))
+    told_right = tuple(dict.fromkeys(("answer_f1", "exact_match", *c.answers)))
     for name, lists in ranked.items():
         for q in questions:
             given = known[asked[name, q.id]] if (name, q.id) in asked else None
             found = dict.fromkeys(measured) if name == "full" else retrieval.measure(lists[q.id], gold[q.id], measured)
-            told_right = {"answer_f1": answers.f1, "exact_match": answers.exact_match}
             rows.append({"system": name, "question": q.id, "answer": given, "ranked": lists[q.id], **found,
-                         **{m: None if given is None else how(given, q.answers) for m, how in told_right.items()}})
+                         **{m: None if given is None else answers.METRICS[m](given, q.answers) for m in told_right}})
     save_rows(rows, folder / "questions.parquet")
-    columns = (*c.metrics, *(ANSWERS if some else ()))
+    columns = (*c.metrics, *(c.answers if some else ()))
     table = tabulate(rows, tuple(dict.fromkeys((*measured, *columns))), draws=c.bootstrap, flips=c.randomisation,
                      seed=context.config.seed)
     save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ark_jax import hosts
 from ark_jax.data.records import Chunk, Document, Question
-from ark_jax.evaluate import retrieval
+from ark_jax.evaluate import answers, retrieval
 from ark_jax.evaluate.systems import bm25, check_bm25, fuse
 from ark_jax.log import say
 from ark_jax.pipeline import Context
@@ -50,13 +50,17 @@ def check(config) -> None:
 
     Raises:
         ValueError: a setting that says nothing, by name.
-        RuntimeError: BM25 is asked for, and not installed.
+        RuntimeError: BM25 or ROUGE-L is asked for, and not installed.
     """
     c, every = config.evaluate, names(config)
     for field, known in (("scope", ("document", "corpus")), ("gold", ("evidence", "answers"))):
         if c[field] not in known:
             raise ValueError(f"config.evaluate.{field}={c[field]!r}: must be {' or '.join(known)}")
     depth(config)  # knows every metric
+    if unknown := set(c.answers) - set(answers.METRICS):
+        raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {', '.join(answers.METRICS)}")
+    if "rouge_l" in c.answers:
+        answers.check_rouge()
     if unknown := set(c.baselines) - set(BASELINES):
         raise ValueError(f"config.evaluate.baselines: {sorted(unknown)[0]!r} is none of {', '.join(BASELINES)}; name other "
                          "retrievers in config.evaluate.retrievers")
