@@ -20,7 +20,8 @@ ark-jax: answer-centric retriever tuning
                                      the same on your own documents and questions; run again to resume
   ark-jax STAGE  --config=... --workdir=DIR
                                      one stage: data extract graph communities rewrite score positives
-                                     stage1 mine2 stage2 mine3 stage3 evaluate judge export report
+                                     stage1 mine2 stage2 mine3 stage3 baselines evaluate judge export
+                                     report
   ark-jax export --format=NAME --config=... --workdir=DIR
                                      no stage: what the stages are trained on, as JSONL in DIR/export-NAME for another trainer:
                                      sentence-transformers, flagembedding or ms-swift

@@ -113,7 +113,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
     workdir, said = finished
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == ["data", "extract", "graph", "communities", "rewrite", "score", "positives", "stage1", "mine2", "stage2",
-                     "mine3", "stage3", "evaluate", "export", "report"]
+                     "mine3", "stage3", "baselines", "evaluate", "export", "report"]
     assert all((workdir / name / "manifest.json").is_file() for name in names)
     assert not any((workdir / ".partial").iterdir())
     assert "nDCG@10" in said and "base" in said and "stage3" in said
@@ -150,7 +150,7 @@ def test_a_second_run_does_nothing(world, finished):
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
     status = call(world, workdir, "status")
-    assert status.stdout.split()[1::2] == ["done"] * 15
+    assert status.stdout.split()[1::2] == ["done"] * 16
 
 
 def test_training_changed_the_weights(finished):
@@ -208,6 +208,7 @@ MOMENTS = {
     and (w / ".partial" / "stage1" / "curve.jsonl").read_text().count("\n") >= 2,
     "inside the second stage of training": lambda w: (w / ".partial" / "stage2" / "curve.jsonl").is_file()
     and (w / ".partial" / "stage2" / "curve.jsonl").read_text().count("\n") >= 1,
+    "inside the baselines": lambda w: any((w / ".partial" / "baselines").glob("ranked-*.parquet")),
     "inside evaluation": lambda w: any((w / ".partial" / "evaluate").glob("ranked-*.parquet")),
 }
 

@@ -129,8 +129,8 @@ def test_what_is_done_costs_nothing_and_is_shown(run):
     assert [(x.calls, x.input_tokens, x.output_tokens, x.cost, x.seconds) for x in after.calls] == [(0, 0, 0, 0, 0)] * 2
     assert works(run.plans["data"]) == [("graph", "embedding"), *works(after)]
     assert works(after) == [("score", "embedding"), ("score", "likelihoods"), ("stage1", "training"), ("mine2", "embedding"),
-                            ("stage2", "training"), ("mine3", "embedding"), ("stage3", "training"), ("evaluate", "embedding"),
-                            ("evaluate", "reading")]
+                            ("stage2", "training"), ("mine3", "embedding"), ("stage3", "training"), ("baselines", "embedding"),
+                            ("evaluate", "embedding"), ("evaluate", "reading")]
     assert set(run.plans["data"].disk) - set(after.disk) == {"vectors"}
     shown = plan.table(after).splitlines()
     assert {tuple(line.split()) for line in shown if line.endswith("done")} == {

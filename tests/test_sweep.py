@@ -105,7 +105,7 @@ def test_what_runs_have_in_common_is_made_once(swept):
     world, out = swept
     times = collections.Counter(stage for stage, *_ in witness(world))
     assert times == {**dict.fromkeys(UPSTREAM, 1), "positives": 2, "stage1": 6, "mine2": 5, "stage2": 5, "mine3": 4, "stage3": 4,
-                     "evaluate": 4, "export": 4, "report": 5}
+                     "baselines": 1, "evaluate": 4, "export": 4, "report": 5}
     runs = [path for path in (world / "sweep" / "runs").iterdir() if path.name != "typo"]
     rows = [row for path in runs for row in read_rows(path / "metrics.jsonl")]
     for stage in UPSTREAM:
@@ -383,7 +383,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path, monkeypatch):
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
     told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
-    assert len(made("base")) == 15
+    assert len(made("base")) == 16
     assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
     assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
     assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]

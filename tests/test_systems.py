@@ -16,7 +16,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.systems import bm25, fuse
 from ark_jax.log import Metrics
 from ark_jax.stages import outcome, stages, systems
-from ark_jax.stages.files import save_rows
+from ark_jax.stages.files import save_chunks, save_rows
 from ark_jax.text.tokens import load_tokenizer
 
 WORDS = ("tide", "lamp", "salt", "wool", "pilot", "bell")  # their own stems
@@ -86,6 +86,8 @@ def run(tmp_path, monkeypatch):
     """A context whose retrievers tell texts apart by their first letters, each in its own way; what was embedded is counted."""
     (tmp_path / "w" / "data").mkdir(parents=True)
     save_rows(DOCUMENTS, tmp_path / "w" / "data" / "documents.parquet")
+    save_rows(QUESTIONS, tmp_path / "w" / "data" / "questions_held_out.parquet")
+    save_chunks([x for some in CHUNKS.values() for x in some], tmp_path / "w" / "data")
     embedded = collections.Counter()
 
     def encode(context, which, texts, kind, label=""):
@@ -100,6 +102,9 @@ def run(tmp_path, monkeypatch):
 
 
 def rank(run) -> dict:
+    (run.folder / "w" / "baselines").mkdir(exist_ok=True)
+    told = systems.baselines(run.context, run.folder / "w" / "baselines")
+    assert told == {"systems": len(list((run.folder / "w" / "baselines").iterdir()))}
     return systems.rank(run.context, QUESTIONS, CHUNKS, run.folder)
 
 
@@ -292,8 +297,8 @@ def test_metrics_are_shown_by_their_usual_names(metric, shown):
     assert outcome.heading(metric) == shown
 
 
-def test_another_retriever_decides_whether_evaluation_is_due():
-    c, prints = config.ark(), lambda c: next(s for s in stages(c) if s.name == "evaluate").external(c)
+def test_another_retriever_decides_whether_baselines_are_due():
+    c, prints = config.ark(), lambda c: next(s for s in stages(c) if s.name == "baselines").external(c)
     c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
     before = prints(c)
     c.evaluate.retrievers = ("BAAI/bge-m3",)

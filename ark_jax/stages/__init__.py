@@ -25,6 +25,7 @@ _SCORING = ("score.candidates", "score.references", "score.shard")
 _SPLIT = tuple(f"data.{name}" for name in (
     "held_out", "held_out_documents", "held_out_questions", "ignored_documents", "ignored_questions", "chunk_tokens",
     "chunk_overlap"))
+_BASELINES = tuple(f"evaluate.{name}" for name in ("scope", "baselines", "retrievers", "metrics", "passages"))
 _EVALUATE = tuple(f"evaluate.{name}" for name in (
     "scope", "gold", "metrics", "answers", "baselines", "retrievers", "hybrids", "read", "passages", "max_new_tokens",
     "bootstrap", "randomisation"))
@@ -73,8 +74,9 @@ def stages(config) -> list[Stage]:
         out.append(Stage("merged", trained[-1:], ("train.merge", *_RETRIEVER), curriculum.merge, base))
         trained += ("merged",)
     out += [
-        Stage("evaluate", ("data", *trained), (*_EVALUATE, *_READER, "seed"), outcome.evaluate,
-              _both(external("retriever", "retrievers", "read"), answering("reader"))),
+        Stage("baselines", ("data",), (*_BASELINES, *_RETRIEVER), systems.baselines, external("retriever", "retrievers")),
+        Stage("evaluate", ("data", "baselines", *trained), (*_EVALUATE, *_READER, *_RETRIEVER, "seed"), outcome.evaluate,
+              _both(external("read"), answering("reader"))),
         *([Stage("judge", ("data", "evaluate"), (*_JUDGE, "llm.reasks", "evaluate.passages", "evaluate.bootstrap", "seed"),
                  judging.compare, _both(external("judge"), answering("judge")), alone=config.judge.backend != "local")]
           if config.judge.repeats else []),

@@ -98,10 +98,14 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
         disk["models"] = left * base.bytes
         # Those that are kept and the one being written. Weights or adapter and two moments, float32.
         disk["checkpoints"] = kept * 3 * 4 * trained(base, c)
-    if "evaluate" not in done:
+    if not {"baselines", "evaluate"} <= done:
         documents = {d for q in held_out for d in q.documents}
         known = [x.text for document, some in chunks.items() if document in documents for x in some]
-        embed("evaluate", [*tokens(known, "document"), *tokens([q.question for q in held_out], "query")], len(systems.trained(c)))
+        asked = [*tokens(known, "document"), *tokens([q.question for q in held_out], "query")]
+        for name, times in (("baselines", 1), ("evaluate", len(systems.trained(c)) - 1)):
+            if name not in done:
+                embed(name, asked, times)
+    if "evaluate" not in done:
         some = answered(held_out, c.evaluate.read)
         if c.reader.backend == "local" and some:
             reads = judge if not c.reader.path else Model.of(c.reader.path, compute=c.generator.dtype,
@@ -121,8 +125,10 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
     if any(x.what == "reading" and x.stage == "evaluate" for x in work):
         notes.append(f"reading: about {differ:,.0f} of {reading_too * len(some):,} prompts, for systems often find the same "
                      "passages; less where answers end early")
-    if "evaluate" not in done and (c.evaluate.retrievers or "full" in c.evaluate.baselines):
-        notes.append("left out: embedding with evaluate.retrievers, and reading whole documents (full)")
+    left_out = {"embedding with evaluate.retrievers": "baselines" not in done and c.evaluate.retrievers,
+                "reading whole documents (full)": "evaluate" not in done and "full" in c.evaluate.baselines}
+    if any(left_out.values()):
+        notes.append(f"left out: {' and '.join(what for what, due in left_out.items() if due)}")
     return work, disk, notes
 
 

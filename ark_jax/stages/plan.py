@@ -162,7 +162,7 @@ def table(found: Estimate) -> str:
                                                                  money(x.cost), duration(x.seconds)))
     lines += ["", head("device", "work", "tokens", "FLOPs", "", "time")]
     lines += [head(x.stage, x.what, human(x.tokens), human(x.flops), "", duration(x.seconds)) for x in found.work]
-    computed = [name for name in found.done if name.startswith(("graph", "score", "mine", "stage", "evaluate"))]
+    computed = [name for name in found.done if name.startswith(("graph", "score", "mine", "stage", "baselines", "evaluate"))]
     lines += [head(name, "done") for name in computed]
     disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in found.disk.items())
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]

@@ -10,7 +10,7 @@ from ark_jax.evaluate import answers, retrieval
 from ark_jax.evaluate.systems import bm25, check_bm25, fuse
 from ark_jax.log import say
 from ark_jax.pipeline import Context
-from ark_jax.stages.files import encode, generator, load_rows, pool, save_rows
+from ark_jax.stages.files import chunks_of, encode, generator, load_rows, pool, questions_of, save_rows
 from ark_jax.text import prompts
 
 DEPTH = 20  # retrieved chunks kept per question, or as many as the metrics look at
@@ -38,6 +38,12 @@ def names(config) -> list[str]:
 def finding(config) -> list[str]:
     """Those that retrieve passages."""
     return [name for name in names(config) if name != "full"]
+
+
+def untrained(config) -> list[str]:
+    """Of those, whom no training changes: they retrieve once for all runs of a sweep."""
+    own, hybrids = trained(config)[1:], config.evaluate.hybrids
+    return [name for name in finding(config) if name not in (*own, *hybrids)]
 
 
 def depth(config) -> int:
@@ -75,9 +81,29 @@ def check(config) -> None:
         check_bm25()
 
 
+def baselines(context: Context, folder: Path) -> dict:
+    """What every held-out question retrieves by the systems that are not trained here."""
+    names = untrained(context.config)
+    _rank(context, names, questions_of(context, "held_out"), chunks_of(context), folder)
+    return {"systems": len(names)}
+
+
 def rank(context: Context, questions: list[Question], chunks: dict[str, list[Chunk]], folder: Path) -> dict[str, Lists]:
-    """system -> question -> the ids of its first `depth` chunks, of "full" none. Kept per system: a killed run goes on."""
-    k, every = depth(context.config), names(context.config)
+    """system -> question -> the ids of its first `depth` chunks, of "full" none."""
+    out = {"full": {q.id: [] for q in questions}}
+    for name in untrained(context.config):
+        out[name] = _lists(context / "baselines", name)
+    out |= _rank(context, trained(context.config)[1:], questions, chunks, folder)
+    for name in context.config.evaluate.hybrids:
+        parts, k = name.split("+"), depth(context.config)
+        out[name] = {q.id: fuse([out[part][q.id] for part in parts], k) for q in questions}
+    return {name: out[name] for name in names(context.config)}
+
+
+def _rank(context: Context, names: list[str], questions: list[Question], chunks: dict[str, list[Chunk]],
+          folder: Path) -> dict[str, Lists]:
+    """The lists of `names`, each kept in `folder`: a killed run goes on."""
+    k = depth(context.config)
     documents = {d for q in questions for d in q.documents}
     everything = [x for document, some in chunks.items() if document in documents for x in some]
     at = {x.id: i for i, x in enumerate(everything)}
@@ -85,28 +111,23 @@ def rank(context: Context, questions: list[Question], chunks: dict[str, list[Chu
     scopes = [all_of_them if corpus else tuple(at[x.id] for x in pool(q, chunks)) for q in questions]
     find = lambda name: _words(questions, everything, scopes, k) if name == "bm25" \
         else _vectors(context, name, questions, everything, scopes, k)
-    out = {"full": {q.id: [] for q in questions}}
-    for name in finding(context.config):
-        if name not in context.config.evaluate.hybrids:
-            out[name] = _kept(folder / f"ranked-{name}.parquet", lambda name=name: [
-                {"question": q.id, "ranked": [everything[i].id for i in found]}
-                for q, found in zip(questions, find(name), strict=True)])
-    for name in context.config.evaluate.hybrids:
-        out[name] = {q.id: fuse([out[part][q.id] for part in name.split("+")], k) for q in questions}
-    return {name: out[name] for name in every}
+    for name in names:
+        path = folder / f"ranked-{name}.parquet"
+        if hosts.first(path.is_file):
+            continue
+        rows = [{"question": q.id, "ranked": [everything[i].id for i in found]}
+                for q, found in zip(questions, find(name), strict=True)]
 
-
-def _kept(path: Path, make: Callable[[], list[dict]]) -> Lists:
-    """What `make` found, from the file if it is there."""
-    if not hosts.first(path.is_file):
-        rows = make()
-
-        def keep() -> None:
+        def keep(path=path, rows=rows) -> None:
             save_rows(rows, path.with_suffix(".new"))
             path.with_suffix(".new").rename(path)
 
         hosts.first(keep)
-    return {row["question"]: row["ranked"] for row in load_rows(path)}
+    return {name: _lists(folder, name) for name in names}
+
+
+def _lists(folder: Path, name: str) -> Lists:
+    return {row["question"]: row["ranked"] for row in load_rows(folder / f"ranked-{name}.parquet")}
 
 
 def _words(questions: list[Question], chunks: list[Chunk], scopes: list[tuple[int, ...]], k: int) -> list[list[int]]:
