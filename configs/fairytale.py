@@ -45,8 +45,8 @@ def study():
     c.evaluate.read, c.evaluate.max_new_tokens = 50, 16
     c.prompts.read = "story"
     c.score.references, c.score.candidates = 1, 8
-    c.score.backward, c.score.positives, c.score.keep = 1.0, 1, 0.6
-    c.mine.negatives, c.mine.margin, c.mine.spare = 3, 0.95, 2
+    c.score.positives = 1
+    c.mine.negatives, c.mine.spare = 3, 2
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (1, 1, 1)
     return c
 

@@ -37,8 +37,8 @@ def study():
     c.evaluate.scope, c.evaluate.baselines = "corpus", ("bm25",)
     c.evaluate.max_new_tokens = 16
     c.score.references, c.score.candidates = 1, 10  # aliases are spellings of one answer
-    c.score.backward, c.score.positives, c.score.keep = 1.0, 2, 0.6  # all questions take two hops or more
-    c.mine.negatives, c.mine.margin, c.mine.spare = 3, 0.95, 2
+    c.score.positives = 2  # all questions take two hops or more
+    c.mine.negatives, c.mine.spare = 3, 2
     c.train.learning_rates, c.train.epochs = (3e-5, 3e-5, 2e-5), (2, 2, 2)
     return c
 

@@ -50,7 +50,7 @@ def given(context: pipeline.Context, folder: Path) -> dict:
 def settings(retriever: Path):
     c = config.ark()
     c.retriever.path, c.mesh = str(retriever), (1, 1, 1)
-    c.mine.top, c.mine.negatives = 3, 2
+    c.mine.top, c.mine.negatives, c.mine.margin = 3, 2, 0.0  # a random model finds all chunks alike
     c.train.batch, c.train.epochs, c.train.learning_rates, c.train.order = 3, (2, 1, 1), (1e-3, 8e-4, 4e-4), "question"
     return c
 

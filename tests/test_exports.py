@@ -217,7 +217,7 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
 @pytest.mark.parametrize(("until", "change", "told"), [
     ("data", {}, "stage 1 is trained on what data makes, which is missing: run `ark-jax data` or `ark-jax run` first"),
     ("mine3", {}, "stage 3 is trained on what mine3 makes, which is missing: run `ark-jax mine3` or"),
-    ("stage3", {"score.positives": 3}, r"positives makes, which is stale \(config.score.positives was 10, is 3\): run "),
+    ("stage3", {"score.positives": 3}, r"positives makes, which is stale \(config.score.positives was 2, is 3\): run "),
 ])
 def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, told, workdir):
     c, folder = workdir(until)

@@ -113,7 +113,7 @@ def test_a_preset_is_a_run_of_a_sweep():
     c.train.epochs, c.score.shard = (9, 9, 9), 7
     found = config.differences(c, "official")
     assert found["train.epochs"] == (3, 4, 3) and found["mine.top"] == 10 and found["graph.floor"] == 0.0
-    assert not {"score.shard", "score.references", "mine.margin"} & set(found)
+    assert not {"score.shard", "score.references", "mine.drop_answers"} & set(found)
     c.update_from_flattened_dict(found)
     for section in config.METHOD:
         assert {k: v for k, v in c[section].items() if f"{section}.{k}" not in config.ASIDE} == {
