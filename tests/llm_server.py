@@ -107,6 +107,7 @@ class Server:
     Args:
         reply: text, or a whole body, from the messages.
         faults: `faults(conversation, attempt)` names one of FAULTS, an object to send with status 400, or None.
+        refuses: parameters that the model does not take, and the errors sent with status 400 to requests that have them.
         latency: seconds a reply takes, on average; any one takes between half and one and a half times as long.
         capacity: replies worked on at once, 0 without bound; it serves capacity / latency a second.
         retry_after: headers of status 429 and 503.
@@ -116,8 +117,8 @@ class Server:
     def __init__(self, reply: Callable[[list[dict]], str | dict] = recorded,
                  faults: Callable[[str, int], str | dict | None] = lambda conversation, attempt: None, latency: float = 0.0,
                  capacity: int = 0, requests_per_minute: int = 0, tokens_per_minute: int = 0, minute: float = 60.0,
-                 retry_after: Mapping[str, str] | None = None):
-        self.reply, self.faults, self.latency = reply, faults, latency
+                 retry_after: Mapping[str, str] | None = None, refuses: Mapping[str, dict] | None = None):
+        self.reply, self.faults, self.latency, self.refuses = reply, faults, latency, refuses or {}
         self.retry_after = {"Retry-After": "1"} if retry_after is None else retry_after
         self.limits = Limit(requests_per_minute, minute), Limit(tokens_per_minute, minute)
         self.requests: list[Request] = []
@@ -188,6 +189,7 @@ class Server:
         if not all(within):
             self.limited += 1
             fault = "429"
+        fault = fault or next((error for name, error in self.refuses.items() if name in body), None)
         if isinstance(fault, dict):
             return await self._send(writer, 400, {"error": fault})
         if fault == "quota":
