@@ -101,10 +101,10 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
     if not {"baselines", "evaluate"} <= done:
         documents = {d for q in held_out for d in q.documents}
         known = [x.text for document, some in chunks.items() if document in documents for x in some]
-        asked = [*tokens(known, "document"), *tokens([q.question for q in held_out], "query")]
+        searched = [*tokens(known, "document"), *tokens([q.question for q in held_out], "query")]
         for name, times in (("baselines", 1), ("evaluate", len(systems.trained(c)) - 1)):
             if name not in done:
-                embed(name, asked, times)
+                embed(name, searched, times)
     if "evaluate" not in done:
         some = answered(held_out, c.evaluate.read)
         if c.reader.backend == "local" and some:

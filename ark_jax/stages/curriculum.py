@@ -22,6 +22,7 @@ from ark_jax.stages.files import (
     generator,
     load_rows,
     pool,
+    pooled,
     questions_of,
     retriever,
     save_rows,
@@ -39,9 +40,8 @@ def score(context: Context, folder: Path) -> dict:
     c, chunks = context.config, chunks_of(context)
     questions = sorted(questions_of(context, "train"), key=lambda q: (q.documents, q.id))
     templates = {name: prompts.load(name, c.prompts[name]) for name in prompts.TARGET}
-    used = dict.fromkeys(x.id for q in questions for x in pool(q, chunks))
-    embedded = encode(context, "base", Texts(chunks).of(list(used)), "document", "embed chunks")
-    vectors = dict(zip(used, embedded, strict=True))
+    used = pooled(questions, chunks)
+    vectors = dict(zip(used, encode(context, "base", Texts(chunks).of(used), "document", "embed chunks"), strict=True))
     asked = encode(context, "base", [q.question for q in questions], "query", "embed questions")
     cut, candidates = retriever(context).cuts["embed chunks"], {}
     for q, vector in zip(questions, asked, strict=True):
@@ -134,7 +134,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     which = _before(context.config, stage) if c.mine.model == "previous" else "base"
     chosen = positives_of(context)
     questions = [q for q in questions_of(context, "train") if q.id in chosen]
-    ids, texts = list(dict.fromkeys(x.id for q in questions for x in pool(q, chunks))), Texts(chunks)
+    ids, texts = pooled(questions, chunks), Texts(chunks)
     at = {id: i for i, id in enumerate(ids)}
     vectors = encode(context, which, texts.of(ids), "document", "embed chunks")
     asked = encode(context, which, [q.question for q in questions], "query", "embed questions")
@@ -144,8 +144,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
             else {q.id: vector[None] for q, vector in zip(questions, asked, strict=True)}
         found = negatives.mine(queries, pools, vectors, ids, top=c.mine.top)
     else:
-        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, list(texts.of(ids)),
-                                    top=c.mine.top)
+        lists = negatives.unlearned(c.mine.by, {q.id: q.question for q in questions}, pools, texts.of(ids), top=c.mine.top)
         found = {q.id: [(ids[i], float(vector @ vectors[i])) for i in lists[q.id]]
                  for q, vector in zip(questions, asked, strict=True)}
     cosines = {q.id: {x: float(vector @ vectors[at[x]]) for x in (*chosen[q.id], *(x for x, _ in found[q.id]))}
@@ -159,8 +158,8 @@ def _choose(context: Context, folder: Path, questions: list[Question], chosen: d
     from ark_jax.data import negatives
 
     c = context.config
-    known = dict.fromkeys(x for some in cosines.values() for x in some)
-    originals, spared = negatives.originals({x: texts[x] for x in sorted(known)}), _spared(context, c.mine.spare)
+    known = sorted({x for some in cosines.values() for x in some})
+    originals, spared = negatives.originals({x: texts[x] for x in known}), _spared(context, c.mine.spare)
     rows, marked, gaps, dropped, without, holding = [], [], [], Counter(), 0, 0
     for q in questions:
         cosine = cosines[q.id]

@@ -112,6 +112,11 @@ def pool(question: Question, chunks: dict[str, list[Chunk]]) -> list[Chunk]:
     return [chunk for document in question.documents for chunk in chunks.get(document, ())]
 
 
+def pooled(questions: list[Question], chunks: dict[str, list[Chunk]]) -> list[str]:
+    """The ids of all chunks that any of the questions may be answered from, each once."""
+    return list(dict.fromkeys(x.id for q in questions for x in pool(q, chunks)))
+
+
 def evidence_of(context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]) -> dict[str, list[list[str]]]:
     """question -> its marked passages, each as the chunks of its documents that hold it."""
     from ark_jax.evaluate.retrieval import gold_chunks

@@ -90,13 +90,11 @@ def baselines(context: Context, folder: Path) -> dict:
 
 def rank(context: Context, questions: list[Question], chunks: dict[str, list[Chunk]], folder: Path) -> dict[str, Lists]:
     """system -> question -> the ids of its first `depth` chunks, of "full" none."""
-    out = {"full": {q.id: [] for q in questions}}
-    for name in untrained(context.config):
-        out[name] = _lists(context / "baselines", name)
+    k, out = depth(context.config), {"full": {q.id: [] for q in questions}}
+    out |= {name: _lists(_place(context / "baselines", name)) for name in untrained(context.config)}
     out |= _rank(context, trained(context.config)[1:], questions, chunks, folder)
     for name in context.config.evaluate.hybrids:
-        parts, k = name.split("+"), depth(context.config)
-        out[name] = {q.id: fuse([out[part][q.id] for part in parts], k) for q in questions}
+        out[name] = {q.id: fuse([out[part][q.id] for part in name.split("+")], k) for q in questions}
     return {name: out[name] for name in names(context.config)}
 
 
@@ -111,23 +109,30 @@ def _rank(context: Context, names: list[str], questions: list[Question], chunks:
     scopes = [all_of_them if corpus else tuple(at[x.id] for x in pool(q, chunks)) for q in questions]
     find = lambda name: _words(questions, everything, scopes, k) if name == "bm25" \
         else _vectors(context, name, questions, everything, scopes, k)
-    for name in names:
-        path = folder / f"ranked-{name}.parquet"
-        if hosts.first(path.is_file):
-            continue
-        rows = [{"question": q.id, "ranked": [everything[i].id for i in found]}
-                for q, found in zip(questions, find(name), strict=True)]
+    return {name: _kept(_place(folder, name), lambda name=name: [
+        {"question": q.id, "ranked": [everything[i].id for i in found]} for q, found in zip(questions, find(name), strict=True)])
+        for name in names}
 
-        def keep(path=path, rows=rows) -> None:
+
+def _kept(path: Path, make: Callable[[], list[dict]]) -> Lists:
+    """What `make` found, from the file if it is there."""
+    if not hosts.first(path.is_file):
+        rows = make()
+
+        def keep() -> None:
             save_rows(rows, path.with_suffix(".new"))
             path.with_suffix(".new").rename(path)
 
         hosts.first(keep)
-    return {name: _lists(folder, name) for name in names}
+    return _lists(path)
 
 
-def _lists(folder: Path, name: str) -> Lists:
-    return {row["question"]: row["ranked"] for row in load_rows(folder / f"ranked-{name}.parquet")}
+def _place(folder: Path, name: str) -> Path:
+    return folder / f"ranked-{name}.parquet"
+
+
+def _lists(path: Path) -> Lists:
+    return {row["question"]: row["ranked"] for row in load_rows(path)}
 
 
 def _words(questions: list[Question], chunks: list[Chunk], scopes: list[tuple[int, ...]], k: int) -> list[list[int]]:
