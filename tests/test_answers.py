@@ -63,6 +63,12 @@ def test_rouge_l_by_hand():
     assert [answers.rouge_l(*pair) for pair in (("", ["x"]), (" . ", ["x"]), ("x", [""]), ("x", []))] == [0.0] * 4
 
 
+def test_rouge_l_of_texts_without_a_full_stop():
+    long = " ".join(f"word{i}" for i in range(900))
+    assert answers.rouge_l(long, [long]) == pytest.approx(1.0)
+    assert answers.rouge_l(long, [long.replace("word0 ", "")]) > 0.99
+
+
 def test_without_the_library_rouge_l_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "rouge", None)
     with pytest.raises(RuntimeError, match=r"ark-jax\[evaluate\]"):
@@ -71,7 +77,7 @@ def test_without_the_library_rouge_l_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("reply, answer", [
     ("1802", "1802"), ("\n  In 1802.  \nBecause", "In 1802."), ("<think>\nNot 1801?\n</think>\n\n1802\n", "1802"), ("", ""),
-    ("<think> cut", "")])
+    ("<think> cut", ""), ("Not 1801?\n</think>\n\n1802", "1802")])
 def test_the_answer_is_the_first_line_of_a_reply(reply, answer):
     assert answers.first_line(reply) == answer
 
@@ -88,7 +94,9 @@ def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
         prompts.load("read", str(tmp_path / "mine.txt"))
-    with pytest.raises(FileNotFoundError):
+    (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
+    assert prompts.load("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
+    with pytest.raises(ValueError, match=r"config\.prompts\.read: poem cannot be read \(No such file"):
         prompts.load("read", "poem")
 
 

@@ -202,7 +202,9 @@ def test_a_margin_below_zero_is_further_from_the_positive():
 
 @pytest.mark.parametrize(("text", "answers", "holding"), [
     ("It was  NINE\nfeet deep.", ["nine feet"], True), ("ninety feet", ["nine", "fee"], False), ("of nine", ["Nine", "x"], True),
-    ("it cost $5 then", ["$5"], True), ("it cost $50", ["$5"], False), ("東京都に住む", ["東京"], True), ("a+b", ["a.b"], False),
+    ("it cost $5 then", ["$5"], True), ("it cost $50", ["$5"], False), ("東京都に住む", ["東京"], True), 
+    ("Le café", ["café"], True), ("cafés", ["café"], False), ("在Paris吃", ["Paris"], True), ("서울에서", ["서울"], True),
+    ("В Москве", ["москва"], False), ("a+b", ["a.b"], False),
     ("STRASSE", ["straße"], True), ("", ["nine"], False)])
 def test_an_answer_is_held_as_whole_words(text, answers, holding):
     assert negatives.holds(text, answers) is holding
@@ -269,6 +271,9 @@ def test_examples_come_back_from_array_record(tmp_path):
     examples = [Example("frage-ß", "düne|東京", ("düne#0000", "東京#0001"), ("🙂#0002",)), Example("q2", "d", ("a",), ()),
                 *(Example(f"q{i}", "d", ("a",) * (i % 3 + 1), tuple(map(str, range(i)))) for i in range(3, 40))]
     curriculum.write(examples, tmp_path / "here")
+    for some, folder in ((examples, "here"), ([], "there")):
+        with pytest.raises(ValueError, match="holds examples already" if some else "no examples"):
+            curriculum.write(some, tmp_path / folder)
     assert curriculum.read(tmp_path / "here") == examples
     assert [p.suffix.startswith(".array_record") for p in (tmp_path / "here").rglob("*array_record*")] == [True]
 

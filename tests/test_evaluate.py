@@ -105,6 +105,10 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
     assert hold("efghijklmnopqrst") == [["d1", "d2", "d3"]]  # d1: six of its twelve
     assert hold("1802") == []
     assert hold("1234", {"d": text, "e": "01234"}) == [["d0", "e0"]]
+    assert hold("14", {"d": "14" + "x" * 24 + "14", "e": ""}) == [["d0", "d2", "d3"]]  # wherever it stands
+    cut = [chunk("d0", "d", 0, 10), chunk("d1", "d", 11, 21)]
+    assert retrieval.gold_chunks(["6789Xbcde"], {"d": "0123456789Xbcdefghijkl"}, cut) == [["d0", "d1"]]  # four of nine in either
+    assert retrieval.gold_chunks(["14"], {"d": "14"}, [chunk("d0", "d", 1, 1)]) == []  # a chunk of nothing
     both = retrieval.gold_chunks(["1234", "1802", "opqr"], {"d": text, "e": ""}, chunks)
     assert both == [["d0"], ["d2", "d3"]]
 
@@ -119,6 +123,8 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
     (["Caf\u00e9"], "the cafe\u0301 closed", True),  # composed or not
     (["cafe"], "the caf\u00e9 closed", False),
     (["\u6771\u4eac"], "\u5728 \u6771\u4eac", True),
+    (["\u6771\u4eac\u5854"], "\u4ed6\u559c\u6b61\u6771\u4eac\u5854\u3002", True),  # no blanks between words
+    (["\u6771\u5854"], "\u6771\u4eac\u5854", False),
     (["$5"], "it cost $5!", True),
     (["", " ", "zinc"], "a tin", False),  # an empty answer is nowhere
     ([], "a tin", False),

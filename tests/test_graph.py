@@ -317,6 +317,13 @@ def test_each_rule_of_seeds(question, answers, chunks, rule, nodes):
     assert asked == ([f"{question} {answers[0]}"] if rule == "embedding" else [])
 
 
+def test_a_mention_needs_no_blanks_where_a_script_has_none():
+    graph = KnowledgeGraph.from_records([Entity("\u7537", "person", "", "c1")], [])
+    seeds = SeedFinder(graph, {"c1": "\u4ed6\u559c\u6b61\u6771\u4eac\u5854"}, lambda text: [])
+    found = seeds.find("?", ["\u6771\u4eac\u5854"], ["c1"])
+    assert (found.rule, found.nodes) == ("mention", [0])
+
+
 def test_at_most_so_many_seeds():
     seeds, _ = finder()
     assert seeds.find("?", ["Marrowgate", "Dipper", "Ferry"], [], most=2).nodes == [1, 3]

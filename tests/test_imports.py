@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Modules (and what lies in them), and what of ark_jax they may import.
 LAYERS = {r"layout": r"", r"hosts": r"log\.primary", r"models": r"layout|log|bucket|hosts|text\.tokens|models|__version__",
-          r"text": r"text|log|data\.records|__version__", r"graph": r"graph|data\.records|layout|log|search",
+          r"text": r"text|log|data\.(records|words)|__version__", r"graph": r"graph|data\.(records|words)|layout|log|search",
           r"search|train\.loss|train\.optim": r"layout|text\.tokens"}
 
 

@@ -82,6 +82,8 @@ WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
     (['{"faithfulness": "1", "conciseness": "2", "overall": "tie", "reason": "broken off'], WHOLE),
     (['{"faithfulness": "1", "conciseness": "both"}', '{"conciseness": "2", "overall": "tie"}'], WHOLE),
     (['{"overall": "1"}', '{"overall": "2"}'], {"overall": "second"}),
+    (['a draft {"overall": "2"} but {"faithfulness": "1", "conciseness": "2", "overall": "tie"}'], WHOLE),
+    (['{"overall": "2"}</think> {"faithfulness": "1", "conciseness": "2", "overall": "tie"}'], WHOLE), (["{" * 300], {}),
     (['{"Faithfulness": {"Winner": "Answer 1", "Explanation": "2"}, "Conciseness": {"Winner": "2"}, "Overall Winner": '
       '{"Winner": "None"}}'], WHOLE),
     (['{"overall": "12"}'], {}), (['{"overall": {"better": "1"}}'], {}), (["Answer 1 is better."], {}), (["[1, 2]"], {}),

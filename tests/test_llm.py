@@ -256,6 +256,17 @@ def test_equal_prompts_are_asked_once(live):
     with llm_server.serving(echo, latency=0.05) as server:
         answers = live(server, some)
         assert len(server.requests) == 1 and all(texts == ["Re: The same passage"] for texts in answers.texts.values())
+        assert answers.usage == dataclasses.replace(answers.usage, calls=8, cached=0, requests=1)
+        assert live(server, some).usage == dataclasses.replace(answers.usage, cached=1)
+
+
+def test_what_was_asked_once_for_several_is_replayed_for_each(live, tmp_path):
+    some = [*calls(2), llm.Call("extract/2", "extract", ("Read passage 1",))]
+    with llm_server.serving(echo, llm_server.script("blank")) as server:  # the file also holds completions that came to nothing
+        answers = live(server, some)
+    again = llm.complete(some, replay(tmp_path / "cache.jsonl"), tmp_path / "none.jsonl", "x")
+    assert again.texts == answers.texts == {item: [f"Re: Read passage {i}"] for item, i in zip(answers.texts, "011", strict=True)}
+    assert again.drifted == []
 
 
 def test_a_malformed_reply_is_remarked_upon(live):
@@ -332,6 +343,50 @@ def test_where_there_is_no_hope_nothing_more_is_asked(fault, live, tmp_path):
         assert len(server.requests) <= 4 and "sk-never" not in str(raised.value)
 
 
+def test_replies_that_are_under_way_when_there_is_no_hope_are_kept(live, tmp_path):
+    with llm_server.serving(echo, lambda conversation, attempt: "401" if "passage 3" in conversation else None,
+                            latency=0.5) as server, pytest.raises(RuntimeError, match="status 401"):
+        live(server, calls(12))
+    assert len(server.requests) == 4 and len(Replies(tmp_path / "cache.jsonl").rows) == len(server.delivered) == 3
+
+
+def test_a_burst_does_not_go_beyond_the_limit_of_cost(live):
+    """Until a reply tells what one costs, it is reckoned at the most that it can."""
+    priced = {"price": (0.0, 1e6), "concurrency": 32, "max_tokens": 6}  # a dollar a token
+    with llm_server.serving(lambda messages: "x", latency=0.05) as server:
+        with pytest.raises(RuntimeError, match="are spent"):
+            live(server, calls(100), max_cost=12.0, **priced)
+        each = server.delivered[0]["usage"]["completion_tokens"]
+        assert 12 - each < each * len(server.requests) < 12 + each
+
+
+def test_at_least_one_request_is_under_way():
+    with pytest.raises(ValueError, match=r"llm\.concurrency=0: must be at least 1"):
+        dataclasses.replace(SETTINGS, concurrency=0)
+
+
+@pytest.mark.parametrize("text", ["[" * 6000, '{"questions": ["Who is he?", ' * 220, '{"a":' * 3000])
+def test_a_reply_nested_beyond_reading_holds_no_question(text):
+    assert rewrite.parse(text) in ([], ["Who is he?"])
+
+
+@pytest.mark.parametrize("reply, found", [
+    ('thinking: {"questions": ["draft?"]}\n</think>\n{"questions": ["a?", "b?"]}', ["a?", "b?"]),
+    ('{"reasoning": ["a thought", "another"], "questions": ["a?", "b?"]}', ["a?", "b?"]),
+    ('Here [1] is ["x"]:\n{"questions": ["a?"]}', ["a?"]), ('["a?", "b?"]', ["a?", "b?"]),
+    ('{"rewritten": ["a?"]}', ["a?"]), ('{"questions": ["a?", "b?', ["a?", "b?"])])
+def test_questions_are_read_from_what_models_write(reply, found):
+    assert rewrite.parse(reply) == found
+
+
+def test_names_and_terms_of_any_script_with_blanks():
+    russian = "Наташа любила Болконского. Болконский оставил Наташу в гостиной."
+    french = "Émile Zola écrivit Germinal."
+    for text, names in ((russian, {"Наташа", "Болконского", "Наташу"}), (french, {"Émile Zola", "Germinal"})):
+        entities, relations, _ = parse_records(offline.extract(text, Counter(offline.words(text))), "c")
+        assert names <= {entity.name for entity in entities} and relations
+
+
 def test_money_that_is_spent_stops_the_run_and_more_goes_on(live):
     priced = {"price": (1e3, 1e3), "concurrency": 4}  # a dollar for a thousand tokens
     with llm_server.serving(echo) as server:
@@ -354,6 +409,8 @@ def test_replies_that_come_to_nothing_are_paid_for(live):
         assert answers.usage.requests == 4 and answers.usage.retries == 2
         total = sum(body["usage"]["total_tokens"] for body in server.delivered)
         assert answers.usage.cost == pytest.approx(total / 1e3)
+        again = live(server, calls(2), price=(1e3, 1e3)).usage
+        assert again == dataclasses.replace(answers.usage, cached=2, retries=0)
 
 
 def test_a_limit_of_cost_wants_a_price(live):

@@ -38,6 +38,16 @@ def test_each_chunk_has_what_is_named_in_it(tmp_path):
     assert [e.name for e in entities] == ["Ada Lorn"] and [r.source for r in relations] == ["Ada Lorn"] and not lost
 
 
+def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
+    documents, texts = [Document("d", "", "They planned it. Ann left.")], ("They planned it.", "Ann left.")
+    chunks = {"d": [Chunk(f"d#{i}", "d", 0, 1, 1, text) for i, text in enumerate(texts)]}
+    row = {"text": documents[0].text, "extracted_entities": ["Ann", "plan"], "extracted_triples": []}
+    path = written(tmp_path, {"docs": [row]})
+    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    found = openie.replies(path, documents, chunks)
+    assert [[e.name for e in parse(found[id], id)[0]] for id in ("d#0", "d#1")] == [["plan"], ["Ann"]]
+
+
 @pytest.mark.parametrize(("value", "said"), [
     ("{", "cannot be read as JSON"), ([], 'no list "docs"'), ({"docs": {}}, 'no list "docs"'),
     ({"docs": [{"extracted_entities": []}]}, "entry 1: no text and no passage"),

@@ -238,6 +238,9 @@ def test_both_backends_by_hand(backend, mesh):
     # From 2 a quarter of its rank goes to 0 and half of that on to 1, which gives what it hands on back to 2.
     np.testing.assert_allclose(ranks[0], [[2 / 11, 1 / 11, 8 / 11], [2 / 3, 1 / 3, 0]], atol=1e-8)
     np.testing.assert_allclose(ranks[1], [[1 / 3, 2 / 3]], atol=1e-8)
+    for scale in (1e-39, 1e-320, 1e300):  # ratios alone count
+        scaled = personalized_pagerank(one_way * scale, [[2], [0]], **options)
+        np.testing.assert_allclose(scaled, ranks[0], atol=1e-3 if scale == 1e-320 else 1e-8)
 
 
 def test_rows_of_a_wide_graph(mesh):

@@ -326,6 +326,19 @@ def test_fairytaleqa_root_and_split(tmp_path):
         assert readers.load(tmp_path / kind / "val") == Corpus([fox], asked, "fairytaleqa")
 
 
+def test_a_section_of_any_length_is_read(tmp_path):
+    long = "word " * 40_000
+    write(tmp_path, {"section-stories/train/tale-story.csv": f"section,text\n1,{long}\n2,x\n",
+                     "questions/train/tale-questions.csv": SHEETS[A]})
+    assert readers.load(tmp_path).documents[0].text.startswith(long.strip())
+
+
+def test_line_ends_of_old_macs_are_told(tmp_path):
+    write(tmp_path, {"f": json.dumps(MUSIQUE) + "\r" + json.dumps(MUSIQUE)})
+    with pytest.raises(BadInput, match="save it with line ends of Unix or Windows"):
+        readers.load(tmp_path / "f")
+
+
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 WRITTEN = ANY.filter(str.strip)
 

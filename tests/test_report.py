@@ -343,6 +343,7 @@ def test_answers_are_marked_as_whole_words_whatever_case_and_spacing():
         "<mark>By  boat</mark>, <mark>by\nboat</mark>"
     assert page.marked("a+b aab", ["a+b", " "]) == "<mark>a+b</mark> aab"
     assert page.marked("plain", [""]) == "plain"
+    assert page.marked("\u559c\u6b61\u6771\u4eac", ["\u6771\u4eac"]) == "\u559c\u6b61<mark>\u6771\u4eac</mark>"
 
 
 def test_long_passage_shows_the_part_around_its_answer_and_opens_to_the_whole():

@@ -46,7 +46,15 @@ class Examples(tfds.core.GeneratorBasedBuilder):
 
 
 def write(examples: Sequence[Example], folder: Path) -> None:
-    """Stores examples under `folder` as ArrayRecord."""
+    """Stores examples under `folder` as ArrayRecord.
+
+    Raises:
+        ValueError: no examples, or a folder that has some.
+    """
+    if not examples:
+        raise ValueError(f"{folder}: no examples to store")
+    if (folder / "examples").exists():
+        raise ValueError(f"{folder} holds examples already; delete it or name another folder")
     tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):  # the library announces a download
         Examples(examples, folder).download_and_prepare()

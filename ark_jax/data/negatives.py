@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from ark_jax.data.words import whole
 from ark_jax.evaluate.systems import bm25
 from ark_jax.search import top_k
 
@@ -105,9 +106,7 @@ def originals(texts: Mapping[str, str]) -> dict[str, str]:
 
 def holds(text: str, answers: Sequence[str]) -> bool:
     """Whether a text holds an answer, but for case and spacing, and not inside of a longer word."""
-    # Scripts without spaces are not ASCII: there a neighbour says nothing about words.
-    bounded = lambda a: rf"(?<!\w){re.escape(a)}(?!\w)" if a.isascii() else re.escape(a)
-    return any(re.search(bounded(_plain(answer)), _plain(text)) for answer in answers)
+    return any(re.search(whole(_plain(answer)), _plain(text)) for answer in answers)
 
 
 def _plain(text: str) -> str:

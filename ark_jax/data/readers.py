@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,7 +227,8 @@ def _json_rows(path: Path, problems: list[Problem]) -> Iterator[Row]:
                 problems.append(_problem(path, "the object runs over several lines; write each object on one "
                                                "line, or all in one array, [...]", number))
                 return
-            fix = ("the last line is cut off: copy the file again or delete the line" if number == len(lines)
+            fix = ("its lines end as on old Macs: save it with line ends of Unix or Windows" if "\r{" in line
+                   else "the last line is cut off: copy the file again or delete the line" if number == len(lines)
                    else "mend the line")
             problems.append(_problem(path, f"{_invalid(error)}; {fix}", number))
             continue
@@ -273,6 +275,7 @@ def _invalid(error: Exception) -> str:
 def _csv_rows(path: Path, columns: tuple[str, ...], problems: list[Problem]) -> Iterator[Row]:
     """The rows of a CSV file with a header, each at the line where it begins."""
     text = _text(path, problems)
+    csv.field_size_limit(sys.maxsize)  # else a cell of 128 KiB, which a long section fills, is called broken
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header, after, found = [], 1, False
     try:

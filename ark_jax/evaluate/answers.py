@@ -1,12 +1,15 @@
 """Answers read from retrieved passages, and how near they come to the references."""
 
 import collections
+import contextlib
 import importlib.util
 import re
 import string
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
 from ark_jax.text import prompts
+from ark_jax.text.replies import spoken
 
 
 def normalise(text: str) -> list[str]:
@@ -45,6 +48,8 @@ def check_rouge() -> None:
 def rouge_l(given: str, references: Sequence[str]) -> float:
     """F of ROUGE-L, the best over the references, by the library that LongBench uses; a text without words gets 0.
 
+    LongBench gives 0 too where the library recurses too deeply, over sentences of a thousand words; here they are scored.
+
     Raises:
         RuntimeError: the library is not installed.
     """
@@ -53,8 +58,20 @@ def rouge_l(given: str, references: Sequence[str]) -> float:
 
     score = Rouge(metrics=["rouge-l"]).get_scores
     worded = lambda text: text.replace(".", "").strip()  # it knows sentences by their full stops, and fails where there is none
-    return max((score(given, reference)[0]["rouge-l"]["f"] for reference in references if worded(given) and worded(reference)),
-               default=0.0)
+    with _deep(len(given.split()) + max((len(reference.split()) for reference in references), default=0)):
+        return max((score(given, reference)[0]["rouge-l"]["f"] for reference in references
+                    if worded(given) and worded(reference)), default=0.0)
+
+
+@contextlib.contextmanager
+def _deep(calls: int) -> Iterator[None]:
+    """Lets Python functions call each other so much more deeply."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 2 * calls)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}
@@ -81,4 +98,4 @@ def prompt(template: str, question: str, passages: Sequence[str]) -> str:
 
 def first_line(reply: str) -> str:
     """The answer in a reader's reply: its first line that is not empty, thoughts left out."""
-    return re.sub(r"<think>.*?(</think>|\Z)", "", reply, flags=re.DOTALL).strip().partition("\n")[0].strip()
+    return spoken(reply).strip().partition("\n")[0].strip()

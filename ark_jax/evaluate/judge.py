@@ -8,10 +8,9 @@ import collections
 import re
 from collections.abc import Mapping, Sequence
 
-import json_repair
-
 from ark_jax.evaluate.retrieval import interval
 from ark_jax.text import prompts
+from ark_jax.text.replies import mended, spoken
 
 CRITERIA = ("faithfulness", "conciseness", "overall")
 SAID = {"1": "first", "2": "second", "tie": "tie", "none": "tie", "neither": "tie"}
@@ -33,12 +32,11 @@ def parse(*replies: str) -> dict[str, str]:
     """
     found = {}
     for reply in replies:
-        text = re.sub(r"<think>.*?(</think>|\Z)", " ", reply, flags=re.DOTALL | re.IGNORECASE)
+        text = spoken(reply)
         start, end = text.find("{"), text.rfind("}")
-        said = json_repair.loads(text[start : end + 1 if end > start else None]) if start >= 0 else {}
-        if not isinstance(said, dict):
-            continue
-        for name, value in said.items():
+        said = mended(text[start : end + 1 if end > start else None]) if start >= 0 else None
+        objects = [some for some in (said if isinstance(said, list) else [said]) if isinstance(some, dict)]
+        for name, value in (pair for some in objects for pair in some.items()):
             name = str(name).lower().removesuffix(" winner")
             value = value.get("Winner") if isinstance(value, dict) else value
             value = re.sub(r"^answer[ _]?", "", str(value or "").strip(" .").lower())

@@ -8,6 +8,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from ark_jax.data.words import whole
+
 EXCERPT = 200  # characters of a passage shown before it is opened
 CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")  # no character of HTML
 
@@ -70,8 +72,8 @@ def figure(drawing: str, head: str, told: str) -> str:
 def pattern(answers: Sequence[str]) -> re.Pattern | None:
     """Finds any of the answers as whole words, whatever the case and spacing; None where all are blank."""
     wanted = sorted({tuple(a.split()) for a in answers if a.split()}, key=lambda a: (-len(" ".join(a)), a))
-    words = "|".join(r"\s+".join(re.escape(word) for word in a) for a in wanted)
-    return re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE) if wanted else None
+    words = "|".join(whole(" ".join(a), r"\s+".join(map(re.escape, a))) for a in wanted)
+    return re.compile(f"({words})", re.IGNORECASE) if wanted else None
 
 
 def marked(text: str, answers: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ judgements (id -> grade) this is trec_eval's recall, P, success, recip_rank, map
 needed, at `level` or above, its grade is its gain, and what was not judged, or below zero, is neither relevant nor a gain.
 """
 
+import bisect
 import collections
 import dataclasses
 import functools
@@ -24,32 +25,49 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ark_jax.data.records import Chunk
+from ark_jax.data.words import unspaced
 
 Gold = Sequence[Sequence[str]] | Mapping[str, int]
+BLOCK = 1 << 22  # indices drawn at once
 NAMES = ("recall", "precision", "hit", "mrr", "map", "ndcg")
 
 
 def gold_chunks(evidence: Sequence[str], documents: Mapping[str, str], chunks: Sequence[Chunk]) -> list[list[str]]:
     """For each evidence passage the chunks that hold it: those sharing at least half of the shorter of the two.
 
-    Overlapping chunks may all hold one passage; finding any of them finds it.
+    Overlapping chunks may all hold one passage, and so may chunks from all over a document that repeats it; finding any of them
+    finds it. Where a cut in its middle leaves none, those hold it that share most.
     """
     found = []
     for passage in evidence:
-        holders = []
-        for chunk in chunks:
-            start = documents[chunk.document].find(passage)
-            shared = min(chunk.end, start + len(passage)) - max(chunk.start, start)
-            if start >= 0 and 2 * shared >= min(len(passage), chunk.end - chunk.start):
-                holders.append(chunk.id)
-        if holders:
-            found.append(holders)
+        starts = {document: _starts(documents[document], passage) for document in dict.fromkeys(c.document for c in chunks)}
+        shared = {chunk.id: _shared(chunk, starts[chunk.document], len(passage)) for chunk in chunks}
+        most = max(shared.values(), default=0)
+        holders = [c.id for c in chunks if 0 < min(len(passage), c.end - c.start) <= 2 * shared[c.id]]
+        if most:
+            found.append(holders or [id for id, some in shared.items() if some == most])
     return found
+
+
+def _starts(text: str, passage: str) -> list[int]:
+    """Where in a text a passage stands."""
+    starts, at = [], text.find(passage) if passage else -1
+    while at >= 0:
+        starts.append(at)
+        at = text.find(passage, at + len(passage))
+    return starts
+
+
+def _shared(chunk: Chunk, starts: Sequence[int], length: int) -> int:
+    """The most characters that a chunk has of one of the places of a passage."""
+    near = starts[bisect.bisect_right(starts, chunk.start - length) : bisect.bisect_left(starts, chunk.end)]
+    return max((min(chunk.end, start + length) - max(chunk.start, start) for start in near), default=0)
 
 
 def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[str]]:
     """One needed passage, in any chunk that contains an answer: its words in their order, whatever their case, whole words
-    only (as DPR has it: NFD, lower case, runs of letters, digits and marks, other signs one by one, blanks do not count)."""
+    only (as DPR has it: NFD, lower case, runs of letters, digits and marks, other signs one by one, blanks do not count; letters
+    of scripts that know no blanks one by one too, where DPR takes a whole sentence for a word)."""
     sought = [words for words in map(_words, answers) if words.strip()]
     holders = [chunk.id for chunk in chunks if any(words in _words(chunk.text) for words in sought)]
     return [holders] if holders else []
@@ -66,7 +84,7 @@ class _Kinds(dict):
 
     def __missing__(self, code: int) -> str:
         kind = unicodedata.category(chr(code))[0]
-        self[code] = chr(code) if kind in "LNM" else " " if kind in "ZC" else f" {chr(code)} "
+        self[code] = " " if kind in "ZC" else chr(code) if kind in "LNM" and not unspaced(chr(code)) else f" {chr(code)} "
         return self[code]
 
 
@@ -202,6 +220,8 @@ def interval(values: Sequence[float], *, draws: int, seed: int) -> dict[str, flo
     if not len(values):
         return {"mean": float("nan"), "low": float("nan"), "high": float("nan")}
     rng = np.random.default_rng(seed)
-    means = values[rng.integers(0, len(values), (draws, len(values)))].mean(axis=1)
+    step = max(1, BLOCK // len(values))
+    means = np.concatenate([values[rng.integers(0, len(values), (min(step, draws - at), len(values)))].mean(axis=1)
+                            for at in range(0, draws, step)])
     low, high = np.quantile(means, (0.025, 0.975))
     return {"mean": float(values.mean()), "low": float(low), "high": float(high)}

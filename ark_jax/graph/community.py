@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ark_jax.data.words import whole
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 
@@ -110,7 +111,7 @@ class SeedFinder:
 
     def _holds(self, chunk: str, answer: str) -> bool:
         wanted = fold(answer)  # an answer without a word is nowhere
-        return bool(wanted) and re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", self.folded.get(chunk, "")) is not None
+        return bool(wanted) and re.search(whole(wanted), self.folded.get(chunk, "")) is not None
 
 
 def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -> list[int]:

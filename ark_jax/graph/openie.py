@@ -1,10 +1,12 @@
 """Records that another system extracted: the JSON that HippoRAG keeps of its open information extraction."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Document
+from ark_jax.data.words import whole
 from ark_jax.graph.store import fold
 
 
@@ -40,7 +42,7 @@ def replies(path: Path, documents: Sequence[Document], chunks: Mapping[str, Sequ
 
 def _rows(path: Path) -> list:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(f"config.graph.openie: {path} does not exist; mend the path") from None
     except (OSError, ValueError) as error:
@@ -61,7 +63,9 @@ def _shared_out(row: Mapping, chunks: Sequence[Chunk]) -> dict[str, str]:
 
     def holding(name: object) -> str:
         key = fold(name) if isinstance(name, str) else ""
-        return next((id for id, text in texts.items() if key and key in text), next(iter(held)))
+        word = re.compile(whole(key))
+        found = [id for id, text in texts.items() if key and key in text]
+        return next((id for id in found if word.search(texts[id])), found[0] if found else next(iter(held)))
 
     if held:
         for name in row["extracted_entities"]:

@@ -72,7 +72,7 @@ class Walk:
             raise ValueError(f"shard={shard!r}: must be seeds or nodes")
         self.several, self.shard = isinstance(graph, list | tuple), shard
         graphs = graph if self.several else [graph]
-        parts = [_incoming(g, weight) for g in graphs]
+        parts = [_scaled(_incoming(g, weight)) for g in graphs]
         self.sizes = [part.shape[0] for part in parts]
         self.first = np.cumsum([0, *self.sizes])[:-1]
         self.into = parts[0] if len(parts) == 1 else scipy.sparse.block_diag([*parts, scipy.sparse.csr_array((0, 0))], "csr")
@@ -148,6 +148,15 @@ def _deal(count: int, shards: int, rows: int, first: int) -> np.ndarray:
     """Rows of `count` nodes dealt in turn to the shards, from each shard's row `first` on."""
     i = np.arange(count)
     return i % shards * rows + first + i // shards
+
+
+def _scaled(into: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Weights whose largest is about one: ranks hang on their ratios, and float32 holds none below 1e-38."""
+    most = into.data.max(initial=0)
+    if most > 0 and most != 1:
+        into = into.copy()
+        into.data = np.ldexp(into.data, -int(np.frexp(most)[1]))  # by a power of two, which rounds nothing
+    return into
 
 
 def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:

@@ -37,6 +37,8 @@ def data(context: Context, folder: Path) -> dict:
     for document in documents:
         for i, span in enumerate(token_chunks(document.text, tokenizer, size=c.chunk_tokens, overlap=c.chunk_overlap)):
             text = document.text[span.start : span.end]
+            if not text.strip():  # a page of blank lines holds nothing to find
+                continue
             start = span.start + len(text) - len(text.lstrip())
             chunks.append(Chunk(f"{document.id}#{i:04d}", document.id, start, start + len(text.strip()), span.tokens,
                                 text.strip()))
@@ -177,7 +179,10 @@ def graph(context: Context, folder: Path) -> dict:
     made = KnowledgeGraph.from_records(load_rows(context / "extract" / "entities.parquet", Entity),
                                        load_rows(context / "extract" / "relations.parquet", Relation))
     if not len(made):
-        raise ValueError("the extraction gave no entity: look at extract/quarantine.parquet for what the model replied")
+        raise ValueError("the extraction gave no entity: " + (
+            "llm.backend=none reads scripts that set words apart by blanks; name a language model in config.llm.backend"
+            if context.config.llm.backend == "none" and not context.config.graph.openie else
+            "look at extract/quarantine.parquet for what the model replied"))
     vectors = encode(context, "base", made.texts(), "document", "embed entities")
     made = made.with_similar(vectors, context.config.graph.similarity)
     if primary():

@@ -30,9 +30,13 @@ class Usage:
 
 
 def tokens_of(reply: dict) -> tuple[int, int]:
-    """Tokens in and out of a chat completion, as its server counted them; zero where it does not say."""
+    """Tokens in and out of a chat completion, as its server counted them; zero where it does not say.
+
+    Some servers count what a model thinks, and bill as said, in the total only.
+    """
     used = reply.get("usage") or {}
-    return int(used.get("prompt_tokens") or 0), int(used.get("completion_tokens") or 0)
+    read, said, total = (int(used.get(f"{name}_tokens") or 0) for name in ("prompt", "completion", "total"))
+    return read, max(said, total - read)
 
 
 def cost_of(reply: dict, price: tuple[float, float] | None) -> float:

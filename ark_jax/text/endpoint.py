@@ -75,6 +75,8 @@ class Endpoint:
             raise RuntimeError(f"llm.backend=openai: ${key_env} holds blanks or letters that no key has; set it anew")
         self._hidden = functools.partial(failures.hidden, key=self._key)
         self.retries_made = 0
+        self.sent = 0  # requests whose replies are awaited
+        self.closing = False  # whether nothing more may be sent
         self.unused: list[dict] = []  # completions that came to nothing, and are paid for all the same
         self._openai, self._timeout, self._retries = openai, timeout, retries
         self._client = openai.AsyncOpenAI(api_key=self._key or "none", base_url=base_url or None, max_retries=0,
@@ -152,6 +154,8 @@ class Endpoint:
         """Waits for the end of a pause and for room within the limits, in the order of arrival; the tokens reckoned with."""
         async with self._turn:
             while True:
+                if self.closing:
+                    raise Unavailable("not sent: no request can succeed any more")
                 tokens = size * self._tokens_per_byte + min(self._parameters["max_tokens"], self._tokens_out)
                 wait = max(self._paused_until - time.monotonic(), self._requests.wait(1), self._tokens.wait(tokens))
                 if wait <= 0:
@@ -163,6 +167,7 @@ class Endpoint:
 
     async def _send(self, parameters: dict) -> tuple[int, Mapping[str, str], str]:
         """Status, headers and body of what came back."""
+        self.sent += 1
         try:
             async with asyncio.timeout(self._timeout):
                 # Not chat.completions.create: it takes a third more time, and what it makes of a cut body and of a
@@ -181,6 +186,8 @@ class Endpoint:
             raise Failure(f"no reply within {self._timeout:g} s, see config.llm.timeout") from None
         except UnicodeEncodeError:
             raise Rejected("the prompt is no Unicode text: it holds half of a surrogate pair") from None
+        finally:
+            self.sent -= 1
 
     def _parsed(self, body: str) -> dict:
         """The completion in a body of status 200, as far as its form goes."""

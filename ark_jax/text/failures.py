@@ -11,6 +11,8 @@ PATIENCE = 600.0  # seconds: a server that asks for a longer wait will not be wa
 # What no other request of this key, to this model, would fare better with, whatever the status of four hundred and more.
 NO_HOPE = re.compile(r"insufficient_quota|billing_|invalid.api.key|api.key.not.valid|model_not_found|invalid.model.(id|name)",
                      re.I)
+# What is forbidden about this prompt, and not about the key.
+FLAGGED = re.compile(r"moderation|flagged|content.?(policy|filter|management)|safety", re.I)
 # What looks like a key: after "Bearer", with its middle starred out, by a usual beginning, or a long word with digits.
 SECRETS = re.compile(r"(?<=bearer )\S+|[\w-]*\*{3,}[\w*-]*|\b(?:(?:sk|pk|rk|gsk|xai|hf|r8|nvapi)[-_]|AIza)[\w-]{4,}"
                      r"|\b(?=[A-Za-z_]*\d)\w{24,}", re.I)
@@ -39,6 +41,8 @@ class Failure(Exception):
 def judged(status: int, headers: Mapping[str, str], said: str) -> Exception:
     """What an error amounts to; `said` has been cleared of secrets."""
     problem = f"status {status}: {said}"
+    if status == 403 and FLAGGED.search(said):
+        return Rejected(problem)
     if status < 400 or status in (401, 402, 403, 404, 405) or (status < 500 and NO_HOPE.search(said)):
         return Hopeless(problem)
     if status not in (408, 409, 425, 429) and status < 500:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ark_jax.log import Progress
+from ark_jax.text.cost import cost_of
 from ark_jax.text.endpoint import Endpoint
 from ark_jax.text.failures import Hopeless, Rejected, Unavailable
 
@@ -24,6 +25,9 @@ class Live:
         self.paid_before = talks.replies.spent
         self.enough = max(self.settings.concurrency, FEW)
         self.stop = ""  # why nothing more is to be asked
+        longest = max((sum(map(len, call.turns)) for call in calls), default=0)
+        self.dearest = cost_of({"usage": {"prompt_tokens": longest / 4, "completion_tokens": self.settings.max_tokens}},
+                               talks.price)  # USD that a request can cost
 
     async def run(self) -> None:
         """Asks until every call is done.
@@ -38,9 +42,13 @@ class Live:
             with Progress(self.label, len(self.calls), "calls") as bar:
                 workers = [asyncio.create_task(self._work(endpoint, bar)) for _ in range(min(s.concurrency, len(self.calls)))]
                 try:
-                    await asyncio.gather(*workers)
+                    done, others = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+                    for worker in done:
+                        worker.result()
                 except Hopeless as error:
-                    self.stop = str(error)
+                    self.stop, endpoint.closing = str(error), True
+                    while endpoint.sent:  # each within its timeout; what comes is paid for
+                        await asyncio.wait(others, timeout=0.1)
                 finally:
                     for worker in workers:
                         worker.cancel()
@@ -81,7 +89,9 @@ class Live:
                                         *([f"{len(self.failed)} failed"] if self.failed else [])]))
 
     async def _ask(self, call, turns: tuple[str, ...], endpoint: Endpoint) -> None:
-        if self._spent():
+        while self._unsure() and not self.stop:
+            await asyncio.sleep(0.05)
+        if self.stop or self._spent():
             return
         self.under_way += 1
         start = time.monotonic()
@@ -93,6 +103,8 @@ class Live:
                 self.stop = "the endpoint rejects every request"
             return
         except Unavailable as error:
+            if endpoint.closing:
+                return
             self.failed[call.item] = str(error)
             self.failed_in_a_row += 1
             if self.failed_in_a_row >= self.enough:
@@ -100,9 +112,14 @@ class Live:
             return
         finally:
             self.under_way -= 1
-            self.talks.waste(endpoint.unused)
+            self.talks.waste(call, endpoint.unused)
         self.failed_in_a_row, self.answered = 0, self.answered + 1
         self.talks.hear(call, turns, reply, time.monotonic() - start)
+
+    def _unsure(self) -> bool:
+        """Whether one more request might go beyond the limit of cost, as long as no reply has told what one costs."""
+        most, dearest = self.settings.max_cost, self.under_way * self.dearest
+        return bool(most and self.under_way and not self.answered and self.talks.replies.spent + dearest >= most)
 
     def _spent(self) -> bool:
         """Whether the limit of cost is reached, or will be when what is under way costs what the others did."""

@@ -18,6 +18,7 @@ from ark_jax.text.cost import Usage, cost_of, price_of
 from ark_jax.text.replies import Replies, digest, text_of
 
 BACKENDS = ("openai", "local", "replay", "none")
+UNUSED = "unused/"  # how the keys of completions begin that came to nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Settings:
     price: tuple[float, ...]
     max_cost: float
     replies: str
+
+    def __post_init__(self):
+        if self.concurrency < 1:
+            raise ValueError(f"llm.concurrency={self.concurrency}: must be at least 1, requests under way at once")
 
     def key(self, turns: Sequence[str], draw: int = 0) -> str:
         """What a reply is filed under: everything that decides it."""
@@ -115,6 +120,11 @@ class Talks:
             raise ValueError(f"llm.max_cost={settings.max_cost}: no price of {settings.model} is known; give "
                              "--config.llm.price='(IN, OUT)', USD of a million tokens")
         self.usage = Usage(len(calls))
+        self.found = frozenset(replies.rows)  # keys that an earlier run had asked for
+        self.counted: set[str] = set()  # keys in `usage`: calls that say the same are one request
+        for row in replies.rows.values():
+            if row["key"].startswith(UNUSED) and row.get("item") in self.said:
+                self.usage.add(row["reply"], row.get("cost", 0.0))
 
     def next(self, call: Call) -> tuple[str, ...] | None:
         """What to say to the model, as far as the cache does not know what it replies; None: the call is done."""
@@ -122,7 +132,6 @@ class Talks:
             row = self.replies.rows.get(self.settings.key(turns, call.draw))
             if row is None:
                 return turns
-            self.usage.cached += 1
             self._take(call, row)
         return None
 
@@ -133,17 +142,21 @@ class Talks:
         self.replies.add(row)
         self._take(call, row)
 
-    def waste(self, unused: list[dict]) -> None:
-        """Takes completions that came to nothing into the ledger; they are paid for all the same."""
+    def waste(self, call: Call, unused: list[dict]) -> None:
+        """Takes completions that came to nothing into the ledger, under one of those calls; they are paid for all the same."""
         while unused:
             reply = unused.pop()
             cost = cost_of(reply, self.price)
             self.usage.add(reply, cost)
-            self.replies.add({"key": f"unused/{time.time_ns()}", "cost": cost, "reply": {"usage": reply.get("usage")}})
+            self.replies.add({"item": call.item, "key": f"{UNUSED}{time.time_ns()}", "cost": cost,
+                              "reply": {"usage": reply.get("usage")}})
 
     def _take(self, call: Call, row: dict) -> None:
-        self.usage.asked_again += bool(self.said[call.item])
-        self.usage.add(row["reply"], row.get("cost", 0.0))
+        if row["key"] not in self.counted:
+            self.counted.add(row["key"])
+            self.usage.asked_again += bool(self.said[call.item])
+            self.usage.cached += row["key"] in self.found
+            self.usage.add(row["reply"], row.get("cost", 0.0))
         self.said[call.item].append(row)
 
     def _following(self, call: Call) -> tuple[str, ...] | None:
@@ -169,15 +182,20 @@ class Talks:
 
 
 def _replay(calls: Sequence[Call], settings: Settings) -> Answers:
-    path = Path(settings.replies)
+    path = Path(settings.replies).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording")
     recorded: dict[str, list[dict]] = {}
+    alike: dict[str, list[dict]] = {}  # by prompt, for what was asked once for several items
     for row in read_rows(path):
-        if isinstance(row, dict) and "item" in row and isinstance(row.get("reply"), dict):
+        usable = isinstance(row, dict) and "item" in row and isinstance(row.get("reply"), dict)
+        if usable and not str(row.get("key", "")).startswith(UNUSED):
             if not row.get("turn"):
-                recorded[row["item"]] = []
+                recorded[row["item"]] = alike[row.get("prompt")] = []
             recorded.setdefault(row["item"], []).append(row)
+    for call in calls:
+        if call.item not in recorded and digest(call.turns) in alike:
+            recorded[call.item] = alike[digest(call.turns)]
     missing = [call.item for call in calls if call.item not in recorded]
     if missing:
         raise RuntimeError(f"{path} has no reply for {len(missing)} of {len(calls)} calls, the first being "
@@ -199,5 +217,6 @@ def _replay(calls: Sequence[Call], settings: Settings) -> Answers:
 
 def _local(calls: Sequence[Call], talks: Talks, write: Write) -> None:
     """Asks our own model, all at once, and then once more those that it did not answer in the form asked for."""
-    while some := [(call, turns) for call in calls if (turns := talks.next(call))]:
+    following = lambda: ((call, turns) for call in calls if (turns := talks.next(call)))
+    while some := list({talks.settings.key(turns, call.draw): (call, turns) for call, turns in following()}.values()):
         write([turns for _, turns in some], lambda i, reply, some=some: talks.hear(*some[i], reply))

@@ -9,9 +9,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ark_jax.data.words import unspaced
+
+# All letters below the scripts that write words without blanks between them, or have no letters.
+_LETTERS = [letter for letter in map(chr, range(0x2E80)) if letter.isalpha() and not unspaced(letter)]
+_UPPER = "".join(letter for letter in _LETTERS if letter.isupper() or letter.istitle())
+_OTHER = "".join(letter for letter in _LETTERS if letter not in _UPPER)  # small ones, and those of scripts with one case
 # A run of capitalised words, small joining words allowed inside it.
-_NAME = re.compile(r"\b[A-Z][\w'’-]*(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[A-Z])|\s+(?=[A-Z])|[A-Z][\w'’-]*)*")
-_TERM = re.compile(r"\b[a-z][\w-]{4,}")
+_NAME = re.compile(rf"\b[{_UPPER}][\w'’-]*(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[{_UPPER}])|\s+(?=[{_UPPER}])"
+                   rf"|[{_UPPER}][\w'’-]*)*")
+_TERM = re.compile(rf"\b[{_OTHER}][\w-]{{4,}}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 # Words that begin sentences without being names.
 _COMMON = frozenset("""

@@ -25,11 +25,15 @@ def load(name: str, path: str = "") -> str:
     read_story.txt.
 
     Raises:
-        ValueError: the file lacks a slot, or a scored prompt does not end in its target.
+        ValueError: the file cannot be read, lacks a slot, or a scored prompt does not end in its target.
     """
     folder = importlib.resources.files("ark_jax.embedded") / "prompts"
     packaged = folder / (f"{name}_{path}.txt" if path else f"{name}.txt")
-    text = (packaged if packaged.is_file() else Path(path)).read_text(encoding="utf-8").rstrip("\n")
+    try:
+        text = (packaged if packaged.is_file() else Path(path).expanduser()).read_text(encoding="utf-8-sig").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"config.prompts.{name}: {path} cannot be read ({getattr(error, 'strerror', None) or error}); "
+                         "mend the path, or save the file as UTF-8") from None
     missing = SLOTS[name] - set(re.findall(r"\{(\w+)\}", text))
     if missing:
         raise ValueError(f"prompt {path or name}: no slot {{{'}, {'.join(sorted(missing))}}}; add it to the text")

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +27,22 @@ def digest(turns: str | Sequence[str]) -> str:
 def text_of(reply: dict) -> str:
     """The text of a chat completion; of an error none."""
     return (reply["choices"][0]["message"].get("content") or "") if "choices" in reply else ""
+
+
+def spoken(text: str) -> str:
+    """What a model says once its thoughts are over, also where its chat template opened them, or nothing closed them."""
+    text = re.sub(r"<think>.*?(</think>|\Z)", " ", text, flags=re.DOTALL | re.IGNORECASE)
+    return re.split("</think>", text, flags=re.IGNORECASE)[-1]
+
+
+def mended(text: str) -> object:
+    """The value of broken JSON, as far as it can be told; of several values a list. None: it is nested beyond reading."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):  # what a small model that repeats itself writes
+        return None
 
 
 class Replies:

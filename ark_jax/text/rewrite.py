@@ -3,9 +3,8 @@
 import json
 import re
 
-import json_repair
-
 from ark_jax.data.records import Question
+from ark_jax.text.replies import mended, spoken
 
 
 def parse(*replies: str) -> list[str]:
@@ -23,23 +22,28 @@ def plain(question: str) -> str:
 
 
 def _parse(reply: str) -> list[str]:
-    """Questions of the first JSON in a reply that holds some, repaired if none is whole."""
-    text = re.sub(r"<think>.*?(</think>|\Z)", " ", reply, flags=re.DOTALL | re.IGNORECASE)
+    """Questions of the first JSON in a reply that calls them so, else of the first that holds some; mended if none is whole."""
+    text = spoken(reply)
     starts = [match.start() for match in re.finditer(r"[{\[]", text)]
+    otherwise: list[str] = []
     for start in starts:
         try:
-            found = _questions(json.JSONDecoder().raw_decode(text, start)[0])
-        except (ValueError, RecursionError):
+            value = json.JSONDecoder().raw_decode(text, start)[0]
+        except ValueError:
             continue
-        if found:
+        except RecursionError:  # and once more from each of its thousand brackets
+            break
+        found = _questions(value)
+        if found and isinstance(value, dict) and "questions" in value:
             return found
-    return _questions(json_repair.loads(text[starts[0] :])) if starts else []
+        otherwise = otherwise or found
+    return otherwise or (_questions(mended(text[starts[0] :])) if starts else [])
 
 
 def _questions(value) -> list[str]:
-    """Strings of a list, or of the first list in an object."""
+    """Strings of a list, or of that list in an object which is called so, else of the first."""
     if isinstance(value, dict):
-        value = next((x for x in value.values() if isinstance(x, list)), [])
+        value = next((x for x in (value.get("questions"), *value.values()) if isinstance(x, list)), [])
     if not isinstance(value, list):
         return []
     return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
