@@ -52,7 +52,7 @@ setup(
         "trackio": ["trackio>=0.2"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
         "test": [*TEST, *EVALUATE, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
-        "reference": ["torch==2.13.0", "sentence-transformers>=5.1", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
+        "reference": ["torch==2.13.0", "sentence-transformers>=6.0", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
                       "lm-eval>=0.4.9", "tokamax>=0.0.12", "igraph>=0.11", "scikit-network>=0.33", "faiss-cpu>=1.10",
                       "mteb>=2.26", "datasets>=3", "accelerate>=1"],
     },

@@ -30,11 +30,14 @@ ACTIVATIONS = {"b": BATCH, "a": BATCH, "n": "tensor", "k": "tensor", "f": "tenso
 def make_mesh(shape: tuple[int, int, int] | None = None) -> jax.sharding.Mesh:
     """An explicit `data × fsdp × tensor` mesh; -1 in `shape` takes what is left, None is `(1, -1, 1)`."""
     shape = tuple(shape or (1, -1, 1))
+    if len(shape) != 3 or shape.count(-1) > 1 or min(shape) < -1 or 0 in shape:
+        raise ValueError(f"mesh {shape}: config.mesh must be three numbers, of data, fsdp and tensor, at least 1 each, or "
+                         "one of them -1, which takes the devices that are left")
     fixed = math.prod(n for n in shape if n != -1)
     left = jax.device_count() // fixed
     shape = tuple(left if n == -1 else n for n in shape)
-    if math.prod(shape) > jax.device_count() or len(shape) != 3:
-        raise ValueError(f"mesh {shape} wants {math.prod(shape)} devices, {jax.device_count()} are present: "
+    if math.prod(shape) > jax.device_count() or not left:
+        raise ValueError(f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are present: "
                          "change config.mesh, whose product must not exceed the device count")
     if math.prod(shape) < jax.device_count() and jax.process_count() > 1:
         raise ValueError(f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: where there are several "
@@ -47,6 +50,26 @@ def enter_mesh(shape: tuple[int, int, int] | None = None) -> None:
     """Sets the process-wide mesh unless one is set already."""
     if jax.sharding.get_mesh().empty:
         jax.set_mesh(make_mesh(shape))
+
+
+def check_divides(dims: dict[str, int], what: str) -> None:
+    """Refuses a mesh that cannot cut a model of these sizes into equal shards.
+
+    Raises:
+        ValueError: with a mesh of as many devices that can.
+    """
+    mesh = jax.sharding.get_abstract_mesh().shape
+    pieces = lambda axes: math.prod(mesh.get(axis, 1) for axis in ([axes] if isinstance(axes, str) else axes))
+    cuts = {letter: pieces(axes) for letter, axes in WEIGHTS.items() if letter in dims}
+    wrong = [letter for letter, n in cuts.items() if dims[letter] % n]
+    if not wrong:
+        return
+    tensor = math.gcd(mesh["tensor"], *(dims[letter] for letter in cuts))
+    fsdp = math.gcd(mesh["fsdp"], dims["d"] // tensor)
+    names = {"d": "width", "e": "width", "n": "heads", "k": "key and value heads", "f": "feed-forward width"}
+    fits = (math.prod(mesh.values()) // (fsdp * tensor), fsdp, tensor)
+    raise ValueError(f"{what}: {names[wrong[0]]} {dims[wrong[0]]} cannot be cut into {cuts[wrong[0]]} equal parts, as the mesh "
+                     f"{tuple(mesh.values())} wants: set config.mesh={fits}")
 
 
 def batch_multiple() -> int:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -477,6 +479,20 @@ def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
     """Or from the stop token, where a model has no begin token, as in log_likelihood."""
     lm = open_model(folder("plain"))
     assert lm.generate(["", PROMPTS[0]], max_new_tokens=STEPS) == lm.generate(["</s>", PROMPTS[0]], max_new_tokens=STEPS)
+
+
+def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh):
+    lm = open_model(folder("plain"))
+    second = min(set(range(tiny.VOCAB)) - set(lm.stop_ids))
+    shutil.copytree(folder("plain"), tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [second]}))
+    found = open_model(tmp_path / "model")
+    assert set(found.stop_ids) == {*lm.stop_ids, second}
+
+
+def test_one_text_is_no_list_of_texts(folder, mesh):
+    with pytest.raises(ValueError, match="'Who' is one text; give a list of them"):
+        open_model(folder("plain")).generate("Who", max_new_tokens=1)
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):

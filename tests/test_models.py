@@ -277,6 +277,35 @@ def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
     np.testing.assert_array_equal(half["hidden"], full["hidden"])
 
 
+def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
+    """An index of its shards, say, which would be believed."""
+    folder = tiny.write(tmp_path / "old", "bert", files=2)
+    base = tiny.write(tmp_path / "base", "bert", weights={n: 2 * x for n, x in tiny.tensors("bert").items()})
+    model, cfg, carried = hf.load(str(base))
+    hf.export(model, cfg, folder, base=base, carried=carried)
+    assert contents(folder) == contents(base)
+
+
+@pytest.mark.parametrize(("shape", "told"), [
+    ((1, 1), r"mesh \(1, 1\): config.mesh must be three numbers"), ((0, -1, 1), "three numbers"), ((-1, -1, 1), "three numbers"),
+    ((3, -1, 4), r"mesh \(3, 0, 4\) wants 12 devices, 8 are present"), ((2, 8, 1), "wants 16 devices")])
+def test_a_mesh_that_cannot_be_is_refused(shape, told):
+    with pytest.raises(ValueError, match=told):
+        layout.make_mesh(shape)
+
+
+@pytest.mark.parametrize(("shape", "told"), [
+    ((1, 3, 1), r"width 32 cannot be cut into 3 equal parts, .*set config\.mesh=\(3, 1, 1\)$"),
+    ((1, 1, 8), r"heads \d cannot be cut into 8 equal parts, .*set config\.mesh=\(\d, 1, \d\)$")])
+def test_a_mesh_that_cannot_cut_a_model_is_refused_with_one_that_can(shape, told, tmp_path):
+    folder = tiny.write(tmp_path, "llama")
+    with jax.set_mesh(layout.make_mesh(shape)), pytest.raises(ValueError, match=told) as refused:
+        hf.load(str(folder))
+    better = tuple(map(int, re.findall(r"\d+", str(refused.value).rpartition("=")[2])))
+    with jax.set_mesh(layout.make_mesh(better)):
+        hf.load(str(folder))
+
+
 def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
     weights = tiny.tensors("qwen3")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
@@ -287,6 +316,7 @@ def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 REFUSED = [
     ("mistral", {"sliding_window": 4}, "sliding_window"),
+    ("mistral", {"sliding_window": 4, "use_sliding_window": False}, "sliding_window"),
     ("qwen2", {"use_sliding_window": True}, "sliding_window"),
     ("qwen3", {"use_sliding_window": True}, "sliding_window"),
     ("qwen3", {"rope_scaling": YARN}, "yarn"),

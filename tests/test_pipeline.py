@@ -32,8 +32,9 @@ def world(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("world"))
 
 
-def make_world(root: Path) -> Path:
-    """A folder with a three-document corpus and tiny random models; the retriever cuts all chunks but a document's last."""
+def make_world(root: Path, dtype: str = "float32") -> Path:
+    """A folder with a three-document corpus and tiny random models; the retriever, whose checkpoint has this type, cuts all
+    chunks but a document's last."""
     corpus = root / "corpus"
     corpus.mkdir()
     documents = [json.loads(line) for line in (EMBEDDED / "documents.jsonl").read_text().splitlines()]
@@ -45,7 +46,8 @@ def make_world(root: Path) -> Path:
              and all(e in texts[q["documents"][0]] for e in q["evidence"])]
     for name, rows in (("documents", wanted), ("questions", asked)):
         (corpus / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tiny.sentence_transformer(tiny.write(root / "retriever", "bert", tokenizer="cls"), pooling="mean", max_seq_length=64)
+    retriever = tiny.write(root / "retriever", "bert", tokenizer="cls", dtype=dtype)
+    tiny.sentence_transformer(retriever, pooling="mean", max_seq_length=64)
     tiny.write(root / "generator", "llama", tokenizer="plain", changes={"max_position_embeddings": 2048})
     return root
 
@@ -169,14 +171,21 @@ def stage_by_stage(world: Path, workdir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stage_by_stage_equals_one_run(world, finished, tmp_path):
-    """Stopping at every boundary changes nothing: each stage runs alone, reading its inputs from disk."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_stage_by_stage_equals_one_run(dtype, request, tmp_path):
+    """Stopping at every boundary changes nothing: each stage runs alone, reading its inputs from disk; what was rounded on its
+    way there, too."""
+    if dtype == "float32":
+        world, whole = request.getfixturevalue("world"), request.getfixturevalue("finished")[0]
+    else:
+        world, whole = make_world(tmp_path, dtype), tmp_path / "whole"
+        assert call(world, whole).returncode == 0
     # In a process like a user's: this one has eight devices, whose threads round differently.
     code = f"import sys; sys.path[:0] = [{str(REPOSITORY / 'tests')!r}]\nfrom pathlib import Path\nimport test_pipeline\n" \
-           f"test_pipeline.stage_by_stage(Path({str(world)!r}), Path({str(tmp_path)!r}))"
+           f"test_pipeline.stage_by_stage(Path({str(world)!r}), Path({str(tmp_path / 'stages')!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=environment(world))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path) == outputs(finished[0])
+    assert outputs(tmp_path / "stages") == outputs(whole)
 
 
 def test_one_stage_wants_its_inputs(world, tmp_path):

@@ -223,6 +223,17 @@ def test_with_its_newest_checkpoint_damaged_a_stage_ends_the_same(base, whole, a
     same_outcome(tmp_path, whole)
 
 
+def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
+    for _ in range(2):
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(1, small(1))
+            checkpoints.save(2, small(2))
+        (tmp_path / "2" / "state" / "manifest.ocdbt").write_bytes(b"")
+        with Checkpoints(tmp_path) as checkpoints:
+            assert int(checkpoints.restore(abstract_small())["step"]) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2.damaged", "2.damaged1"]
+
+
 def test_with_every_checkpoint_damaged_a_stage_starts_anew(base, whole, at, tmp_path, capsys):
     stopped_at(7, base, tmp_path, at)
     for step in "67":

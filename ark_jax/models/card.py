@@ -42,7 +42,7 @@ def text(folder: Path, *, title: str, base: str, about: str, results: Sequence[E
         **{f"prompt, {kind}": f"`{_cell(prompt)}`" for kind, prompt in prompts.items()}}
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     about = f"{about.strip()}\n\n" if about else ""
-    return f"{_front(base, title, results)}\n# {title}\n\n{about}| | |\n|---|---|\n{table}\n\n{_use(prompts)}"
+    return f"{_front(base, title, results)}\n# {title}\n\n{about}| | |\n|---|---|\n{table}\n\n{_use(prompts, kept != width)}"
 
 
 def _front(base: str, title: str, results: Sequence[EvalResult]) -> str:
@@ -57,15 +57,17 @@ def _cell(prompt: str) -> str:
     return prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
 
 
-def _use(prompts: dict[str, str]) -> str:
+def _use(prompts: dict[str, str], narrowed: bool) -> str:
+    # sentence-transformers cuts vectors to truncate_dim when they have had their length.
+    whole = ", normalize_embeddings=True" if narrowed else ""
     ask = lambda *kinds: next((f', prompt_name="{kind}"' for kind in kinds if kind in prompts), "")
     return f"""With sentence-transformers:
 
 ```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder")
-queries = model.encode(["a question"]{ask("query")})
-documents = model.encode(["a passage"]{ask("document", "passage")})
+queries = model.encode(["a question"]{ask("query")}{whole})
+documents = model.encode(["a passage"]{ask("document", "passage")}{whole})
 ```
 
 With ark_jax ({__version__} wrote this folder):

@@ -57,8 +57,9 @@ class Config:
         kind = rope.get("rope_type", rope.get("type", "default"))
         refuse_unless(kind in ("default", "llama3"), "rope_scaling", kind)
         refuse_unless(hf.get("hidden_act", "silu") == "silu", "hidden_act", hf.get("hidden_act"))
-        refuse_unless(not hf.get("use_sliding_window") and (family == "qwen2" or not hf.get("sliding_window")
-                      or "use_sliding_window" in hf), "sliding_window", hf.get("sliding_window"))
+        # Qwen's checkpoints carry a window that they do not use; of Mistral's, that it is named is what counts.
+        idle = family == "qwen2" or (family == "qwen3" and "use_sliding_window" in hf) or not hf.get("sliding_window")
+        refuse_unless(idle and not hf.get("use_sliding_window"), "sliding_window", hf.get("sliding_window"))
         turned = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
         refuse_unless(turned == 1, "partial_rotary_factor", turned)
         refuse_unless(hf.get("is_causal", True), "is_causal", hf.get("is_causal"))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ark_jax import bucket
-from ark_jax.layout import fetch, groups, shape_of, weight_spec
+from ark_jax.layout import check_divides, fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
 from ark_jax.models.tables import CARRIED, DECODER, ENCODERS, MASKED_WORDS, OLD, PREFIXES
 
@@ -137,6 +137,7 @@ def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32
     tied = getattr(cfg, "tied", False)
     if not head and model_class is decoder.Decoder:
         cfg = dataclasses.replace(cfg, tied=True)
+    check_divides(cfg.dims, str(folder))
     files = Checkpoint(folder)
     leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
     params, used = [None] * len(leaves), set()
@@ -179,6 +180,8 @@ def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarra
 
 
 def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
+    for old in folder.glob("model*.safetensors*"):  # an index of shards that were here would count more than what is written
+        old.unlink()
     # Not `save_file`, whose files nobody but their owner may read.
     write = lambda shard, name: (folder / name).write_bytes(save(shard, metadata={"format": "pt"}))
     shards: list[dict[str, np.ndarray]] = [{}]

@@ -57,9 +57,11 @@ class LanguageModel:
         if not isinstance(cfg, decoder.Config):
             raise ValueError(f"{name_or_folder}: {settings['model_type']} generates no text; give a decoder")
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
-        stops = settings.get("eos_token_id")
-        stops = set(stops) if isinstance(stops, list) else {stops}
-        stops = tuple(sorted((stops | {tokenizer.eos_token_id}) - {None}))
+        # Some models name the token that ends a turn in generation_config.json alone.
+        more = folder / "generation_config.json"
+        named = [x.get("eos_token_id") for x in (settings, hf.read_json(more) if more.is_file() else {})]
+        stops = {tokenizer.eos_token_id, *(id for some in named for id in (some if isinstance(some, list) else [some]))}
+        stops = tuple(sorted(stops - {None}))
         return cls(model, cfg, tokenizer, folder, settings.get("max_position_embeddings", 2048), stops)
 
     def log_likelihood(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = 0, label: str = "") -> LogLikelihoods:
@@ -115,6 +117,9 @@ class LanguageModel:
     def _begin(self) -> int:
         """The token that stands in where there is nothing to condition on."""
         begin = self.tokenizer.bos_token_id
+        if begin is None and not self.stop_ids:
+            raise ValueError(f"{self.folder}: an empty prompt, and neither config.json nor the tokenizer names a token that "
+                             "begins or ends a text; give a prompt")
         return self.stop_ids[0] if begin is None else begin
 
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
@@ -176,6 +181,8 @@ class LanguageModel:
         if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be at least 1, "
                              "at least 0, and above 0 up to 1")
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
             return []
         ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]

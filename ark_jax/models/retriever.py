@@ -85,9 +85,9 @@ class Retriever:
         causal = isinstance(cfg, decoder.Config)
         pooling = _read_pooling(folder) or ("lasttoken" if causal else "mean")
         prompts, kept = _read_settings(folder)
-        width = width or kept or cfg.width
-        if width > cfg.width:
-            raise ValueError(f"{folder}: width {width}, but the model has {cfg.width} components; give at most these")
+        width = (kept or cfg.width) if width is None else width
+        if not 0 < width <= cfg.width:
+            raise ValueError(f"{folder}: width {width}, but the model has {cfg.width} components; give 1 to {cfg.width}")
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
         # Version 6 of sentence-transformers keeps the limit with the tokenizer.
         limit, lower = _read_limit(folder)
@@ -98,17 +98,19 @@ class Retriever:
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
         """Token ids with the prompt of `kind` in front and the special tokens of the tokenizer's post-processor.
 
-        Texts of more than `max_length` tokens are cut; with a `label` a line says how many. Of several processes, each of which
-        must call it, every one tokenises its share.
+        Texts are taken as they are, as by sentence-transformers 6; version 5 drops blanks at their ends. Those of more than
+        `max_length` tokens are cut; with a `label` a line says how many. Of several processes, each of which must call it, every
+        one tokenises its share.
         """
         if kind not in ("query", "document"):
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
+        if isinstance(texts, str):
+            raise ValueError(f"texts: {texts[:40]!r} is one text; give a list of them")
         prompt = self.prompts.get(kind, self.prompts.get("passage", "") if kind == "document" else "")
 
         def rows(some: Sequence[str]) -> list[np.ndarray]:
             """Whether a text is cut, then its ids."""
-            # Whitespace at the ends is dropped, as sentence-transformers does.
-            some = [(prompt + text).strip() for text in some]
+            some = [prompt + text for text in some]
             some = [text.lower() for text in some] if self.lower else some
             if not some:
                 return []

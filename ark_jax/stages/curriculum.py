@@ -264,7 +264,8 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
         # What lies in the workdir is named from there, so that the files do not depend on where it stands.
         lora.save_peft(adapter, folder / "adapter", base=c.retriever.path if before == "base" else f"{before}/model")
     hosts.first(lambda: shutil.rmtree(folder / "checkpoints"))
-    context.models["retriever"] = (f"stage{stage}", tuned)
+    # What was saved has the types of the base, perhaps 16 bits: that is what is measured and gone on from, resumed or not.
+    context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), "first_loss": round(curve[0]["loss"], 4),
             "last_loss": round(curve[-1]["loss"], 4)}
 
@@ -279,5 +280,5 @@ def merge(context: Context, folder: Path) -> dict:
     model = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
     tuned = dataclasses.replace(tuned, model=model)
     tuned.save_pretrained(folder / "model")
-    context.models["retriever"] = ("merged", tuned)
+    context.models.pop("retriever", None)
     return {"merged": last, "share": share}

@@ -1,6 +1,7 @@
 """Checkpoints of one stage: two are kept, a damaged one gives way to the one before."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ class Checkpoints:
             then = f"the one of step {found[-1].step} is tried" if found else "none is left, so training starts anew"
             say(f"  warning: checkpoint {last.path} is damaged ({why}) and set aside; {then}")
             if primary():
-                Path(last.path).rename(f"{last.path}.damaged")
+                names = (f"{last.path}.damaged{n or ''}" for n in itertools.count())  # a bad disk may do it again
+                Path(last.path).rename(next(name for name in names if not Path(name).exists()))
             multihost_utils.sync_global_devices("damaged checkpoint set aside")
             self._orbax.reload()
         return None

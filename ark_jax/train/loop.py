@@ -123,6 +123,11 @@ def train(retriever: Retriever, examples: Sequence[Example], queries: Mapping[st
         preemption.Stopped: SIGTERM came; the step under way was finished and saved.
         OSError: a checkpoint could not be written.
     """
+    for name, least in (("epochs", 1), ("batch", 1), ("chunks", 1), ("save_every", 1)):
+        if getattr(plan, name) < least:
+            raise ValueError(f"config.train.{name}={getattr(plan, name)}: must be at least {least}")
+    if not examples:
+        raise ValueError(f"{label}: no question has a positive to be trained on; see the counts of the stage positives")
     if wrong := [width for width in plan.matryoshka if not 0 < width < retriever.width]:
         raise ValueError(f"config.train.matryoshka: width {wrong[0]}, but vectors of this model have {retriever.width} "
                          "components, which are always trained; give smaller ones")
