@@ -64,15 +64,13 @@ def _main(args: list[str]) -> int:
         print(__version__)
         return 0
     verb, rest = args[0], args[1:]
-    if verb == "check":
-        return _check(rest)
     if verb == "doctor":
         from ark_jax import doctor
 
         return doctor.run(lambda: _given(verb, rest)[:2])
     try:
-        return _pipeline(verb, rest)
-    except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
+        return _check(rest) if verb == "check" else _pipeline(verb, rest)
+    except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -80,7 +78,7 @@ def _main(args: list[str]) -> int:
 def _check(args: list[str]) -> int:
     from ark_jax.data import readers
 
-    if len(args) != 1:
+    if len(args) != 1 or args[0].startswith("-"):
         print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
         return 2
     corpus, problems = readers.read(args[0])
@@ -95,6 +93,8 @@ def _pipeline(verb: str, args: list[str]) -> int:
     config, workdir, store, form = _given(verb, args)
     if config is None or not (workdir or verb == "plan"):
         raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
+    if not config.data.path:
+        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
     if form:
         return _training_data(config, workdir, form)
     return _plan(config, workdir) if verb == "plan" else _run(verb, config, workdir, store)
@@ -122,12 +122,18 @@ def _given(verb: str, args: list[str]) -> tuple:
         config = config_flags.DEFINE_config_dict("config", demo(), flag_values=values)
     else:
         config = config_flags.DEFINE_config_file("config", None, flag_values=values)
+    # Of a field given twice, as a sweep does, the last counts; tuples would be joined.
+    field = lambda arg: re.match(r"--?config\.[\w.]+=|", arg)[0].lstrip("-")
+    last = {field(arg): i for i, arg in enumerate(args)}
+    args = [arg for i, arg in enumerate(args) if not field(arg) or last[field(arg)] == i]
     try:
         left = values(["ark-jax", *args])[1:]
     except (flags.Error, KeyError, AttributeError, TypeError) as error:
         # ml_collections speaks of an unknown field in a KeyError, and of a failing config file with its whole traceback.
         told = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
         told = " ".join((told.splitlines()[-1] if "Traceback" in told else told).replace("'", "").split())
+        unknown = re.fullmatch(r"[\\\"]*(\w+)[\\\"]*(?: (Did you mean .*))?", told)
+        told = f"the config has no field {unknown[1]!r}. {unknown[2] or ''}".strip() if unknown else told
         raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
@@ -166,8 +172,6 @@ def _prepare(config) -> None:
     """What must stand before jax or transformers start."""
     from ark_jax.models import wheels
 
-    if not config.data.path:
-        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
     # XLA's compiled programs outlive the process.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones

@@ -58,8 +58,8 @@ def run(given: Callable[[], tuple[object, Path | None]]) -> int:
         config = workdir = None
         print(_raised("the command line or the config", error))
         states.append("problem")
-    llm = config.llm if config else None
-    look("packages", packages, bool(llm) and llm.backend == "openai")
+    roles = {role: config[role] for role in ("llm", "reader", *(["judge"] if config.judge.repeats else []))} if config else {}
+    look("packages", packages, any(c.backend == "openai" for c in roles.values()))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
     started = "problem" not in states[before:]
@@ -67,15 +67,20 @@ def run(given: Callable[[], tuple[object, Path | None]]) -> int:
     for name in CACHES:
         look(name, place, name, workdir)
     if config:
+        look("the config", settings, config)
         models = {"retriever.path": config.retriever.path, "generator.path": config.generator.path,
-                  "llm.path": llm.path if llm.backend == "local" else ""}
+                  **{f"{role}.path": c.path for role, c in roles.items() if c.backend == "local"},
+                  **{f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}}
         for field, path in models.items():
             if path and started:  # else what reads them may take this process along
                 look(field, model, field, path, seconds=3 * NETWORK)
-        if llm.backend == "openai":
-            look("llm.base_url", endpoint, llm, seconds=2 * NETWORK)
-        if llm.backend == "replay":
-            look("llm.replies", lambda: [ok(f"llm.replies: {llm.replies}, {Path(llm.replies).stat().st_size:,} bytes")])
+        for role, c in roles.items():
+            if c.backend == "openai":
+                look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
+            if c.backend == "replay":
+                look("llm.replies", replies, "llm.replies", config.llm.replies)
+        if config.graph.openie:
+            look("graph.openie", replies, "graph.openie", config.graph.openie)
         look("data.path", data, config.data.path, late="warning")
     counts = [f"{n} {state}{'s' * (n > 1)}" for state in ("problem", "warning") if (n := states.count(state))]
     print(", ".join(counts) or "no problem found")
@@ -180,6 +185,21 @@ def memory() -> Iterator[Finding]:
     yield (ok if size >= LITTLE else warning)(f"memory: {size / GIB:.1f} GiB")
 
 
+def settings(config) -> Iterator[Finding]:
+    """What a run would refuse of the config, its prompts among it; nothing is said of what it takes."""
+    from ark_jax.stages.checks import check
+    from ark_jax.text import prompts
+
+    yield from ()
+    check(config)
+    for name, path in config.prompts.items():
+        prompts.load(name, path)
+
+
+def replies(field: str, path: str) -> Iterator[Finding]:
+    yield ok(f"{field}: {path}, {Path(path).expanduser().stat().st_size:,} bytes")
+
+
 def place(name: str, workdir: Path | None) -> Iterator[Finding]:
     """Whether a folder can be written to, or made, and how much room there is."""
     from ark_jax.models import wheels
@@ -214,7 +234,7 @@ def model(field: str, path: str) -> Iterator[Finding]:
         settings, where = _of_the_hub(path)
     config, _, _ = hf.family(settings)
     config.from_hf(settings)
-    if field != "retriever.path" and config is not decoder.Config:
+    if "retriever" not in field and config is not decoder.Config:
         yield problem(f"{field}: {path}: {settings['model_type']} generates no text", "give a decoder")
     else:
         yield ok(f"{field}: {path}, {settings['model_type']}, {where}")
@@ -254,33 +274,38 @@ def _in_bucket(place: str):
     return found
 
 
-def endpoint(c) -> Iterator[Finding]:
+def endpoint(config, role: str) -> Iterator[Finding]:
     """Whether the address answers, takes the key and has the model. What it says is not shown: it may quote the key."""
     import openai
 
+    from ark_jax.stages.files import llm_settings
+
+    c = llm_settings(config, role)
     key = os.environ.get(c.key_env, "").strip()
     wrong = "is not set" if not (key or c.base_url) else "holds what no key holds" if not re.fullmatch("[!-~]*", key) else ""
     if wrong:
-        yield problem(f"llm.key_env: ${c.key_env} {wrong}", f"set ${c.key_env}, or llm.base_url to an endpoint without keys")
+        yield problem(f"{role}.key_env: ${c.key_env} {wrong}",
+                      f"set ${c.key_env}, or {role}.base_url to an endpoint without keys")
         return
     client = openai.OpenAI(api_key=key or "none", base_url=c.base_url or None, max_retries=0, timeout=NETWORK)
-    address = f"llm.base_url: {re.sub(r'(?<=//)[^/@]*@|[?].*', '', str(client.base_url))}"
+    address = f"{role}.base_url: {re.sub(r'(?<=//)[^/@]*@|[?].*', '', str(client.base_url))}"
     try:
         body = client.get("/models", cast_to=str)
     except openai.APIStatusError as error:
         refused, unknown = error.status_code in (401, 403), error.status_code in (404, 405)
         yield (warning if unknown else problem)(
             f"{address} answers with status {error.status_code}", f"set ${c.key_env}{' anew' * bool(key)}" if refused else
-            "it may do without a list of models; else mend llm.base_url, most end in /v1" if unknown else "ask again later")
+            f"it may do without a list of models; else mend {role}.base_url, most end in /v1" if unknown else "ask again later")
         return
     except openai.APIConnectionError as error:
         why = f"says nothing within {NETWORK} s" if isinstance(error, openai.APITimeoutError) else "cannot be reached"
-        yield problem(f"{address} {why}", "start the server, or mend llm.base_url or the network")
+        yield problem(f"{address} {why}", f"start the server, or mend {role}.base_url or the network")
         return
     yield ok(f"{address} answers{f', the key is in ${c.key_env}' if key else f' without a key, for ${c.key_env} is not set'}")
     known = re.findall(r'"id"\s*:\s*"(?:models/)?([^"]+)"', body)
     if c.model not in known:
-        yield warning(f"llm.model: {c.model} is not in its list of {len(known)} models", f"set llm.model, say to {known[:3]}")
+        yield warning(f"{role}.model: {c.model} is not in its list of {len(known)} models",
+                      f"set {role}.model, say to {known[:3]}")
 
 
 def data(path: str) -> Iterator[Finding]:

@@ -22,6 +22,8 @@ from ark_jax import __version__, hosts, share
 from ark_jax.log import Metrics, duration, say
 
 MANIFEST = "manifest.json"
+BEGUN = "inputs.json"  # by what settings a stage that is not finished was begun
+CHECKPOINTS = "checkpoints"  # what a stage needs no more when it is finished
 
 
 class Interrupted(RuntimeError):
@@ -115,6 +117,8 @@ def read_manifest(folder: Path) -> dict | None:
         return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except ValueError as error:
+        raise ValueError(f"{folder / MANIFEST} is damaged ({error}); delete {folder}, and the stage is made again") from None
 
 
 def _inputs(stage: Stage, config, fresh: dict[str, str]) -> dict:
@@ -212,30 +216,41 @@ def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
 def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
     """Runs one stage into the folder `final` and returns the fingerprint of its outputs."""
     partial, start = final.parent / ".partial" / final.name, time.monotonic()
-    hosts.first(lambda: _begin(inputs, partial))
-    run = functools.partial(stage.run, context, partial)
-    counts = hosts.first(run) if stage.alone else run()
+    counts = hosts.first(lambda: _begin(inputs, partial))
+    if counts is None:
+        run = functools.partial(stage.run, context, partial)
+        counts = hosts.first(run) if stage.alone else run()
     return hosts.first(lambda: _finish(stage, context, inputs, partial, final, counts, start))
 
 
-def _begin(inputs: dict, partial: Path) -> None:
-    begun = partial / "inputs.json"
+def _begin(inputs: dict, partial: Path) -> dict | None:
+    """Makes the folder ready; what was counted, if a kill left nothing to do but to put it into its place."""
+    begun = partial / BEGUN
     if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
         shutil.rmtree(partial)  # begun under other settings
     partial.mkdir(parents=True, exist_ok=True)
     begun.write_text(fingerprint(inputs))
+    manifest = read_manifest(partial)
+    return manifest and manifest["counts"]
 
 
 def _finish(stage: Stage, context: Context, inputs: dict, partial: Path, final: Path, counts: dict, start: float) -> str:
-    """Puts the folder into its place, with its manifest."""
-    (partial / "inputs.json").unlink()
-    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    """Puts the folder into its place, with its manifest. A kill at any moment costs nothing of what was made."""
+    new = partial / f"{MANIFEST}.new"
+    ours = (partial / BEGUN, partial / MANIFEST, new)
+    files = sorted(path for path in partial.rglob("*")
+                   if path.is_file() and path not in ours and not path.is_relative_to(partial / CHECKPOINTS))
     outputs = {path.relative_to(partial).as_posix(): [path.stat().st_size, file_digest(path)] for path in files}
-    manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for path in [*files, partial / MANIFEST]:
+    for path in files:
         _sync(path)
+    manifest = {"stage": stage.name, **inputs, "outputs": outputs, "counts": counts}
+    new.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _sync(new)
+    os.replace(new, partial / MANIFEST)
+    if (partial / CHECKPOINTS).is_dir():
+        shutil.rmtree(partial / CHECKPOINTS)
     _settle(partial, final)
+    (final / BEGUN).unlink()
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     tell = lambda x: f"{x:,}" if isinstance(x, int) else f"{x:.4g}" if isinstance(x, float) else x

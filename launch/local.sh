@@ -14,7 +14,12 @@ for ((i = 0; i < processes; i++)); do
 done
 status=0
 for pid in "${pids[@]}"; do # the others of one that ends early end by themselves
-  wait "$pid" || status=$?
+  while code=0; wait "$pid" || code=$?; kill -0 "$pid" 2>/dev/null; do :; done # a signal ends the waiting, not the process
+  if ((code > 128)); then # how the process ended, if it was while the signal was handled; 127: that is known already
+    again=0; wait "$pid" 2>/dev/null || again=$?
+    ((again == 127)) || code=$again
+  fi
+  ((code == 0)) || status=$code
 done
 if ((status)); then
   echo "the run ended early; what is finished is kept: run the same command again to go on" >&2

@@ -72,7 +72,7 @@ def main(args: Sequence[str]) -> int:
                            f"--store={store}", *fields, *(f"--config.{name}={value}" for name, value in run.changes.items())]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as SLURM and others stop a job
     try:
-        work(wanted, command, devices)
+        work(wanted, command, devices, sorted(fields))
     except KeyboardInterrupt:
         print("interrupted: nothing is lost, run the same command again to go on", file=sys.stderr)
         return 130
@@ -126,10 +126,11 @@ exec {shlex.join(again)} --only="${{runs[$SLURM_ARRAY_TASK_ID]}}"
 """
 
 
-def work(runs: Sequence[Run], command: Callable[[Run], list[str]], devices: Sequence[str]) -> None:
+def work(runs: Sequence[Run], command: Callable[[Run], list[str]], devices: Sequence[str], fields: Sequence[str]) -> None:
     """Brings the runs to their ends, as many at once as there are shares of devices. However it ends, none is left over."""
     waiting = collections.deque(enumerate(runs, 1))
     under_way: dict[int, tuple[Run, subprocess.Popen, int, float]] = {}
+    took = {run.name: json.loads(run.outcome.read_text())["seconds"] for run in runs if run.outcome.is_file()}
     try:
         while waiting or under_way:
             for slot in sorted(set(range(len(devices))) - set(under_way))[: len(waiting)]:
@@ -149,7 +150,9 @@ def work(runs: Sequence[Run], command: Callable[[Run], list[str]], devices: Sequ
                 if process.poll() is not None:
                     del under_way[slot]
                     seconds, error = time.monotonic() - began, why(process.returncode, run.log, at)
-                    write(run.outcome, json.dumps({"error": error, "seconds": round(seconds, 3)}))
+                    idle = not error and b"\nall stages: up to date" in b"\n" + run.log.read_bytes()[at:]
+                    kept = took.get(run.name, seconds) if idle else seconds  # of the run, not of a look at it
+                    write(run.outcome, json.dumps({"error": error, "seconds": round(kept, 3), "fields": fields}))
                     print(f"  {run.name}: {f'failed: {error}' if error else 'done'} ({duration(seconds)})", flush=True)
     finally:
         left, deadline = [process for _, process, *_ in under_way.values()], time.monotonic() + GRACE

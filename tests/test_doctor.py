@@ -93,6 +93,28 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
         assert told in said, told
 
 
+def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
+    """What a run would stumble over at its end, after hours: the reader, the judge, other retrievers, prompts, settings."""
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
+    names = {"reader.backend": "openai", "reader.key_env": "ARK_TEST_KEY", "judge.repeats": 1, "judge.key_env": "ARK_TEST_KEY",
+             "evaluate.retrievers": "('/no/such/model',)", "graph.openie": "/no/such/records"}
+    flags = given(world, *(f"--config.{field}={value}" for field, value in names.items()))
+    monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])  # which ml_collections reads
+    assert __main__._main(["doctor", *flags]) == 1
+    said = capsys.readouterr().out
+    for told in ("reader.key_env: $ARK_TEST_KEY is not set", "judge.key_env: $ARK_TEST_KEY is not set",
+                 "/no/such/model: no such folder", "graph.openie: [Errno 2] No such file", "\n4 problems"):
+        assert told in said, said
+    for field, told in (("prompts.read=/no/such/prompt", "config.prompts.read: /no/such/prompt cannot be read"),
+                        ("train.order=foo", "config.train.order='foo': must be question or document")):
+        flags = given(world, f"--config.{field}")
+        monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])
+        assert __main__._main(["doctor", *flags]) == 1
+        assert told in capsys.readouterr().out
+
+
 def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
@@ -122,13 +144,13 @@ def test_a_jax_that_never_starts_is_not_waited_for(monkeypatch):
 
 
 def llm(url: str, **more) -> ConfigDict:
-    c = config.ark().llm
-    c.update({"backend": "openai", "base_url": url, "model": "toy", "key_env": "ARK_TEST_KEY"} | more)
+    c = config.ark()
+    c.llm.update({"backend": "openai", "base_url": url, "model": "toy", "key_env": "ARK_TEST_KEY"} | more)
     return c
 
 
 def asked(settings: ConfigDict) -> list[Finding]:
-    return doctor.within(30, "llm.base_url", lambda: doctor.endpoint(settings), "problem")
+    return doctor.within(30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem")
 
 
 @pytest.mark.parametrize("fault, state, told", [

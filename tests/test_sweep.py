@@ -277,6 +277,21 @@ def test_runs_that_were_asked_other_questions_are_compared_without_an_interval()
     assert compare.difference(ours, base, {}) == {"difference": 0.5}
 
 
+def test_runs_without_a_value_of_the_metric_have_no_plot():
+    row = dict.fromkeys(("run", "mean", "low", "high"))
+    assert compare.plot([row], "answer_f1") == ""
+
+
+def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
+    runs = [compare.Run(name, {}, tmp_path / name, tmp_path / f"{name}.log") for name in ("base", "x")]
+    for run, error, fields in zip(runs, ("stopped", ""), (["--config.seed=7"], []), strict=True):
+        run.workdir.mkdir()
+        run.outcome.write_text(json.dumps({"error": error, "seconds": 1.0, "fields": fields}))
+    told = {row["run"]: row for row in compare.results(runs, "mrr")}
+    assert (told["base"]["state"], told["x"]["state"]) == ("failed", "stale")
+    assert told["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
+
+
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: of an earlier call\n")
@@ -344,6 +359,39 @@ def test_what_is_damaged_is_made_again_for_all(tmp_path):
         work(tmp_path, name, pair(made))
         assert (tmp_path / name / "one" / "whole").read_text() == "one"
     assert [stage for _, stage, _ in made].count("one") == 2 and [stage for _, stage, _ in made].count("two") == 1
+
+
+@pytest.mark.parametrize("moment", ["file_digest", "_settle", "replace"])
+def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_path, monkeypatch):
+    """Hashing gigabytes takes a while, and checkpoints must be there until the manifest is."""
+    found = []
+
+    def run(context, folder):
+        found.append(sorted(path.name for path in folder.iterdir()))
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "checkpoints" / "7").write_text("state")
+        (folder / "model").write_text("weights")
+        return {"steps": 7}
+
+    stages = [pipeline.Stage("train", (), (), run)]
+    begin = lambda: pipeline.run(stages, pipeline.Context({}, tmp_path, Metrics(tmp_path / "metrics.jsonl")))
+    killed = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(os if moment == "replace" else pipeline, moment, killed)
+        begin()
+    begin()
+    begin()
+    left = ["checkpoints", "inputs.json", *(["manifest.json.new"] if moment == "replace" else []), "model"]
+    assert found == [["inputs.json"], *([] if moment == "_settle" else [left])]  # there the manifest was written
+    assert {path.name for path in (tmp_path / "train").iterdir()} == {"model", "manifest.json"}
+    assert pipeline.read_manifest(tmp_path / "train")["counts"] == {"steps": 7}
+
+
+def test_a_damaged_manifest_is_named(tmp_path):
+    work(tmp_path, "a", pair([]))
+    (tmp_path / "a" / "one" / "manifest.json").write_text("")
+    with pytest.raises(ValueError, match=r"one/manifest\.json is damaged .*; delete .*one, and the stage is made again"):
+        work(tmp_path, "a", pair([]))
 
 
 def test_without_hard_links_there_are_copies(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ Heavy imports stand inside the stage functions: looking up what is done must not
 
 import functools
 
-from ark_jax.evaluate.systems import check_bm25
 from ark_jax.pipeline import Stage
 from ark_jax.stages import curriculum, graph, judging, outcome, report, systems
+from ark_jax.stages.checks import check
 from ark_jax.stages.files import answering, external
 
 _LLM = ("llm.backend", "llm.model", "llm.base_url", "llm.temperature", "llm.max_tokens", "llm.reasks")
@@ -37,15 +37,7 @@ _RETRIEVER = ("retriever.compute",)
 def stages(config) -> list[Stage]:
     """The pipeline of a config, in order: name, inputs, settings that decide the output, function, outside inputs."""
     base = external("retriever")
-    _check(config.train)
-    _check_roles(config)
-    systems.check(config)
-    if config.mine.by not in (known := ("rewritten", "question", "bm25", "random")):
-        raise ValueError(f"config.mine.by={config.mine.by!r}: must be one of {', '.join(known)}")
-    if config.mine.by == "bm25":
-        check_bm25()
-    if config.graph.openie and config.graph.gleanings:
-        raise ValueError("config.graph.gleanings asks the LLM again, and config.graph.openie not at all: give one of them")
+    check(config)
     no_device = config.llm.backend != "local"
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever"), alone=True),
@@ -88,23 +80,3 @@ def stages(config) -> list[Stage]:
 def _both(*prints):
     """The fingerprints of several."""
     return lambda config: {name: each for some in prints for name, each in some(config).items()}
-
-
-def _check_roles(config) -> None:
-    for role in ("reader", *(["judge"] if config.judge.repeats else [])):
-        if config[role].backend not in ("openai", "local", "replay"):
-            raise ValueError(f"config.{role}.backend={config[role].backend!r}: must be openai, local or replay")
-    if config.judge.repeats < 0:
-        raise ValueError(f"config.judge.repeats={config.judge.repeats}: must be at least 0; 0 asks no judge")
-
-
-def _check(train) -> None:
-    """Which stages are trained and how long must be clear before any work is spent."""
-    if not train.stages or set(train.stages) - {0, 1, 2, 3} or len(set(train.stages)) < len(train.stages):
-        raise ValueError(f"config.train.stages={tuple(train.stages)}: each of 1, 2 and 3 at most once, or 0 for all at once")
-    if not 0 < train.merge <= 1:
-        raise ValueError(f"config.train.merge={train.merge}: must be above 0, which would be base, and at most 1, which merges "
-                         "nothing")
-    for name in ("epochs", "learning_rates"):
-        if len(train[name]) != 3:
-            raise ValueError(f"config.train.{name}={tuple(train[name])}: give three, of stages 1, 2 and 3, whichever are trained")

@@ -34,7 +34,7 @@ class Run:
 
     @property
     def outcome(self) -> Path:
-        """{"error": "" if it is done, "seconds": ...}; none while it is under way."""
+        """{"error": "" if it is done, "seconds": ..., "fields": what was given for all runs}; none while it is under way."""
         return self.workdir / "outcome.json"
 
 
@@ -68,9 +68,14 @@ def results(runs: Sequence[Run], metric: str) -> list[dict]:
     """A row of SCHEMA for each run, best first, those without a result last. The system is the retriever after its last
     stage; `difference` is that to the first run, the base."""
     rows, base = [], None
+    outcomes = {run.name: json.loads(run.outcome.read_text(encoding="utf-8")) for run in runs if run.outcome.is_file()}
+    given = outcomes.get(runs[0].name, {}).get("fields")
     for run in runs:
-        outcome = json.loads(run.outcome.read_text(encoding="utf-8")) if run.outcome.is_file() else None
+        outcome = outcomes.get(run.name)
         state = "unfinished" if outcome is None else "failed" if outcome["error"] else "done"
+        if state == "done" and given is not None and outcome.get("fields", given) != given:
+            state, outcome = "stale", {"error": f"made with {' '.join(outcome['fields']) or 'no fields'}, {runs[0].name} with "
+                                                f"{' '.join(given) or 'none'}; run it again"}
         row = dict.fromkeys(SCHEMA.names) | (outcome or {"error": ""}) | {
             "run": run.name, "state": state, "changes": json.dumps(run.changes), "metric": metric}
         if state == "done":
@@ -121,7 +126,8 @@ def as_markdown(title: str, table: Sequence[Sequence[str]], failed: Sequence[str
 
 def plot(done: Sequence[dict], metric: str) -> str:
     """The runs' means and intervals, as HTML."""
-    rows = [tuple(row[k] for k in ("run", "mean", "low", "high")) for row in done if math.isfinite(row["mean"])]
+    rows = [tuple(row[k] for k in ("run", "mean", "low", "high")) for row in done
+            if row["mean"] is not None and math.isfinite(row["mean"])]
     base = next((row["mean"] for row in done if row["run"] == "base"), None)
     if not rows:
         return ""

@@ -89,7 +89,8 @@ def computing(context: Context, done: set[str], *, entities: float, line: float,
     kept = left = 0
     for stage in c.train.stages:
         if stage != 1 and f"mine{stage}" not in done:
-            embed(f"mine{stage}", [*passages, *asked, *[round(version)] * (c.graph.rewrites * (1 if stage else 2) * len(train))])
+            kept_of = math.ceil(c.score.keep * len(train))
+            embed(f"mine{stage}", [*passages, *asked, *[round(version)] * (c.graph.rewrites * (1 if stage else 2) * kept_of)])
         if f"stage{stage}" not in done:
             steps, *rest = training(base, train, drawn, ids, c, stage)
             work.append(base.work(f"stage{stage}", "training", *rest))
@@ -192,6 +193,7 @@ def training(model: Model, questions: Sequence[Question], drawn: dict[str, Drawn
     c = config.train
     examples = [curriculum.Example(q.id, "\n".join(q.documents), tuple(drawn[q.id].positives), tuple(drawn[q.id].negatives))
                 for q in questions if drawn[q.id].positives]
+    examples = examples[: math.ceil(config.score.keep * len(examples))]
     order = curriculum.order(examples, epochs=epochs(c, stage), seed=config.seed + stage, by=c.order)
     batches = [[examples[j] for j in order[at : at + c.batch]] for at in range(0, len(order), c.batch)]
     named = ([[e.question for e in some] for some in batches],

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -86,8 +85,6 @@ def positives(context: Context, folder: Path) -> dict:
     from ark_jax.data import positives as alignment
 
     c = context.config.score
-    if c.supervision not in ("alignment", "gold"):
-        raise ValueError(f"config.score.supervision={c.supervision!r}: must be alignment or gold")
     weighing = alignment.Weighing(**{f.name: c[f.name] for f in dataclasses.fields(alignment.Weighing)})
     rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
     marked = evidence_of(context, questions_of(context, "train"), chunks_of(context))
@@ -263,7 +260,6 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     if adapter:
         # What lies in the workdir is named from there, so that the files do not depend on where it stands.
         lora.save_peft(adapter, folder / "adapter", base=c.retriever.path if before == "base" else f"{before}/model")
-    hosts.first(lambda: shutil.rmtree(folder / "checkpoints"))
     # What was saved has the types of the base, perhaps 16 bits: that is what is measured and gone on from, resumed or not.
     context.models.pop("retriever", None)
     return {"steps": len(curve), "examples": len(examples), "first_loss": round(curve[0]["loss"], 4),

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax import bucket, hosts
+from ark_jax.data import readers
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.log import primary, say
 from ark_jax.pipeline import Context, file_digest
 from ark_jax.text import llm, prompts
+
+WHOLE = 1 << 20  # bytes from its begin that `identity` reads of a file
+PIECES, PIECE = 64, 1 << 16  # and so many pieces of so many bytes
 
 
 def save_rows(rows: list, path: Path, kind=None) -> None:
@@ -127,25 +132,29 @@ def evidence_of(context: Context, questions: list[Question], chunks: dict[str, l
 
 @functools.cache
 def identity(name_or_folder: str) -> str:
-    """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and first bytes count."""
+    """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and contents count, of large files
+    the begin and pieces from all over: training moves weights of every layer."""
     folder = bucket.local(name_or_folder)
     if not folder.is_dir():
         return name_or_folder
     seen = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.suffix in (".json", ".safetensors", ".txt"):
-            with path.open("rb") as file:
-                seen.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(1 << 20))
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in bucket.KINDS and path.is_file()):
+        size = path.stat().st_size
+        seen.update(f"{path.relative_to(folder).as_posix()} {size} ".encode())
+        with path.open("rb") as file:
+            seen.update(file.read(WHOLE))
+            for piece in range(PIECES if size > WHOLE else 0):
+                file.seek(WHOLE + (size - WHOLE) * piece // PIECES)
+                seen.update(file.read(PIECE))
     return seen.hexdigest()
 
 
 @functools.cache
 def input_digest(path: str) -> str:
-    """Content hash of the input file or folder."""
+    """Content hash of the files that a reader of this file or folder opens."""
     root = bucket.local(path)
-    files = sorted(p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".jsonl", ".csv")) \
-        if root.is_dir() else [root]
-    return hashlib.sha256("".join(p.name + file_digest(p) for p in files if p.is_file()).encode()).hexdigest()
+    names = [os.path.relpath(file, root) + file_digest(file) for file in readers.files(root) if file.is_file()]
+    return hashlib.sha256("".join(names).encode()).hexdigest()
 
 
 def external(*parts: str):

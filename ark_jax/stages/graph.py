@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +24,14 @@ def data(context: Context, folder: Path) -> dict:
     c = context.config.data
     corpus = readers.load(c.path)
     for kind, rows in (("document", corpus.documents), ("question", corpus.questions)):
-        if unknown := {*c[f"held_out_{kind}s"], *c[f"ignored_{kind}s"]} - {row.id for row in rows}:
-            raise ValueError(f"config.data: no {kind} {sorted(unknown)[0]!r} in {c.path}; see `ark-jax check`")
+        if unknown := {*named_ids(c[f"held_out_{kind}s"]), *named_ids(c[f"ignored_{kind}s"])} - {row.id for row in rows}:
+            raise ValueError(f"config.data: no {kind} {min(unknown)!r} in {c.path}; see `ark-jax check`")
     parts, by = _split(corpus.questions, context.config)
     for name in ("train", "held_out"):
         if not parts[name]:
             raise ValueError(f"{c.path}: the split leaves no {name.replace('_', '-')} question of {len(corpus.questions)}; "
                              "change config.data.held_out or name config.data.held_out_documents")
-    ignored = set(c.ignored_documents)
+    ignored = named_ids(c.ignored_documents)
     documents = [d for d in corpus.documents if d.id not in ignored]
     tokenizer = load_tokenizer(str(hf.resolve(context.config.retriever.path)))
     chunks = []
@@ -51,6 +52,11 @@ def data(context: Context, folder: Path) -> dict:
             "unused_questions": len(parts["ignored"]), "split_by": by}
 
 
+def named_ids(some: Iterable) -> set[str]:
+    """Ids that a config lists; on the command line 7 is a number."""
+    return {str(id) for id in some}
+
+
 def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]], str]:
     """Questions of "train", "held_out" and "ignored", and whether they were told apart by document or by question.
 
@@ -60,8 +66,8 @@ def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]]
     from networkx.utils import UnionFind
 
     c = config.data
-    ignored, named, chosen = set(c.ignored_documents), set(c.held_out_documents), set(c.held_out_questions)
-    spared = set(c.ignored_questions)
+    ignored, named, chosen, spared = map(named_ids, (c.ignored_documents, c.held_out_documents, c.held_out_questions,
+                                                     c.ignored_questions))
     parts: dict[str, list[Question]] = {"train": [], "held_out": [], "ignored": []}
     used = []
     for q in questions:

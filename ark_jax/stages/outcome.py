@@ -49,7 +49,9 @@ def evaluate(context: Context, folder: Path) -> dict:
     for name, lists in ranked.items():
         for q in questions:
             given = known[asked[name, q.id]] if (name, q.id) in asked else None
-            found = dict.fromkeys(measured) if name == "full" else retrieval.measure(lists[q.id], gold[q.id], measured)
+            # What nobody can find tells nothing of who finds it; where there is nothing at all to find, that is told in zeros.
+            unmeasured = name == "full" or (not gold[q.id] and any(gold.values()))
+            found = dict.fromkeys(measured) if unmeasured else retrieval.measure(lists[q.id], gold[q.id], measured)
             rows.append({"system": name, "question": q.id, "answer": given, "ranked": lists[q.id], **found,
                          **{m: None if given is None else answers.METRICS[m](given, q.answers) for m in told_right}})
     save_rows(rows, folder / "questions.parquet")
