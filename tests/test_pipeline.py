@@ -463,6 +463,13 @@ def test_bad_flags_are_one_clear_line(world, tmp_path, flags, told):
     assert told in done.stderr and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
 
 
+def test_of_a_field_given_twice_the_last_counts(world, tmp_path):
+    """As a sweep gives them: tuples would be joined, and another curriculum trained."""
+    done = call(world, tmp_path, "status", "--config.train.stages=(1,2)", "--config.seed=3", "--config.train.stages=(0,)")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if "stage" in line.split()[0]] == ["stage0"]
+
+
 @pytest.mark.parametrize(("flag", "told"), [
     ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
     ("--config=configs/ark.py:nope", "preset nope: must be one of best, paper, official"),
@@ -483,6 +490,12 @@ def split(questions, **settings):
 
 def documents_of(questions) -> set[str]:
     return {d for q in questions for d in q.documents}
+
+
+def test_ids_may_be_numbers():
+    questions = [Question(f"q{i}", "?", ("x",), (str(i),)) for i in range(4)]
+    parts, by = split(questions, held_out_documents=(3,), ignored_questions=("q0",))
+    assert [q.id for q in parts["held_out"]] == ["q3"] and [q.id for q in parts["ignored"]] == ["q0"] and by == "document"
 
 
 def test_documents_that_a_question_joins_are_split_together():

@@ -354,6 +354,14 @@ def test_flops_by_hand(world, mesh):
     assert made.flops == 10 * (2 * layers * 11 + 5 * logits + heads * (28 + 4 * (7 + 2)))
 
 
+def test_questions_that_are_not_kept_are_not_trained_on(run, mesh):
+    c, told = settings(run.workdir.parent), {}
+    for keep in (1.0, 0.5):
+        c.score.keep = keep
+        told[keep] = {x.stage: x.tokens for x in plan.estimate(c, run.workdir).work}
+    assert 0.3 < told[0.5]["stage2"] / told[1.0]["stage2"] < 0.7 and told[0.5]["mine2"] < told[1.0]["mine2"]
+
+
 def test_what_systems_agree_on_is_read_once(run, mesh):
     c, read = settings(run.workdir.parent), {}
     c.evaluate.passages = 2
@@ -432,6 +440,7 @@ def test_training_is_the_fullest_batch_in_every_step(world, mesh):
     """Three questions in one batch, for two epochs."""
     c = tiny_config(world)
     c.train.batch, c.train.epochs, c.train.order, c.train.save_every = 3, (2, 1, 1), "document", 1
+    c.score.keep = 1.0
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(3)]
     drawn = {f"q{i}": computing.Drawn([], [f"p{i}"], ["n"]) for i in range(3)}
     lengths = {"q0": 10, "q1": 20, "q2": 30}, {"p0": 40, "p1": 50, "p2": 60, "n": 20}

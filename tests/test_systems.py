@@ -3,6 +3,7 @@
 import collections
 import importlib.util
 import math
+import shutil
 import types
 
 import numpy as np
@@ -16,7 +17,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.systems import bm25, fuse
 from ark_jax.log import Metrics
 from ark_jax.stages import outcome, stages, systems
-from ark_jax.stages.files import save_chunks, save_rows
+from ark_jax.stages.files import load_json, save_chunks, save_rows
 from ark_jax.text.tokens import load_tokenizer
 
 WORDS = ("tide", "lamp", "salt", "wool", "pilot", "bell")  # their own stems
@@ -124,6 +125,24 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
     # Kept per system: a killed run embeds only what is not there.
     (run.folder / "ranked-stage2.parquet").unlink()
     assert rank(run) == found and run.embedded["stage2", "query"] == 2 and run.embedded["base", "query"] == 1
+
+
+def test_a_question_whose_answer_is_nowhere_is_not_measured(run):
+    """As trec_eval leaves out queries without judgements; where all are such, the table says zero and the run how many."""
+    run.c.evaluate.read, run.c.evaluate.randomisation = 0, 100
+    nowhere = Question("q2", "which bell?", ("zinc",), ("b",))
+    rank(run)
+    for questions, mean in ((QUESTIONS, None), ([*QUESTIONS, nowhere], None), ([nowhere], 0.0)):
+        save_rows(questions, run.folder / "w" / "data" / "questions_held_out.parquet")
+        folder = run.folder / f"evaluated{len(questions)}"
+        folder.mkdir()
+        shutil.rmtree(run.folder / "w" / "baselines")
+        (run.folder / "w" / "baselines").mkdir()
+        systems.baselines(run.context, run.folder / "w" / "baselines")
+        counts = outcome.evaluate(run.context, folder)
+        assert counts.get("without_gold", 0) == (nowhere in questions)
+        values = load_json(folder / "metrics.json")["table"][0]["values"]["recall@5"]
+        assert values["mean"] == (1.0 if mean is None else mean)  # three chunks a document: all are among the first five
 
 
 def test_by_default_base_and_stages_are_ranked(run):

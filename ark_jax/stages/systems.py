@@ -59,9 +59,6 @@ def check(config) -> None:
         RuntimeError: BM25 or ROUGE-L is asked for, and not installed.
     """
     c, every = config.evaluate, names(config)
-    for field, known in (("scope", ("document", "corpus")), ("gold", ("evidence", "answers"))):
-        if c[field] not in known:
-            raise ValueError(f"config.evaluate.{field}={c[field]!r}: must be {' or '.join(known)}")
     depth(config)  # knows every metric
     if unknown := set(c.answers) - set(answers.METRICS):
         raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {', '.join(answers.METRICS)}")
