@@ -11,7 +11,7 @@ TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.12"]
 
 setup(
     name="ark-jax",
-    version="0.2.0",
+    version="0.3.0",
     description="Answer-centric retriever tuning (ARK) in JAX",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
