@@ -63,9 +63,9 @@ def _shared_out(row: Mapping, chunks: Sequence[Chunk]) -> dict[str, str]:
 
     def holding(name: object) -> str:
         key = fold(name) if isinstance(name, str) else ""
-        word = re.compile(whole(key))
         found = [id for id, text in texts.items() if key and key in text]
-        return next((id for id in found if word.search(texts[id])), found[0] if found else next(iter(held)))
+        words = [id for id in found if re.search(whole(key), texts[id])] if len(found) > 1 else []
+        return next(iter([*words, *found, *held]))
 
     if held:
         for name in row["extracted_entities"]:

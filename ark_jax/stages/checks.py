@@ -10,7 +10,7 @@ CHOICES = {
     "mine.by": ("rewritten", "question", "bm25", "random"), "mine.model": ("previous", "base"),
     "train.denominator": ("own", "batch", "all"), "train.order": ("question", "document"), "train.remat": ("products", "all"),
     "evaluate.scope": ("document", "corpus"), "evaluate.gold": ("evidence", "answers"),
-    "reader.backend": ("local", "openai", "replay"), "judge.backend": ("openai", "local", "replay"),
+    "reader.backend": ("openai", "local", "replay"), "judge.backend": ("openai", "local", "replay"),
 }
 LEAST = {
     "data.chunk_tokens": 1, "data.chunk_overlap": 0, "graph.gleanings": 0, "graph.rewrites": 1,
