@@ -229,12 +229,12 @@ def test_a_day_is_not_waited_for():
 
 
 def test_a_busy_server_that_answers_others_is_not_unavailable():
-    with serving(GOOD, requests_per_minute=10, minute=0.4, retry_after={"retry-after-ms": "100"}) as server:
+    # The pause that the server asks for is longer than its minute, so that some are answered in each.
+    with serving(GOOD, requests_per_minute=5, minute=0.05, retry_after={"retry-after-ms": "100"}) as server:
         prompts = [f"Prompt {i}" for i in range(60)]
-        # Six: on a machine with other work, now and then none is answered between two tries.
-        assert texts(ask(server.url, *prompts, parallel=30, retries=6)[1]) == [f"Re: {prompt}" for prompt in prompts]
+        assert texts(ask(server.url, *prompts, parallel=30, retries=2)[1]) == [f"Re: {prompt}" for prompt in prompts]
     assert server.limited > 0
-    assert max(Counter(request.prompt for request in server.requests).values()) > 7  # more often than the retries allow
+    assert max(Counter(request.prompt for request in server.requests).values()) > 3  # more often than the retries allow
 
 
 def test_waits_double_up_to_the_longest_and_are_drawn_at_random(monkeypatch):
