@@ -36,6 +36,7 @@ def local(place: str | Path) -> Path:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=folder.parent))
+        new.chmod(0o755)  # a cache may be shared
         for path in files:
             own = new / path.relative_to(root.parent)
             own.parent.mkdir(parents=True, exist_ok=True)

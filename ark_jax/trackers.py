@@ -92,7 +92,7 @@ def opened(config, workdir: Path) -> Iterator[list[Tracker]]:
 def _id(workdir: Path) -> str:
     """Of the run that this workdir holds: drawn once, so that what is resumed here goes on there."""
     path = workdir / ".tracked"
-    if not path.is_file():
+    if not path.is_file() or not path.read_text():  # a kill may leave it empty
         workdir.mkdir(parents=True, exist_ok=True)
         path.write_text(uuid.uuid4().hex[:8])
     return path.read_text()
