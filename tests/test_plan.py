@@ -20,7 +20,7 @@ from ark_jax.data import positives
 from ark_jax.data.records import Chunk, Question
 from ark_jax.log import Metrics, append_row
 from ark_jax.models import sharing
-from ark_jax.stages import asking, computing, curriculum, files, graph, plan, stages, work
+from ark_jax.stages import asking, computing, files, graph, plan, stages, work
 from ark_jax.text import llm, offline, prompts
 from ark_jax.text.replies import Replies
 
@@ -502,7 +502,7 @@ def test_checkpoints_are_as_large_as_told(run, mesh, tmp_path, monkeypatch):
             sizes.append(sum(x.stat().st_size for x in Path(path).rglob("*") if x.is_file()))
         remove(path, *args, **named)
 
-    monkeypatch.setattr(curriculum.shutil, "rmtree", measured)
+    monkeypatch.setattr(pipeline.shutil, "rmtree", measured)
     context = pipeline.Context(run.config, workdir, Metrics(tmp_path / "metrics.jsonl"))
     for stage in ("score", "positives", "stage1"):
         pipeline.run(stages(run.config), context, only=stage)
