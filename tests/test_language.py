@@ -160,6 +160,18 @@ def test_the_boundary_is_that_of_lm_evaluation_harness(kind, head, before, after
         assert (ids.tolist(), n) == (context + scored, len(scored))
 
 
+def test_a_token_that_the_tokenizer_puts_behind_a_text_is_none_of_it(tmp_path, mesh):
+    """Else the first token of a target would not count, and the end would; and a generation would begin after the end."""
+    plain, ended = (open_model(tiny.write(tmp_path / kind, "llama", tokenizer=kind)) for kind in ("plain", "end"))
+    pairs = [("The king", " of the tide"), ("", "salt"), ("Who?\n", "Ada")]
+    assert len(ended.tokenizer("salt")["input_ids"]) == len(plain.tokenizer("salt")["input_ids"]) + 1
+    wanted, found = plain.log_likelihood(pairs), ended.log_likelihood(pairs)
+    np.testing.assert_array_equal(found.tokens, wanted.tokens)
+    np.testing.assert_array_equal(found.sum[[0, 2]], wanted.sum[[0, 2]])  # an empty prompt begins with another stop token
+    prompts = ["The king", "Salt and"]
+    assert ended.generate(prompts, max_new_tokens=6) == plain.generate(prompts, max_new_tokens=6)
+
+
 def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
     sums, counts = expected(folder("plain"))
     found = open_model(folder("plain")).log_likelihood(PAIRS)

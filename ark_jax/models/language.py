@@ -140,11 +140,18 @@ class LanguageModel:
         rows = []
         for at in range(0, len(pairs), 1024):  # the tokenizer's own results take far more memory than ids
             some = pairs[at : at + 1024]
-            whole = self.tokenizer([prompt + target for prompt, target in some])["input_ids"]
+            whole = self._ids([prompt + target for prompt, target in some])
             heads = list(dict.fromkeys(prompt.rstrip() for prompt, _ in some))
-            before = dict(zip(heads, map(len, self.tokenizer(heads)["input_ids"]), strict=True))
+            before = dict(zip(heads, map(len, self._ids(heads)), strict=True))
             rows += [np.array([before[prompt.rstrip()], *ids], np.int32) for ids, (prompt, _) in zip(whole, some, strict=True)]
         return rows
+
+    def _ids(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Token ids, `special` ones in front, but none behind: texts go on."""
+        rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        plain, whole = (self.tokenizer("x", add_special_tokens=some)["input_ids"] for some in (False, special))
+        behind = next((n for n in range(len(whole)) if whole[len(whole) - len(plain) - n : len(whole) - n] == plain), 0)
+        return [row[: len(row) - behind] for row in rows]
 
     def chat(self, turns: str | Sequence[str]) -> str:
         """A prompt for the next reply: `turns` are the user's and the model's in alternation, or the user's only one.
@@ -185,7 +192,7 @@ class LanguageModel:
             raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
             return []
-        ids = self.tokenizer(list(prompts), add_special_tokens=not self.tokenizer.chat_template)["input_ids"]
+        ids = self._ids(prompts, special=not self.tokenizer.chat_template)
         ids = [row or [self._begin] for row in ids]
         for i, row in enumerate(ids):
             if len(row) + max_new_tokens > self.max_length:
