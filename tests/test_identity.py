@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from ark_jax import config
 from ark_jax.data import readers
-from ark_jax.stages.files import identity, input_digest
+from ark_jax.stages.files import identity, input_digest, llm_settings
 
 
 def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
@@ -71,3 +72,18 @@ def test_what_lies_beside_the_input_is_none(tmp_path):
     assert digest(tmp_path) == before
     (tmp_path / "questions.jsonl").write_text("\n")
     assert digest(tmp_path) != before
+
+
+@pytest.mark.parametrize("role", ["llm", "reader", "judge"])
+def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp_path):
+    c = config.ark()
+    c.generator.path, c[role].backend, c[role].temperature = str(tmp_path), "local", 0.0
+    key = lambda: llm_settings(c, role).key(("x",))
+    greedy = key()
+    c.seed = 7
+    assert key() == greedy
+    c.generator.dtype = "bfloat16"
+    assert key() != greedy
+    c[role].temperature = 0.7
+    drawn, c.seed = key(), 8
+    assert key() != drawn

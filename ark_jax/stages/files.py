@@ -219,8 +219,8 @@ def llm_settings(config, role: str = "llm") -> llm.Settings:
         settings = dataclasses.replace(settings, max_tokens=config.evaluate.max_new_tokens)
     if own.backend != "local":
         return settings
-    which = identity(own.path or config.generator.path)
-    return dataclasses.replace(settings, model=which if role == "llm" else f"{which} {config.generator.dtype}")
+    drawn = f" {config.seed}" if settings.temperature else ""
+    return dataclasses.replace(settings, model=f"{identity(own.path or config.generator.path)} {config.generator.dtype}{drawn}")
 
 
 def answering(role: str):
