@@ -135,7 +135,7 @@ def identity(name_or_folder: str) -> str:
     """Changes when a model does. A hub name stands for itself; of a folder, names, sizes and contents count, of large files
     the begin and pieces from all over: training moves weights of every layer."""
     folder = bucket.local(name_or_folder)
-    if not folder.is_dir():
+    if not (name_or_folder and folder.is_dir()):
         return name_or_folder
     seen = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.suffix in bucket.KINDS and path.is_file()):
