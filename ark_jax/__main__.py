@@ -133,7 +133,7 @@ def _given(verb: str, args: list[str]) -> tuple:
         told = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
         told = " ".join((told.splitlines()[-1] if "Traceback" in told else told).replace("'", "").split())
         unknown = re.fullmatch(r"[\\\"]*(\w+)[\\\"]*(?: (Did you mean .*))?", told)
-        told = f"the config has no field {unknown[1]!r}. {unknown[2] or ''}".strip() if unknown else told
+        told = f"the config has no field {unknown[1]!r}{f'. {unknown[2]}' if unknown[2] else ''}" if unknown else told
         raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
     if left:
         raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
