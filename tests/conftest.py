@@ -1,6 +1,7 @@
 """Eight fake CPU devices for every test, strict numerics, and where real data and models are found."""
 
 import os
+import signal
 from pathlib import Path
 
 import jax
@@ -8,6 +9,10 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
+
+# What a script starts in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).parent.parent
 DATA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data"))

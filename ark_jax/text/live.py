@@ -50,11 +50,8 @@ class Live:
                     while endpoint.sent:  # each within its timeout; what comes is paid for
                         await asyncio.wait(others, timeout=0.1)
                 finally:
-                    left = {worker for worker in workers if not worker.done()}
-                    while left:  # once may not do: a library can take a cancellation for its own and go on
-                        for worker in left:
-                            worker.cancel()
-                        _, left = await asyncio.wait(left, timeout=0.2)
+                    for worker in workers:
+                        worker.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
             self.talks.usage.retries += endpoint.retries_made
         if self._known_to_answer:
