@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_server import FAULTS, RECORDED, Server, recorded, script, serving, shares, tokens_of
 
+from ark_jax.text import cost, failures
 from ark_jax.text import endpoint as module
-from ark_jax.text import failures
 from ark_jax.text.endpoint import Bucket, Endpoint
 from ark_jax.text.failures import Hopeless, Rejected, Unavailable
 
@@ -491,3 +491,15 @@ def test_the_server_knows_the_recorded_replies_and_makes_up_others():
         assert recorded([{"content": "any"}]) == row["reply"]["choices"][0]["message"]["content"]
     made_up = json.loads(recorded([{"content": 'Write 4 questions as {"questions": []}'}]))["questions"]
     assert len(set(made_up)) == 4 and Server().reply is recorded
+
+
+def test_a_prompt_that_is_moderated_is_refused_by_itself():
+    said = "Your chosen model requires moderation and your input was flagged for violence"
+    assert isinstance(failures.judged(403, {}, said), Rejected)
+    assert isinstance(failures.judged(403, {}, "no access to this model"), Hopeless)
+
+
+def test_what_a_model_thinks_is_billed_where_only_the_total_counts_it():
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 1110}
+    assert cost.tokens_of({"usage": usage}) == (100, 1010) and cost.cost_of({"usage": usage}, (0.0, 1e6)) == 1010.0
+    assert cost.tokens_of({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}) == (3, 2) and cost.tokens_of({}) == (0, 0)
