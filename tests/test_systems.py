@@ -16,6 +16,7 @@ from ark_jax import config, pipeline
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.systems import bm25, fuse
 from ark_jax.log import Metrics
+from ark_jax.models.language import LanguageModel
 from ark_jax.stages import outcome, stages, systems
 from ark_jax.stages.files import load_json, save_chunks, save_rows
 from ark_jax.text.tokens import load_tokenizer
@@ -202,6 +203,8 @@ def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
 
 class Reader:
     """As much of a language model as has a window."""
+
+    _ids, prompt_ids = LanguageModel._ids, LanguageModel.prompt_ids
 
     def __init__(self, tokenizer, max_length: int):
         self.tokenizer, self.max_length = tokenizer, max_length

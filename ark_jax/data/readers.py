@@ -19,6 +19,7 @@ from ark_jax.data import formats
 from ark_jax.data.formats import Row
 from ark_jax.data.records import BadInput, Corpus, Document, Problem, Question
 
+PLAIN = ("documents.jsonl", "questions.jsonl")
 SHEETS = ("section-stories", "questions")  # FairytaleQA's folders of CSV files
 BLANKS = re.compile(r"[ \t\r\n]*")
 
@@ -42,12 +43,10 @@ def read(path: str | Path) -> tuple[Corpus, list[Problem]]:
     path = bucket.local(str(path))
     if not path.is_dir():
         return _file(path)
-    if any((path / name).exists() for name in ("documents.jsonl", "questions.jsonl")):
+    if any((path / name).exists() for name in PLAIN):
         return _plain(path)
-    if any((path / name).is_dir() for name in SHEETS):
-        return _fairytale(path, "")
-    if path.parent.name in SHEETS:
-        return _fairytale(path.parent.parent, path.name)
+    if tree := _tree(path):
+        return _fairytale(*tree)
     names = sorted(child.name for child in path.iterdir())
     holds = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}" if names else "is an empty folder"
     return Corpus([], [], ""), [_problem(path, f"{holds}, no known format; give {formats.KNOWN}")]
@@ -57,11 +56,17 @@ def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order; what else lies beside them is nothing to it."""
     if not path.is_dir():
         return [path]
-    plain = [path / name for name in ("documents.jsonl", "questions.jsonl")]
-    if any(file.exists() for file in plain):
-        return plain
-    root, split = (path.parent.parent, path.name) if path.parent.name in SHEETS else (path, "")
-    return [file for kind in SHEETS for file in sorted((root / kind / split).rglob("*.csv"))]
+    if any((path / name).exists() for name in PLAIN):
+        return [path / name for name in PLAIN]
+    root, split = _tree(path) or (path, "")
+    return [file for kind in SHEETS for file in _sheets(root / kind / split, [])]
+
+
+def _tree(path: Path) -> tuple[Path, str] | None:
+    """FairytaleQA's root and the split that a folder stands for, "" being all; None: the folder is another's."""
+    if any((path / name).is_dir() for name in SHEETS):
+        return path, ""
+    return (path.parent.parent, path.name) if path.parent.name in SHEETS else None
 
 
 def summary(corpus: Corpus) -> str:

@@ -153,10 +153,10 @@ def _deal(count: int, shards: int, rows: int, first: int) -> np.ndarray:
 def _scaled(into: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """Weights whose largest is about one: ranks hang on their ratios, and float32 holds none below 1e-38."""
     most = into.data.max(initial=0)
-    if most > 0 and most != 1:
-        into = into.copy()
-        into.data = np.ldexp(into.data, -int(np.frexp(most)[1]))  # by a power of two, which rounds nothing
-    return into
+    if most in (0, 1):
+        return into
+    scaled = np.ldexp(into.data, -int(np.frexp(most)[1]))  # by a power of two, which rounds nothing
+    return scipy.sparse.csr_array((scaled, into.indices, into.indptr), into.shape)
 
 
 def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:

@@ -153,6 +153,10 @@ class LanguageModel:
         behind = next((n for n in range(len(whole)) if whole[len(whole) - len(plain) - n : len(whole) - n] == plain), 0)
         return [row[: len(row) - behind] for row in rows]
 
+    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        """What `generate` goes on from: prompts that `chat` made bring their special tokens along."""
+        return self._ids(prompts, special=not self.tokenizer.chat_template)
+
     def chat(self, turns: str | Sequence[str]) -> str:
         """A prompt for the next reply: `turns` are the user's and the model's in alternation, or the user's only one.
 
@@ -192,7 +196,7 @@ class LanguageModel:
             raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
             return []
-        ids = self._ids(prompts, special=not self.tokenizer.chat_template)
+        ids = self.prompt_ids(prompts)
         ids = [row or [self._begin] for row in ids]
         for i, row in enumerate(ids):
             if len(row) + max_new_tokens > self.max_length:

@@ -228,6 +228,6 @@ def reading(context: Context, lm: Judge, questions: Sequence[Question], chunks: 
         some = pool(q, chunks)
         some = random.Random(q.id).sample(some, min(c.evaluate.passages, len(some)))
         asked.append(lm.chat(answers.prompt(template, q.question, [x.text for x in some])))
-    ids = lm.tokenizer(asked, add_special_tokens=not lm.tokenizer.chat_template)["input_ids"]
+    ids = lm.prompt_ids(asked)
     both = zip(min(ids), max(ids), strict=False)  # any other lies between these two
     return statistics.fmean(map(len, ids)), sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))

@@ -182,8 +182,7 @@ def fitting(lm, template: str, question: str, text: str, max_new_tokens: int) ->
 
     def excess() -> int:
         prompt = lm.chat(prompts.fill(template, question=question, passages=text))
-        ids = lm.tokenizer(prompt, add_special_tokens=not lm.tokenizer.chat_template)["input_ids"]
-        return len(ids) + max_new_tokens - lm.max_length + 1
+        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
     while (over := excess()) > 0:
