@@ -82,8 +82,8 @@ def _check(args: list[str]) -> int:
         print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
         return 2
     corpus, problems = readers.read(args[0])
-    for problem in problems:
-        print(problem)
+    for found in (*corpus.remarks, *problems):
+        print(found)
     print(readers.summary(corpus))
     print(f"{len(problems)} problem(s)" if problems else "no problem found")
     return 1 if problems else 0

@@ -1,6 +1,7 @@
 """Readers: every format's happy path, every problem at its place, and counts of the real files."""
 
 import ast
+import dataclasses
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ark_jax.__main__ import _main
 from ark_jax.data import formats, readers
 from ark_jax.data.records import BadInput, Corpus, Document, Question
 
@@ -147,12 +149,13 @@ BAD = {
         "item 1 is not [title, [sentence, ...]]; write it so"),
     "hotpot paragraph": (hotpot(context=[*HOTPOT["context"], ["Void", [" "]]]), "f.jsonl", 1, "context",
         "item 3 ('Void') is empty"),
-    "hotpot fact": (hotpot(supporting_facts=[["Ada", 0], ["Ada", 902]]), "f.jsonl", 1, "supporting_facts",
-        "item 2: sentence 902 of 'Ada' is not found in the context; mend"),
     "hotpot negative": (hotpot(supporting_facts=[["Ada", -1]]), "f.jsonl", 1, "supporting_facts",
-        "not found"),
+        "item 1 is not [title, sentence index from 0]; write it so"),
     "hotpot fact form": (hotpot(supporting_facts={"title": ["Ada"]}), "f.jsonl", 1, "supporting_facts",
-        "is an object; write a list"),
+        "is an object without title and sent_id, two lists of one length; write them"),
+    "hotpot columns": (hotpot(context={"title": ["Ada", "Mill"], "sentences": [["Ada was born here."]]}), "f.jsonl", 1,
+        "context", "is an object without title and sentences, two lists of one length; write them"),
+    "hotpot empty columns": (hotpot(context={"title": [], "sentences": []}), "f.jsonl", 1, "context", "is empty; list at least"),
     "hotpot test set": (hotpot(answer=None), "f.jsonl", 1, "answer", "is missing; add it"),
     "musique paragraph": (paragraph(paragraph_text=None), "f.jsonl", 1, "paragraphs",
         "item 2: paragraph_text is missing; add it"),
@@ -296,6 +299,39 @@ def test_hotpotqa_and_2wiki(tmp_path, name, array):
         Question("h2", "Who built it?", ("Ada",), (ada, other, eve), ("She left.",))]
 
 
+@pytest.mark.parametrize("name", ["hotpotqa", "2wiki"])
+def test_hotpotqa_and_2wiki_in_columns(tmp_path, name):
+    """As the hub's copies are, written to JSON."""
+    turned = lambda pairs, columns: dict(zip(columns, map(list, zip(*pairs, strict=True)), strict=True))
+    row = {**HOTPOT, "id": "h2", "context": turned(HOTPOT["context"], ("title", "sentences")), "level": "hard",
+           "supporting_facts": turned(HOTPOT["supporting_facts"], ("title", "sent_id"))}
+    del row["_id"]
+    other = {"evidences": [["Mill", "builder", "Ada"]]} if name == "2wiki" else {}
+    write(tmp_path, {"official": json.dumps({**HOTPOT, **other}), "hub": json.dumps({**row, **other})})
+    official, hub = (readers.load(tmp_path / form) for form in ("official", "hub"))
+    assert hub.format == name
+    assert hub.documents == official.documents
+    assert hub.questions == [dataclasses.replace(official.questions[0], id="h2")]
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_hotpotqa_facts_without_a_sentence_are_passed_over_and_told(tmp_path, array, capsys):
+    """As in the published files: a fact beyond its paragraph's end, and one whose paragraph was not retrieved."""
+    rows = [HOTPOT, {**HOTPOT, "_id": "h2", "supporting_facts": [["Ada", 902], ["Mill", 1], ["Away", 0]]}]
+    write(tmp_path, {"f": json.dumps(rows) if array else "\n".join(map(json.dumps, rows))})
+    corpus, problems = readers.read(tmp_path / "f")
+    assert not problems and [q.evidence for q in corpus.questions] == [
+        ("Ada built it.", "Ada was born here."), ("Ada built it.",)]
+    place = " in row 2" if array else ""
+    told = [f"{tmp_path / 'f'}:2: supporting_facts: item {i}: sentence {index} of {title!r} is not found in the "
+            f"context{place}; it is passed over as evidence" for i, index, title in ((1, 902, "Ada"), (3, 0, "Away"))]
+    assert list(map(str, corpus.remarks)) == told
+    assert _main(["check", str(tmp_path / "f")]) == 0
+    out = capsys.readouterr().out
+    assert all(str(remark) in out for remark in corpus.remarks) and "passed over: 2, the first: " in out
+    assert out.endswith("no problem found\n")
+
+
 def test_musique(tmp_path):
     second = {**MUSIQUE, "id": "3hop__2", "answer_aliases": [], "answerable": True}
     write(tmp_path, {"f": json.dumps([MUSIQUE, second])})
@@ -403,7 +439,9 @@ def sound(path: Path) -> None:
         assert all(any(passage in texts[d] for d in q.documents) for passage in q.evidence)
 
 
-ROWS = {"plain": json.loads(QUESTION), "longbench": json.loads(LONG), "hotpotqa": HOTPOT, "musique": MUSIQUE}
+COLUMNS = {**HOTPOT, "context": {"title": ["Mill"], "sentences": [["It stands.", " Ada built it."]]},
+           "supporting_facts": {"title": ["Mill"], "sent_id": [1]}}
+ROWS = {"columns": COLUMNS, "plain": json.loads(QUESTION), "longbench": json.loads(LONG), "hotpotqa": HOTPOT, "musique": MUSIQUE}
 
 
 @settings(max_examples=200, deadline=None)

@@ -36,20 +36,33 @@ class Row:
     """One row of a file, its fields taken by name and type.
 
     What is wrong is noted in `problems` and an empty value is returned, so that one pass finds everything;
-    what was built from the row counts only while it is `ok`. `unit` is "row" where `line` is not a line.
+    what was built from the row counts only while it is `ok`. What is merely passed over is noted in `remarks`. `unit` is "row"
+    where `line` is not a line.
     """
 
     def __init__(self, file: str, line: int, values: Mapping[str, object], unit: str = "line"):
         self.file, self.line, self.values, self.unit = file, line, values, unit
         self.problems: list[Problem] = []
+        self.remarks: list[Problem] = []
 
     @property
     def ok(self) -> bool:
         return not self.problems
 
+    @property
+    def key(self) -> str:
+        """The field of the id, in a row that may have either."""
+        return "id" if "id" in self.values and "_id" not in self.values else "_id"
+
     def wrong(self, field: str, what: str, fix: str) -> None:
+        self.problems.append(self._found(field, what, fix))
+
+    def remark(self, field: str, what: str, outcome: str) -> None:
+        self.remarks.append(self._found(field, what, outcome))
+
+    def _found(self, field: str, what: str, then: str) -> Problem:
         place = f" in row {self.line}" if self.unit == "row" else ""
-        self.problems.append(Problem(self.file, self.line, field, f"{what}{place}; {fix}"))
+        return Problem(self.file, self.line, field, f"{what}{place}; {then}")
 
     def has(self, field: str, *, required: bool = True) -> bool:
         """Whether the field is there. A likely misspelling of it is a problem even where it may be absent."""
@@ -88,9 +101,23 @@ class Row:
         if not isinstance(value, list):
             self.wrong(field, f"is {KINDS[type(value)]}", "write a list, [...]")
             return []
+        return self._some(field, value, required)
+
+    def _some(self, field: str, value: list, required: bool) -> list:
         if required and not value:
             self.wrong(field, "is empty", "list at least one item")
         return value
+
+    def pairs(self, field: str, columns: tuple[str, str], *, required: bool = True) -> list:
+        """The items of a list or, where two lists are written as columns, these side by side."""
+        value = self.values.get(field)
+        if not isinstance(value, dict):
+            return self.items(field, required=required)
+        sides = [value.get(column) for column in columns]
+        if not all(isinstance(side, list) for side in sides) or len(sides[0]) != len(sides[1]):
+            self.wrong(field, f"is an object without {' and '.join(columns)}, two lists of one length", "write them, or a list")
+            return []
+        return self._some(field, [list(pair) for pair in zip(*sides, strict=True)], required)
 
     def texts(self, field: str, *, required: bool = True) -> tuple[str, ...]:
         """A list of strings, none of them empty."""
@@ -163,10 +190,14 @@ def longbench(row: Row) -> tuple[list[Document], Question]:
 
 
 def hotpotqa(row: Row) -> tuple[list[Document], Question]:
-    """HotpotQA and 2WikiMultihopQA: a document per paragraph, the supporting sentences as evidence."""
+    """HotpotQA and 2WikiMultihopQA: a document per paragraph, the supporting sentences as evidence.
+
+    HotpotQA's own files have facts beyond the end of their paragraph, and in the full-wiki setting facts whose paragraph was
+    not retrieved: these are passed over. Paragraphs and facts may stand in columns, and `_id` be `id`, as in the hub's copies.
+    """
     question, answer = row.text("question"), row.text("answer")
     paragraphs = []
-    for i, pair in enumerate(row.items("context"), 1):
+    for i, pair in enumerate(row.pairs("context", ("title", "sentences")), 1):
         if not (isinstance(pair, list) and list(map(type, pair)) == [str, list]
                 and all(isinstance(sentence, str) for sentence in pair[1])):
             row.wrong("context", f"item {i} is not [title, [sentence, ...]]", "write it so")
@@ -176,11 +207,11 @@ def hotpotqa(row: Row) -> tuple[list[Document], Question]:
         if found := fault(title, blank=True) or fault(document.text):
             row.wrong("context", f"item {i} ({title!r}) {found[0]}", found[1])
         paragraphs.append((document, sentences))
-    facts = row.items("supporting_facts", required=False)
+    facts = row.pairs("supporting_facts", ("title", "sent_id"), required=False)
     # Broken paragraphs would be reported again as facts that are not found.
-    evidence = [_sentence(row, i, fact, paragraphs) for i, fact in enumerate(facts, 1)] if row.ok else []
+    evidence = filter(None, [_sentence(row, i, fact, paragraphs) for i, fact in enumerate(facts, 1)] if row.ok else [])
     documents = [document for document, _ in paragraphs]
-    return documents, Question(row.text("_id"), question, (answer,), ids(documents),
+    return documents, Question(row.text(row.key), question, (answer,), ids(documents),
                                tuple(dict.fromkeys(evidence)))
 
 
@@ -194,16 +225,16 @@ def joined(sentences: list[str]) -> str:
 
 
 def _sentence(row: Row, i: int, fact: object, paragraphs: list[tuple[Document, list[str]]]) -> str:
-    """The sentence that a supporting fact points to."""
-    if not (isinstance(fact, list) and list(map(type, fact)) == [str, int]):
-        row.wrong("supporting_facts", f"item {i} is not [title, sentence index]", "write it so")
+    """The sentence that a supporting fact points to, "" if there is none."""
+    if not (isinstance(fact, list) and list(map(type, fact)) == [str, int] and fact[1] >= 0):
+        row.wrong("supporting_facts", f"item {i} is not [title, sentence index from 0]", "write it so")
         return ""
     title, index = fact
     for document, sentences in paragraphs:
-        if document.title == title and 0 <= index < len(sentences) and sentences[index].strip():
+        if document.title == title and index < len(sentences) and sentences[index].strip():
             return sentences[index].strip()
-    row.wrong("supporting_facts", f"item {i}: sentence {index} of {title!r} is not found in the context",
-              "mend the title or the index (from 0), or delete the fact")
+    row.remark("supporting_facts", f"item {i}: sentence {index} of {title!r} is not found in the context",
+               "it is passed over as evidence")
     return ""
 
 
@@ -266,6 +297,6 @@ def recognise(values: Mapping[str, object]) -> str:
         return "longbench"
     if "paragraphs" in values:
         return "musique"
-    if "supporting_facts" in values or isinstance(values.get("context"), list):
+    if "supporting_facts" in values or isinstance(values.get("context"), list | dict):
         return "2wiki" if "evidences" in values else "hotpotqa"
     return ""

@@ -4,6 +4,7 @@ A row with a problem gives no record, but reading goes on: `ark-jax check` shows
 """
 
 import csv
+import dataclasses
 import difflib
 import io
 import itertools
@@ -78,7 +79,8 @@ def summary(corpus: Corpus) -> str:
     return (f"format: {corpus.format or 'unknown'}\n"
             f"documents: {len(documents):,}, median {words:,.0f} words\n"
             f"questions: {len(questions):,}, {answers:.2f} answers each\n"
-            f"evidence: given for {evidence:.0%} of the questions")
+            f"evidence: given for {evidence:.0%} of the questions"
+            + (f"\npassed over: {len(corpus.remarks):,}, the first: {corpus.remarks[0]}" if corpus.remarks else ""))
 
 
 def _plain(folder: Path) -> tuple[Corpus, list[Problem]]:
@@ -114,6 +116,7 @@ def _file(path: Path) -> tuple[Corpus, list[Problem]]:
     problems: list[Problem] = []
     documents: dict[str, Document] = {}
     questions: list[Question] = []
+    remarks: list[Problem] = []
     rows = _json_rows(path, problems)
     looked, name = [], ""
     for row in rows:
@@ -131,12 +134,13 @@ def _file(path: Path) -> tuple[Corpus, list[Problem]]:
     for row in itertools.chain(looked, rows):
         found, question = parse(row)
         if row.ok:
-            row.claim(taken, "id" if name == "musique" else "_id", question.id)
+            row.claim(taken, row.key, question.id)
         if row.ok:
             documents.update((document.id, document) for document in found)
             questions.append(question)
+            remarks += row.remarks
         problems += row.problems
-    return _corpus(documents, questions, name), problems
+    return dataclasses.replace(_corpus(documents, questions, name), remarks=remarks), problems
 
 
 def _fairytale(root: Path, split: str) -> tuple[Corpus, list[Problem]]:

@@ -35,7 +35,10 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing wrong with an input file: where, what, and how to mend it. `line` counts from 1; 0 is the file."""
+    """One thing wrong with an input file: where, what, and how to mend it or what becomes of it.
+
+    `line` counts from 1; 0 is the file.
+    """
 
     file: str
     line: int
@@ -49,9 +52,12 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
+    """`remarks` tell what of a file stands for nothing, and is passed over."""
+
     documents: list[Document]
     questions: list[Question]
     format: str
+    remarks: list[Problem] = dataclasses.field(default_factory=list)
 
 
 class BadInput(ValueError):

@@ -49,7 +49,8 @@ def data(context: Context, folder: Path) -> dict:
         save_rows(parts[name], folder / f"questions_{name}.parquet", Question)
     return {"format": corpus.format, "documents": len(documents), "chunks": len(chunks),
             "train_questions": len(parts["train"]), "held_out_questions": len(parts["held_out"]),
-            "unused_questions": len(parts["ignored"]), "split_by": by}
+            "unused_questions": len(parts["ignored"]), "split_by": by,
+            **({"passed_over": len(corpus.remarks)} if corpus.remarks else {})}
 
 
 def named_ids(some: Iterable) -> set[str]:
