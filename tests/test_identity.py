@@ -7,7 +7,9 @@ import pytest
 
 from ark_jax import config
 from ark_jax.data import readers
-from ark_jax.stages.files import identity, input_digest, llm_settings
+from ark_jax.pipeline import setting
+from ark_jax.stages import stages
+from ark_jax.stages.files import answering, identity, input_digest, llm_settings
 
 
 def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
@@ -87,3 +89,18 @@ def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp
     c[role].temperature = 0.7
     drawn, c.seed = key(), 8
     assert key() != drawn
+
+
+@pytest.mark.parametrize(("backend", "asking"), [("none", set()), ("openai", {"extract", "rewrite"})])
+def test_settings_of_a_language_model_that_is_not_asked_decide_nothing(backend, asking):
+    c = config.ark()
+    c.llm.backend = backend
+    other = config.ark()
+    other.llm.update(backend=backend, model="another", temperature=0.5, reasks=1)
+
+    def decides(c) -> dict[str, tuple]:
+        return {stage.name: ([setting(c, field) for field in stage.settings],
+                             answering("llm")(c) if stage.name in ("extract", "rewrite") else {}) for stage in stages(c)}
+
+    before, after = decides(c), decides(other)
+    assert {name for name in before if before[name] != after[name]} == asking

@@ -39,13 +39,14 @@ def stages(config) -> list[Stage]:
     base = external("retriever")
     check(config)
     no_device = config.llm.backend != "local"
+    asking = _LLM if config.llm.backend != "none" else ("llm.backend",)  # of what is not asked nothing hangs on its settings
     out = [
         Stage("data", (), (*_SPLIT, "seed"), graph.data, external("input", "retriever"), alone=True),
-        Stage("extract", ("data",), (*_LLM, "graph.gleanings"), graph.extract,
+        Stage("extract", ("data",), (*asking, "graph.gleanings"), graph.extract,
               _both(external("extract", "glean", "openie"), answering("llm")), alone=no_device),
         Stage("graph", ("extract",), ("graph.similarity", *_RETRIEVER), graph.graph, base),
         Stage("communities", ("data", "graph"), (*_GRAPH, *_RETRIEVER), graph.communities, base),
-        Stage("rewrite", ("data", "graph", "communities"), (*_LLM, "graph.rewrites"), graph.rewrite,
+        Stage("rewrite", ("data", "graph", "communities"), (*asking, "graph.rewrites"), graph.rewrite,
               _both(external("rewrite"), answering("llm")), alone=no_device),
         Stage("score", ("data",), (*_SCORING, "generator.dtype", *_RETRIEVER), curriculum.score,
               external("retriever", "generator", "forward", "backward")),

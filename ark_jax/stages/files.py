@@ -228,7 +228,8 @@ def answering(role: str):
     def prints(config) -> dict:
         settings = llm_settings(config, role)
         replay = settings.backend == "replay" and Path(settings.replies).is_file()
-        return {role: settings.model, "replies": file_digest(Path(settings.replies)) if replay else ""}
+        return {role: settings.model if settings.backend != "none" else "",
+                "replies": file_digest(Path(settings.replies)) if replay else ""}
     return prints
 
 
