@@ -187,7 +187,7 @@ class LanguageModel:
             batch_tokens: whose keys and values a device keeps, the bound on memory; 0: what suits the device.
             done: `done(i, text)` hears of each as it ends.
 
-        Prompts that `chat` made bring their special tokens along.
+        Prompts that `chat` made bring their special tokens along, so a model with a chat template is given none in front of any.
         """
         if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
             raise ValueError(f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be at least 1, "
