@@ -190,6 +190,12 @@ def study(c: ConfigDict) -> dict[str, dict]:
     }
 
 
+def ablations(c: ConfigDict) -> dict[str, dict]:
+    """The runs of `study` that leave a part out, with two more seeds: a seed alone moves as much as most parts do."""
+    parts = ("no-curriculum", "random", "without-F", "without-B", "without-V")
+    return {f"{part}-seed{i}": study(c)[part] | {"seed": i} for i in (1, 2) for part in parts}
+
+
 def switches(c: ConfigDict) -> dict[str, dict]:
     """The runs of a sweep that tries what paper and released code do otherwise than `c`, one at a time."""
     return {f"{preset}-{field}": {field: value} for preset in ("paper", "official")
