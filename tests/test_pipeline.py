@@ -194,13 +194,18 @@ def test_one_stage_wants_its_inputs(world, tmp_path):
     assert "stage score needs data" in done.stderr and "Traceback" not in done.stderr
 
 
+class Missed(AssertionError):
+    """The moment to strike passed unseen."""
+
+
 def struck(process: subprocess.Popen, sign, how: signal.Signals) -> int:
     """Sends a running process a signal as soon as `sign()` is true; its exit status."""
     deadline = time.monotonic() + 300
     while process.poll() is None and not sign():
         assert time.monotonic() < deadline, "the moment to strike never came"
         time.sleep(0.005)
-    assert process.poll() is None, "the run ended before it could be struck"
+    if process.poll() is not None:
+        raise Missed("the run ended before it could be struck")
     process.send_signal(how)
     return process.wait(timeout=120)
 
@@ -222,13 +227,24 @@ MOMENTS = {
 }
 
 
+def in_time(strike, folder: Path) -> tuple[Path, object]:
+    """The workdir of a run that `strike(workdir)` met, and what that gave: on a busy machine a moment of milliseconds may pass
+    unseen, so other runs are tried."""
+    for i in range(5):
+        try:
+            return folder / str(i), strike(folder / str(i))
+        except Missed:
+            continue
+    raise Missed("the moment passed unseen in five runs")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_and_resumed_gives_the_same_bytes(world, finished, tmp_path, moment):
-    kill_when(world, tmp_path, lambda: MOMENTS[moment](tmp_path))
-    done = call(world, tmp_path)
+    workdir, _ = in_time(lambda w: kill_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
+    done = call(world, workdir)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path) == outputs(finished[0])
+    assert outputs(workdir) == outputs(finished[0])
 
 
 def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp_path):
@@ -280,9 +296,10 @@ def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["inside scoring", "inside evaluation"])
 def test_sigterm_in_another_stage_leaves_with_status_0_too(world, finished, tmp_path, moment):
-    assert stop_when(world, tmp_path, lambda: MOMENTS[moment](tmp_path)) == "stopped: run the same command again to go on"
-    assert call(world, tmp_path).returncode == 0
-    assert outputs(tmp_path) == outputs(finished[0])
+    workdir, last = in_time(lambda w: stop_when(world, w, lambda: MOMENTS[moment](w)), tmp_path)
+    assert last == "stopped: run the same command again to go on"
+    assert call(world, workdir).returncode == 0
+    assert outputs(workdir) == outputs(finished[0])
 
 
 @pytest.fixture
