@@ -80,7 +80,7 @@ def summary(corpus: Corpus) -> str:
             f"documents: {len(documents):,}, median {words:,.0f} words\n"
             f"questions: {len(questions):,}, {answers:.2f} answers each\n"
             f"evidence: given for {evidence:.0%} of the questions"
-            + (f"\npassed over: {len(corpus.remarks):,}, the first: {corpus.remarks[0]}" if corpus.remarks else ""))
+            + (f"\npassed over: {len(corpus.remarks):,}" if corpus.remarks else ""))
 
 
 def _plain(folder: Path) -> tuple[Corpus, list[Problem]]:
@@ -134,7 +134,7 @@ def _file(path: Path) -> tuple[Corpus, list[Problem]]:
     for row in itertools.chain(looked, rows):
         found, question = parse(row)
         if row.ok:
-            row.claim(taken, row.key, question.id)
+            row.claim(taken, "id" if name == "musique" else row.key, question.id)
         if row.ok:
             documents.update((document.id, document) for document in found)
             questions.append(question)
