@@ -10,8 +10,9 @@ held out in their stead: settings are chosen there). The data lie in $ARK_DATA/m
 
 nDCG@10 on the thirty: MiniLM .719, stages .718, .720, .711 (with two more seeds .717, .716, .724 and .717, .724, .730), `gold`
 .705 (.696, .708), BM25 .457; no difference but BM25's is more than chance. Stage 3 without F .693, B .711, V .722; one stage
-.722; negatives by BM25 .727, random .720; all questions .703; nothing spared .711. `paper` .722, `official` .689. On `tune`:
-MiniLM .660, stages .667, .667, .671; with one epoch .667, .668, .670.
+.722; negatives by BM25 .727, random .720; all questions .703; nothing spared .711. `paper` .722, `official` .689,
+their settings one at a time (`sweep=switches`) .699 to .724. On `tune`: MiniLM .660, stages .667, .667, .671; with one epoch
+.667, .668, .670.
 """
 
 import hashlib
