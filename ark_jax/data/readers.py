@@ -4,7 +4,6 @@ A row with a problem gives no record, but reading goes on: `ark-jax check` shows
 """
 
 import csv
-import dataclasses
 import difflib
 import io
 import itertools
@@ -12,7 +11,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ark_jax import bucket
@@ -140,7 +139,7 @@ def _file(path: Path) -> tuple[Corpus, list[Problem]]:
             questions.append(question)
             remarks += row.remarks
         problems += row.problems
-    return dataclasses.replace(_corpus(documents, questions, name), remarks=remarks), problems
+    return _corpus(documents, questions, name, remarks), problems
 
 
 def _fairytale(root: Path, split: str) -> tuple[Corpus, list[Problem]]:
@@ -176,10 +175,10 @@ def _fairytale(root: Path, split: str) -> tuple[Corpus, list[Problem]]:
     return _corpus(documents, questions, "fairytaleqa"), problems
 
 
-def _corpus(documents: dict[str, Document], questions: list[Question], name: str) -> Corpus:
+def _corpus(documents: dict[str, Document], questions: list[Question], name: str, remarks: Sequence[Problem] = ()) -> Corpus:
     """Leaves out questions on documents that have problems themselves."""
     whole = [question for question in questions if documents.keys() >= set(question.documents)]
-    return Corpus(list(documents.values()), whole, name)
+    return Corpus(list(documents.values()), whole, name, list(remarks))
 
 
 def _problem(path: Path, message: str, line: int = 0) -> Problem:
