@@ -1,5 +1,8 @@
-"""Packaging of ark_jax. Extras: demo (GGUF reader), llm (live endpoints), evaluate (BM25, ROUGE), a tracker's name, notebooks,
-test (torch-free), reference (peers)."""
+"""Packaging of ark_jax.
+
+Extras: demo (reads GGUF), llm (live endpoints), evaluate (BM25, ROUGE), one per tracker, notebooks,
+test (without torch), reference (peers).
+"""
 
 from pathlib import Path
 
@@ -7,18 +10,29 @@ from setuptools import find_packages, setup
 
 EVALUATE = ["bm25s>=0.2", "PyStemmer>=2.2", "rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
-TEST = ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100", "ruff>=0.12"]
+TEST = [
+    "beartype>=0.21",
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "pytest-randomly>=3.16",
+    "hypothesis>=6.100",
+    "ruff>=0.12",
+]
 
 setup(
     name="ark-jax",
-    version="0.3.0",
+    version="0.4.0",
     description="Answer-centric retriever tuning (ARK) in JAX",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["ark_jax", "ark_jax.*"]),
-    package_data={"ark_jax.embedded": ["*.jsonl", "prompts/*.txt"], "ark_jax.evaluate": ["*.css"]},
+    package_data={
+        "ark_jax.demo": ["*.jsonl"],
+        "ark_jax.text": ["templates/*.txt"],
+        "ark_jax.report": ["*.css"],
+    },
     install_requires=[
         "jax>=0.10,<0.13",
         "flax>=0.12,<0.13",
@@ -26,7 +40,8 @@ setup(
         "orbax-checkpoint>=0.12.8",
         "grain>=0.2.18",
         "array_record>=0.8",
-        "importlib_resources>=6",  # tensorflow-datasets imports it on Python < 3.12 without saying so
+        # tensorflow-datasets imports it on Python < 3.12 and does not declare it.
+        "importlib_resources>=6",
         "tensorflow-datasets>=4.9.10",
         "transformers>=5,<6",
         "safetensors>=0.6",
@@ -52,9 +67,20 @@ setup(
         "trackio": ["trackio>=0.2"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
         "test": [*TEST, *EVALUATE, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
-        "reference": ["torch==2.13.0", "sentence-transformers>=6.0", "peft>=0.17", "pytrec-eval-terrier>=0.5.10",
-                      "lm-eval>=0.4.9", "tokamax>=0.0.12", "igraph>=0.11", "scikit-network>=0.33", "faiss-cpu>=1.10",
-                      "mteb>=2.26", "datasets>=3", "accelerate>=1"],
+        "reference": [
+            "torch==2.13.0",
+            "sentence-transformers>=6.0",
+            "peft>=0.17",
+            "pytrec-eval-terrier>=0.5.10",
+            "lm-eval>=0.4.9",
+            "tokamax>=0.0.12",
+            "igraph>=0.11",
+            "scikit-network>=0.33",
+            "faiss-cpu>=1.10",
+            "mteb>=2.26",
+            "datasets>=3",
+            "accelerate>=1",
+        ],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},
 )

@@ -1,5 +1,6 @@
 """The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
 
+import dataclasses
 import errno
 import logging
 import os
@@ -8,47 +9,72 @@ import signal
 import sys
 from pathlib import Path
 
-from ark_jax import preemption
+from ark_jax.runtime import preemption
 
 USAGE = """\
 ark-jax: answer-centric retriever tuning
 
-  ark-jax demo                       the whole pipeline on the embedded corpus with small real models
+  ark-jax demo                     the whole pipeline on a packaged corpus with small real models
   ark-jax plan   --config=configs/ark.py --config.data.path=FILE [--workdir=DIR]
-                                     what a run would ask, cost, take and fill; it writes nothing and asks nobody
+                                   what a run would ask, cost, take and fill; it writes nothing
+                                   to DIR and asks no endpoint
   ark-jax run    --config=configs/ark.py --config.data.path=FILE --workdir=DIR
-                                     the same on your own documents and questions; run again to resume
+                                   the pipeline on your own documents and questions; run the same
+                                   command again to resume
   ark-jax STAGE  --config=... --workdir=DIR
-                                     one stage: data extract graph communities rewrite score positives
-                                     stage1 mine2 stage2 mine3 stage3 baselines evaluate judge export
-                                     report
+                                   one stage; `ark-jax status` lists the stages of a config
   ark-jax export --format=NAME --config=... --workdir=DIR
-                                     no stage: what the stages are trained on, as JSONL in DIR/export-NAME for another trainer:
-                                     sentence-transformers, flagembedding or ms-swift
+                                   what the training stages learn from, as JSONL in
+                                   DIR/export-NAME for another trainer: sentence-transformers,
+                                   flagembedding or ms-swift; it runs no stage
   ark-jax status --config=... --workdir=DIR
-                                     what is done, stale (and why), missing
-  ark-jax check  FILE                what is understood of an input, and every bad row
+                                   which stages are done, stale (and why) or missing
+  ark-jax check  FILE              what is understood of an input, and every bad row
   ark-jax doctor [--config=... --workdir=DIR]
-                                     whether this machine, and what a config names, are fit for a run; spends nothing
+                                   whether this machine and all that a config names are fit for a
+                                   run; it spends nothing
   ark-jax --version
 
-Every field of a config is a flag: --config.train.batch=32. --max-cost=USD is short for --config.llm.max_cost=USD.
-configs/ark.py:paper and :official are presets.
-The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_demo unless --workdir says otherwise.
+Every field of a config is a flag: --config.train.batch=32. configs/README.md describes the fields.
+--max-cost=USD is short for --config.llm.max_cost=USD.
+configs/ark.py:paper and configs/ark.py:official are presets.
+The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_demo, unless
+--workdir names another folder.
+Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
+kernels cudnn and tokamax.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the flags of a command ask for.
+
+    Attributes:
+        config: None if no config was given.
+        store: the folder where the runs of a sweep share finished stages.
+        format: of `ark-jax export --format=NAME`.
+    """
+
+    config: object
+    workdir: Path | None
+    store: Path | None
+    format: str
 
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, preemption.stop)
+    signal.signal(signal.SIGTERM, preemption.raise_preempted)
     try:
         sys.exit(_main(sys.argv[1:]))
-    except preemption.Stopped as stopped:
-        print(f"\nstopped{f' ({stopped})' if str(stopped) else ''}: run the same command again to go on", file=sys.stderr)
+    except preemption.Preempted as stopped:
+        reason = f" ({stopped})" if str(stopped) else ""
+        print(f"\nstopped{reason}: run the same command again to go on", file=sys.stderr)
         sys.stdout.flush()
         os._exit(0)
     except KeyboardInterrupt:
-        print("\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr)
+        print(
+            "\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr
+        )
         # Threads of a library may still hold the interpreter; everything worth keeping is on disk.
         sys.stdout.flush()
         os._exit(130)
@@ -63,13 +89,13 @@ def _main(args: list[str]) -> int:
 
         print(__version__)
         return 0
-    verb, rest = args[0], args[1:]
+    verb, flags = args[0], args[1:]
     if verb == "doctor":
         from ark_jax import doctor
 
-        return doctor.run(lambda: _given(verb, rest)[:2])
+        return doctor.run(lambda: _parse(verb, flags))
     try:
-        return _check(rest) if verb == "check" else _pipeline(verb, rest)
+        return _check(flags) if verb == "check" else _pipeline(verb, flags)
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -82,137 +108,210 @@ def _check(args: list[str]) -> int:
         print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
         return 2
     corpus, problems = readers.read(args[0])
-    for found in (*corpus.remarks, *problems):
-        print(found)
+    for line in (*corpus.remarks, *problems):
+        print(line)
     print(readers.summary(corpus))
     print(f"{len(problems)} problem(s)" if problems else "no problem found")
     return 1 if problems else 0
 
 
 def _pipeline(verb: str, args: list[str]) -> int:
-    config, workdir, store, form = _given(verb, args)
-    if config is None or not (workdir or verb == "plan"):
-        raise ValueError(f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an example")
-    if not config.data.path:
-        raise ValueError("config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` tests it")
-    if form:
-        return _training_data(config, workdir, form)
-    return _plan(config, workdir) if verb == "plan" else _run(verb, config, workdir, store)
+    """Runs a verb that works on a config."""
+    from ark_jax.pipeline.recipe import recipe_of
+
+    request = _parse(verb, args)
+    if request.config is None or not (request.workdir or verb == "plan"):
+        raise ValueError(
+            f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax --help` shows an "
+            "example"
+        )
+    recipe = recipe_of(request.config)
+    if recipe.needs(request.config).data == "":
+        raise ValueError(
+            "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
+            "tests it"
+        )
+    if request.format:
+        return _export(recipe, request)
+    if verb == "plan":
+        return _plan(recipe, request)
+    if verb == "status":
+        return _status(recipe, request)
+    return _run(recipe, verb, request)
 
 
-def _given(verb: str, args: list[str]) -> tuple:
-    """The config, the workdir, the store and the format that flags name, or None."""
+def _parse(verb: str, args: list[str]) -> Request:
+    """The config and folders that the flags of a verb name.
+
+    Raises:
+        ValueError: a flag that is unknown or has a bad value, or a config file that fails.
+    """
     from absl import flags
-    from ml_collections import config_flags
 
     values = flags.FlagValues()
-    flags.DEFINE_string("workdir", "ark_demo" if verb == "demo" else None, "where results go", flag_values=values)
+    workdir = "ark_demo" if verb == "demo" else None
+    flags.DEFINE_string("workdir", workdir, "where results go", flag_values=values)
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
-    flags.DEFINE_string("store", "", "where runs share finished stages (launch/sweep.py)", flag_values=values)
+    store = "where the runs of a sweep share finished stages (launch/sweep.py)"
+    flags.DEFINE_string("store", "", store, flag_values=values)
     if verb == "export":
-        from ark_jax.data import exports
+        format = "the trainer whose JSONL is written"
+        flags.DEFINE_string("format", "", format, flag_values=values)
+    holder = _define_config(verb, args, values)
+    try:
+        rest = values(["ark-jax", *_last_of_repeated(args)])[1:]
+    except (flags.Error, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"bad flag: {_flag_message(error)}; `ark-jax --help` shows how it is used"
+        ) from None
+    if rest:
+        raise ValueError(
+            f"unexpected {rest[0]!r}; fields of the config are written --config.name=value"
+        )
+    if holder.value is not None and values["max-cost"].value is not None:
+        holder.value.llm.max_cost = values["max-cost"].value
+    if "://" in (values.workdir or ""):
+        raise ValueError(
+            f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; "
+            "give a folder that all hosts share (NFS, Filestore). Data and models may lie in a "
+            "bucket"
+        )
+    absolute = lambda path: Path(path).expanduser().absolute() if path else None
+    format = values.format if verb == "export" else ""
+    return Request(holder.value, absolute(values.workdir), absolute(values.store), format)
 
-        flags.DEFINE_enum("format", None, exports.FORMATS, "the trainer whose JSONL is written", flag_values=values)
-    given = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
-    if given and not Path(given[1]).is_file():
-        raise ValueError(f"--config={given[1]}: no such file; the presets are in configs/ of the repository")
-    if verb == "demo" and not given:
-        from ark_jax.config import demo
 
-        config = config_flags.DEFINE_config_dict("config", demo(), flag_values=values)
-    else:
-        config = config_flags.DEFINE_config_file("config", None, flag_values=values)
-    # Of a field given twice, as a sweep does, the last counts; tuples would be joined.
+def _define_config(verb: str, args: list[str], values):
+    """Defines --config and its fields; for the demo it is the packaged config if none is given."""
+    from ml_collections import config_flags
+
+    named = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
+    if named and not Path(named[1]).is_file():
+        raise ValueError(
+            f"--config={named[1]}: no such file; the presets are in configs/ of the repository"
+        )
+    if verb == "demo" and not named:
+        from ark_jax import config
+
+        return config_flags.DEFINE_config_dict("config", config.demo(), flag_values=values)
+    return config_flags.DEFINE_config_file("config", None, flag_values=values)
+
+
+def _last_of_repeated(args: list[str]) -> list[str]:
+    """Of a field given twice, as a sweep does, the last one counts; tuples would be joined."""
     field = lambda arg: re.match(r"--?config\.[\w.]+=|", arg)[0].lstrip("-")
     last = {field(arg): i for i, arg in enumerate(args)}
-    args = [arg for i, arg in enumerate(args) if not field(arg) or last[field(arg)] == i]
-    try:
-        left = values(["ark-jax", *args])[1:]
-    except (flags.Error, KeyError, AttributeError, TypeError) as error:
-        # ml_collections speaks of an unknown field in a KeyError, and of a failing config file with its whole traceback.
-        told = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
-        told = " ".join((told.splitlines()[-1] if "Traceback" in told else told).replace("'", "").split())
-        unknown = re.fullmatch(r"[\\\"]*(\w+)[\\\"]*(?: (Did you mean .*))?", told)
-        told = f"the config has no field {unknown[1]!r}{f'. {unknown[2]}' if unknown[2] else ''}" if unknown else told
-        raise ValueError(f"bad flag: {told}; `ark-jax --help` shows how it is used") from None
-    if left:
-        raise ValueError(f"unexpected {left[0]!r}; fields of the config are written --config.name=value")
-    if config.value is not None and values["max-cost"].value is not None:
-        config.value.llm.max_cost = values["max-cost"].value
-    if "://" in (values.workdir or ""):
-        raise ValueError(f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; give a "
-                         "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket")
-    place = lambda path: Path(path).expanduser().absolute() if path else None
-    form = values.format if verb == "export" else None
-    return config.value, place(values.workdir), place(values.store), form
+    return [arg for i, arg in enumerate(args) if not field(arg) or last[field(arg)] == i]
 
 
-def _plan(config, workdir: Path | None) -> int:
-    from ark_jax.stages import plan
+def _flag_message(error: Exception) -> str:
+    """What is wrong with a flag, in one line.
 
-    _prepare(config)
-    print(plan.table(plan.estimate(config, workdir)))
+    ml_collections reports an unknown field as a KeyError, and a failing config file with its whole
+    traceback.
+    """
+    text = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
+    text = text.splitlines()[-1] if "Traceback" in text else text
+    text = " ".join(text.replace("'", "").split())
+    unknown = re.fullmatch(r"[\\\"]*(\w+)[\\\"]*(?: (Did you mean .*))?", text)
+    if not unknown:
+        return text
+    suggestion = f". {unknown[2]}" if unknown[2] else ""
+    return f"the config has no field {unknown[1]!r}{suggestion}"
+
+
+def _prepare_environment() -> None:
+    """Sets what must stand before jax or transformers start."""
+    from ark_jax.runtime import storage
+
+    # XLA's compiled programs outlive the process, also the small ones: a stage has dozens.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache_folder() / "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def _plan(recipe, request: Request) -> int:
+    from ark_jax.estimate import plan
+
+    _prepare_environment()
+    print(plan.table(plan.estimate(recipe, request.config, request.workdir)))
     return 0
 
 
-def _training_data(config, workdir: Path, form: str) -> int:
-    from ark_jax import pipeline
-    from ark_jax.log import Metrics
-    from ark_jax.stages import training_data
+def _status(recipe, request: Request) -> int:
+    from ark_jax.pipeline import engine
+    from ark_jax.runtime.log import say
 
-    _prepare(config)
+    stages = recipe.stages(request.config)
+    for status in engine.examine(stages, request.config, request.workdir):
+        say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
+    return 0
+
+
+def _export(recipe, request: Request) -> int:
+    """Writes what the training stages learn from, for another trainer."""
+    from ark_jax.pipeline.stage import Context
+    from ark_jax.runtime.log import Metrics
+
+    write = recipe.training_files.get(request.format)
+    if write is None:
+        known = ", ".join(recipe.training_files) or "none"
+        raise ValueError(f"bad flag: --format={request.format}: recipe {recipe.name} has {known}")
+    _prepare_environment()
+    workdir = request.workdir
     try:
-        training_data.write(pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl")), form)
+        write(Context(request.config, workdir, Metrics(workdir / "metrics.jsonl")))
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error
     return 0
 
 
-def _prepare(config) -> None:
-    """What must stand before jax or transformers start."""
-    from ark_jax.models import wheels
+def _run(recipe, verb: str, request: Request) -> int:
+    """Runs the pipeline, or the stage that the verb names."""
+    from ark_jax.estimate import plan
+    from ark_jax.pipeline import engine
+    from ark_jax.pipeline.stage import Context
+    from ark_jax.runtime import distributed, trackers
+    from ark_jax.runtime.log import Metrics
 
-    # XLA's compiled programs outlive the process.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(wheels.cache_folder() / "xla"))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # all of them: a stage has dozens of small ones
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-
-def _run(verb: str, config, workdir: Path, store: Path | None) -> int:
-    from ark_jax import hosts, pipeline, trackers
-    from ark_jax.log import Metrics, say
-    from ark_jax.stages import plan, stages
-
-    every = stages(config)
-    names = [stage.name for stage in every]
-    if verb == "status":
-        for status in pipeline.examine(every, config, workdir):
-            say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
-        return 0
+    config, workdir = request.config, request.workdir
+    stages = recipe.stages(config)
+    names = [stage.name for stage in stages]
     if verb not in ("demo", "run", *names):
-        raise ValueError(f"unknown verb {verb!r}; stages of this config: {', '.join(names)}; see `ark-jax --help`")
-    _prepare(config)
-    plan.check_cost(config, workdir, verb)
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs pages about an error that it then raises, and we tell
+        raise ValueError(
+            f"unknown verb {verb!r}; stages of this config: {', '.join(names)}; see "
+            "`ark-jax --help`"
+        )
+    _prepare_environment()
+    plan.check_cost(recipe, config, workdir, verb)
+    # Orbax logs pages about an error that it then raises, and our own message says it.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
-        with hosts.together(), trackers.opened(config, workdir) as told:
-            context = pipeline.Context(config, workdir, Metrics(workdir / "metrics.jsonl", told), store)
-            pipeline.run(every, context, only="" if verb in ("demo", "run") else verb)
+        with distributed.join_processes(), trackers.open_trackers(config, workdir) as opened:
+            metrics = Metrics(workdir / "metrics.jsonl", opened)
+            context = Context(config, workdir, metrics, request.store)
+            engine.run(stages, context, only="" if verb in ("demo", "run") else verb)
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error
     return 0
 
 
 def _with_fix(error: OSError, workdir: Path) -> str:
-    """What an error of the file system says and, if it is about writing results, what to do."""
+    """The message of an error of the file system and, if it is about writing results, a fix."""
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "free some space there"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (path, *path.parents):
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (
+        path,
+        *path.parents,
+    ):
         fix = f"make {workdir} writable or give another --workdir"
     else:
         return str(error)
-    return f"{path}: {error.strerror or error}; {fix} and run the same command again, what is finished is kept"
+    return (
+        f"{path}: {error.strerror or error}; {fix} and run the same command again, what is "
+        "finished is kept"
+    )
 
 
 if __name__ == "__main__":

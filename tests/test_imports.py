@@ -1,25 +1,43 @@
-"""Who may import whom: the layers of the package, read from its source."""
+"""Who may import whom: the rooms of the package from the ground up, read from its source."""
 
 import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import REPOSITORY
 
-ROOT = Path(__file__).parents[1]
-# Modules (and what lies in them), and what of ark_jax they may import.
-LAYERS = {r"layout": r"", r"hosts": r"log\.primary", r"models": r"layout|log|bucket|hosts|text\.tokens|models|__version__",
-          r"text": r"text|log|data\.(records|words)|__version__", r"graph": r"graph|data\.(records|words)|layout|log|search",
-          r"search|train\.loss|train\.optim": r"layout|text\.tokens"}
+# Each room may import from the rooms above it in this list, beside what it names for itself.
+ROOMS = (
+    "runtime",
+    "schema",
+    "layout",
+    "text",
+    "data",
+    "llm",
+    "models",
+    "retrieval",
+    "graph",
+    "evaluate",
+    "train",
+    "pipeline",
+    "estimate",
+    "report",
+    "demo",
+    "recipes.common",
+    "recipes.ark",
+    "config",
+    "doctor",
+    "__main__",
+)
 
 
 def imports() -> list[tuple[str, str]]:
     """(module of ark_jax, what it imports), everywhere in the file; `from a import b` is `a.b`."""
     found = []
-    for path in sorted((ROOT / "ark_jax").rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT / "ark_jax").with_suffix("").parts)
+    for path in sorted((REPOSITORY / "ark_jax").rglob("*.py")):
+        module = ".".join(path.relative_to(REPOSITORY / "ark_jax").with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 found += [(module, alias.name) for alias in node.names]
@@ -29,20 +47,44 @@ def imports() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_imports_only_what_lies_below_it(layer):
-    mine = [(module, name) for module, name in imports() if re.fullmatch(rf"({layer})(\..*)?", module)]
-    assert mine, "no such layer"
-    assert [x for x in mine if x[1].startswith("ark_jax") and not re.fullmatch(rf"ark_jax\.({LAYERS[layer]})(\..*)?", x[1])] == []
+def room_of(module: str) -> str:
+    matches = [room for room in ROOMS if f"{module}.".startswith(f"{room}.")]
+    assert matches, f"{module} lies in no room of ROOMS"
+    return matches[0]
+
+
+def test_rooms_import_downwards_only():
+    upwards = []
+    for module, name in imports():
+        inner = name.removeprefix("ark_jax.")
+        if inner == name or inner == "__version__" or module.endswith("__init__"):
+            continue
+        if ROOMS.index(room_of(inner)) > ROOMS.index(room_of(module)):
+            upwards.append(f"{module} imports {inner}")
+    assert upwards == []
 
 
 def test_nothing_imports_what_is_not_the_librarys():
-    assert [x for x in imports() if re.match(r"(torch|sentence_transformers|configs|launch|tests|conftest)\b", x[1])] == []
-    assert {module for module, name in imports() if name.startswith("ml_collections")} == {"config", "__main__"}
+    foreign = r"(torch|sentence_transformers|configs|launch|tests|conftest)\b"
+    assert [x for x in imports() if re.match(foreign, x[1])] == []
+    users = {module for module, name in imports() if name.startswith("ml_collections")}
+    assert users == {"schema", "recipes.ark.config", "__main__"}
 
 
-@pytest.mark.parametrize("module", ["ark_jax", "ark_jax.pipeline", "ark_jax.stages", "ark_jax.config", "ark_jax.__main__"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ark_jax",
+        "ark_jax.config",
+        "ark_jax.pipeline.engine",
+        "ark_jax.recipes.ark.recipe",
+        "ark_jax.__main__",
+    ],
+)
 def test_looking_up_does_not_start_jax(module):
-    code = f"import {module}, sys; sys.exit([x for x in ('jax', 'transformers', 'tensorflow_datasets') if x in sys.modules] or 0)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    heavy = ("jax", "transformers", "tensorflow_datasets")
+    code = f"import {module}, sys; sys.exit([x for x in {heavy} if x in sys.modules] or 0)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,7 @@
-"""The notebooks, each run from its first cell to its last in a kernel of its own. `python tests/test_notebooks.py` runs them too,
-and stores what they show."""
+"""The notebooks, each run from its first cell to its last in a kernel of its own.
+
+`python tests/test_notebooks.py` runs them too, and stores what they show.
+"""
 
 import json
 import os
@@ -11,24 +13,33 @@ import time
 from pathlib import Path
 
 import pytest
+from support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parent.parent
 FOLDER = REPOSITORY / "notebooks"
-NAMES = ("1_a_model_on_a_mesh", "2_scoring_a_passage", "3_a_graph_becomes_a_curriculum", "4_export_and_use",
-         "5_reproduction")
+NAMES = (
+    "1_a_model_on_a_mesh",
+    "2_scoring_a_passage",
+    "3_a_graph_becomes_a_curriculum",
+    "4_export_and_use",
+    "5_reproduction",
+)
 SECONDS = 60  # on a quiet machine of two cores
 # What the cell named "result" must print.
 RESULTS = {
-    "1_a_model_on_a_mesh": r"The capital of France is +Paris +the same on all meshes\n(.+ the same on all meshes\n){7}"
-                           r"393,216 logits on 3 meshes: equal to 1e-3: True, .*",
-    "2_scoring_a_passage": r"by hand and by log_likelihood: equal to 1e-3\ncosine prefers passage \d+ \(without the answer\), "
-                           r"alignment passage \d+ \(with the answer\)",
-    "3_a_graph_becomes_a_curriculum": r"\d\d examples with \d+ positives and \d+ negatives; read back the same\n"
-                                      r"a positive among the negatives: False",
-    "4_export_and_use": r"sentence-transformers equal to 1e-5: True\nread back, the same vectors: True\n"
-                        r"training changed them: True",
+    "1_a_model_on_a_mesh": r"The capital of France is +Paris +the same on all meshes\n"
+    r"(.+ the same on all meshes\n){7}"
+    r"393,216 logits on 3 meshes: equal to 1e-3: True, .*",
+    "2_scoring_a_passage": r"by hand and by log_likelihood: equal to 1e-3\n"
+    r"cosine prefers passage \d+ \(without the answer\), "
+    r"alignment passage \d+ \(with the answer\)",
+    "3_a_graph_becomes_a_curriculum": r"\d\d examples with \d+ positives and \d+ negatives; "
+    r"read back the same\n"
+    r"a positive among the negatives: False",
+    "4_export_and_use": r"sentence-transformers equal to 1e-5: True\n"
+    r"read back, the same vectors: True\n"
+    r"training changed them: True",
     "5_reproduction": r"musique: ours [+-]0\.\d{3}, on marked passages [+-]0\.\d{3}: .+\n"
-                      r"fairytale: ours \+0\.\d{3}, on marked passages \+0\.\d{3}: \d+% of that",
+    r"fairytale: ours \+0\.\d{3}, on marked passages \+0\.\d{3}: \d+% of that",
 }
 
 
@@ -50,14 +61,28 @@ def execute(name: str) -> dict:
     """A notebook with what it shows when run now; fails where a cell does."""
     nbformat = pytest.importorskip("nbformat", reason="notebooks need the extra [notebooks]")
     nbclient = pytest.importorskip("nbclient", reason="notebooks need the extra [notebooks]")
-    for peer in ("ipykernel", "matplotlib", *(["sentence_transformers"] if name.startswith("4") else [])):
-        pytest.importorskip(peer, reason="notebooks need the extra [notebooks], the fourth sentence-transformers too")
+    for peer in (
+        "ipykernel",
+        "matplotlib",
+        *(["sentence_transformers"] if name.startswith("4") else []),
+    ):
+        pytest.importorskip(
+            peer,
+            reason="notebooks need the extra [notebooks], the fourth sentence-transformers too",
+        )
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "TOKENIZERS_PARALLELISM": "false",
-           "PYTHONWARNINGS": "ignore:IProgress not found"}  # of tqdm, without widgets
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "JAX_PLATFORMS": "cpu",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONWARNINGS": "ignore:IProgress not found",
+    }  # of tqdm, without widgets
     for name in ("XLA_FLAGS", "ARK_STUDIES"):
         env.pop(name, None)
-    client = nbclient.NotebookClient(notebook, timeout=10 * SECONDS, record_timing=False, kernel_name="python3")
+    client = nbclient.NotebookClient(
+        notebook, timeout=10 * SECONDS, record_timing=False, kernel_name="python3"
+    )
     client.execute(cwd=str(FOLDER), env=env)
     for number, cell in enumerate((x for x in notebook["cells"] if x["cell_type"] == "code"), 1):
         cell["execution_count"] = number
@@ -65,7 +90,11 @@ def execute(name: str) -> dict:
         # What was printed comes in as many pieces as the clock would have it.
         joined: list = []
         for output in cell["outputs"]:
-            if joined and output["output_type"] == "stream" == joined[-1]["output_type"] and output["name"] == joined[-1]["name"]:
+            if (
+                joined
+                and output["output_type"] == "stream" == joined[-1]["output_type"]
+                and output["name"] == joined[-1]["name"]
+            ):
                 joined[-1]["text"] += output["text"]
             else:
                 joined.append(output)
@@ -78,7 +107,9 @@ def execute(name: str) -> dict:
 @pytest.mark.network
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_ends_as_it_should(name, real_models):
-    worked = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # by the clock it would depend on who else is at work
+    worked = lambda: sum(
+        resource.getrusage(resource.RUSAGE_CHILDREN)[:2]
+    )  # by the clock it would depend on who else is at work
     before = worked()
     notebook = execute(name)
     assert 0 < worked() - before < 2 * SECONDS
@@ -98,13 +129,22 @@ def test_what_is_stored_was_shown_by_a_run_and_tells_nothing_of_the_machine(name
     assert {output["output_type"] for output in outputs(notebook)} <= {"stream", "display_data"}
     assert not re.search(r"/tmp|/home|/root|/usr/|/work|\d\d:\d\d:\d\d|Warning|iopub", text)
     assert all(cell["metadata"] == {} for cell in notebook["cells"])
-    prose = sum(len("".join(cell["source"])) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    prose = sum(
+        len("".join(cell["source"]))
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "markdown"
+    )
     assert prose > 1500  # they teach
 
 
 def test_the_notebooks_are_linted():
-    checked = subprocess.run([sys.executable, "-m", "ruff", "check", "--show-files", FOLDER], capture_output=True, text=True,
-                             cwd=REPOSITORY, check=True).stdout
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--show-files", FOLDER],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=True,
+    ).stdout
     assert {Path(line).stem for line in checked.split()} == set(NAMES)
 
 

@@ -1,4 +1,4 @@
-"""What the pipeline is fed: documents, questions with answers, and the problems found while reading them."""
+"""Records of the input: documents, chunks, questions with answers, and problems found in files."""
 
 import dataclasses
 
@@ -12,7 +12,11 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """`documents` are where the answer may be sought; `evidence` are verbatim passages known to hold it."""
+    """A question with its accepted answers.
+
+    `documents` are the ids of documents that may hold the answer. `evidence` are verbatim passages
+    that do.
+    """
 
     id: str
     question: str
@@ -23,7 +27,10 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """`document.text[start:end]` without outer blanks; `tokens` is its length before trimming."""
+    """A part of a document: `document.text[start:end]` without outer blanks.
+
+    `tokens` is its length in tokens before the blanks are removed.
+    """
 
     id: str
     document: str
@@ -35,9 +42,9 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing wrong with an input file: where, what, and how to mend it or what becomes of it.
+    """A defect of an input file: its place, and a message with the fix or the consequence.
 
-    `line` counts from 1; 0 is the file.
+    `line` counts from 1; 0 means the whole file.
     """
 
     file: str
@@ -52,7 +59,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """`remarks` tell what of a file stands for nothing, and is passed over."""
+    """Documents and questions; `remarks` describe parts of the files that were ignored."""
 
     documents: list[Document]
     questions: list[Question]
@@ -61,10 +68,15 @@ class Corpus:
 
 
 class BadInput(ValueError):
-    """Input that must be mended before any work is spent; carries every problem found."""
+    """Raised for input with problems, before any work is done.
+
+    Attributes:
+        problems: all problems found.
+    """
 
     def __init__(self, problems: list[Problem]):
         self.problems = problems
-        shown = "\n".join(f"  {p}" for p in problems[:20])
-        more = f"\n  and {len(problems) - 20} more; `ark-jax check` lists all" if len(problems) > 20 else ""
-        super().__init__(f"{len(problems)} problem(s) in the input:\n{shown}{more}")
+        lines = [f"{len(problems)} problem(s) in the input:", *(f"  {p}" for p in problems[:20])]
+        if len(problems) > 20:
+            lines.append(f"  and {len(problems) - 20} more; `ark-jax check` lists all")
+        super().__init__("\n".join(lines))

@@ -1,61 +1,95 @@
-"""Pairwise verdicts of a language model on two systems' answers, and what they come to.
+"""Pairwise comparison of two systems' answers by a language model, and statistics of its verdicts.
 
-Every pair is asked in both orders, since judges favour a place. A win counts only if it is the same answer's in both; that the
-place decided is a tie, and how often and to whose favour is reported.
+Every pair of answers is judged twice, with the answers in both orders, because judges favour a
+position. An answer wins a pair if both verdicts choose it. If the verdicts choose different
+answers, the pair is counted as inconsistent, and `position_bias` says which position the judge
+favours.
 """
 
 import collections
 import re
 from collections.abc import Mapping, Sequence
 
-from ark_jax.evaluate.retrieval import interval
+from ark_jax.evaluate.significance import bootstrap_interval
+from ark_jax.llm.reply_cache import repair_json, strip_thinking
 from ark_jax.text import prompts
-from ark_jax.text.replies import mended, spoken
 
 CRITERIA = ("faithfulness", "conciseness", "overall")
-SAID = {"1": "first", "2": "second", "tie": "tie", "none": "tie", "neither": "tie"}
+VERDICTS = {"1": "first", "2": "second", "tie": "tie", "none": "tie", "neither": "tie"}
 EXCHANGED = {"first": "second", "second": "first", "tie": "tie", "": ""}
 OUTCOMES = ("won", "lost", "tied", "inconsistent", "disqualified")
 WORTH = {"won": 1.0, "tied": 0.5, "inconsistent": 0.5, "lost": 0.0}
 
 
-def prompt(template: str, *, question: str, references: Sequence[str], passages: Sequence[str], first: str, second: str) -> str:
-    """What the judge is asked about two answers."""
-    return prompts.fill(template, question=question, references="; ".join(references) or "(nothing)",
-                        passages="\n\n".join(passages) or "(none)", first=first or "(no answer)", second=second or "(no answer)")
+def judge_prompt(
+    template: str,
+    *,
+    question: str,
+    references: Sequence[str],
+    passages: Sequence[str],
+    first: str,
+    second: str,
+) -> str:
+    """The prompt that asks the judge to compare two answers."""
+    return prompts.fill(
+        template,
+        question=question,
+        references="; ".join(references) or "(nothing)",
+        passages="\n\n".join(passages) or "(none)",
+        first=first or "(no answer)",
+        second=second or "(no answer)",
+    )
 
 
-def parse(*replies: str) -> dict[str, str]:
-    """criterion -> "first", "second" or "tie", as far as it can be read; what is said last holds.
+def parse_verdicts(*replies: str) -> dict[str, str]:
+    """Reads the verdict on each criterion from a judge's replies.
 
-    Choices are also read as `{"Overall Winner": {"Winner": "Answer 1"}}`, the form that the paper asks for.
+    A later verdict on a criterion replaces an earlier one. The paper's form is also read,
+    `{"Overall Winner": {"Winner": "Answer 1"}}`.
+
+    Returns:
+        criterion -> "first", "second" or "tie"; criteria without a readable verdict are left out.
     """
-    found = {}
+    verdicts = {}
     for reply in replies:
-        text = spoken(reply)
-        start, end = text.find("{"), text.rfind("}")
-        said = mended(text[start : end + 1 if end > start else None]) if start >= 0 else None
-        objects = [some for some in (said if isinstance(said, list) else [said]) if isinstance(some, dict)]
-        for name, value in (pair for some in objects for pair in some.items()):
-            name = str(name).lower().removesuffix(" winner")
-            value = value.get("Winner") if isinstance(value, dict) else value
-            value = re.sub(r"^answer[ _]?", "", str(value or "").strip(" .").lower())
-            if name in CRITERIA and value in SAID:
-                found[name] = SAID[value]
-    return found
+        for name, choice in _choices(reply):
+            criterion = str(name).lower().removesuffix(" winner")
+            choice = choice.get("Winner") if isinstance(choice, dict) else choice
+            choice = re.sub(r"^answer[ _]?", "", str(choice or "").strip(" .").lower())
+            if criterion in CRITERIA and choice in VERDICTS:
+                verdicts[criterion] = VERDICTS[choice]
+    return verdicts
+
+
+def _choices(reply: str) -> list[tuple[object, object]]:
+    """Keys and values of the JSON objects in a reply."""
+    text = strip_thinking(reply)
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0:
+        return []
+    value = repair_json(text[start : end + 1 if end > start else None])
+    objects = value if isinstance(value, list) else [value]
+    return [pair for item in objects if isinstance(item, dict) for pair in item.items()]
 
 
 def complaint(verdicts: Mapping[str, str]) -> str | None:
-    """What to tell the judge about its reply; None if it will do."""
-    missing = [name for name in CRITERIA if name not in verdicts]
+    """The message that asks the judge for missing verdicts; None if there are none."""
+    missing = [criterion for criterion in CRITERIA if criterion not in verdicts]
     if not missing:
         return None
-    return (f'No choice for {", ".join(missing)} could be read. Reply with the JSON object only, each choice being "1", "2" or '
-            '"tie".')
+    return (
+        f"No choice for {', '.join(missing)} could be read. Reply with the JSON object only, "
+        'each choice being "1", "2" or "tie".'
+    )
 
 
 def outcome(forward: str, backward: str) -> str:
-    """One of `OUTCOMES`, for the answer that stood first in the verdict `forward` and second in `backward`; "" is no verdict."""
+    """The outcome of a pair of verdicts for one answer, one of `OUTCOMES`.
+
+    Args:
+        forward: verdict with the answer in the first position; "" is no verdict.
+        backward: verdict with the answer in the second position.
+    """
     if not (forward and backward):
         return "disqualified"
     if forward != EXCHANGED[backward]:
@@ -63,34 +97,52 @@ def outcome(forward: str, backward: str) -> str:
     return {"first": "won", "second": "lost", "tie": "tied"}[forward]
 
 
-def tally(verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, draws: int, seed: int) -> dict:
-    """What a judge's verdicts on one criterion come to.
+def tally(
+    verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, draws: int, seed: int
+) -> dict:
+    """Summarises a judge's verdicts on one criterion.
 
     Args:
-        verdicts: by question, of each repeat the verdicts of both orders, as `outcome` takes them.
-        same: questions whose two answers are equal, which are ties without a judge.
-        draws: of the bootstrap over questions.
+        verdicts: question -> for each repeat the verdicts of both orders, see `outcome`.
+        same: number of questions whose two answers are equal. They are ties without a judge.
+        draws: number of bootstrap resamples over questions.
+        seed: seed of the resamples.
 
     Returns:
-        win_rate: mean and 95 % interval over questions, a tie or an inconsistency being half a win; without disqualified pairs.
-        by_repeat: the win rate of each repeat, None if it has no pair; [] if no judge was needed.
-        decided: wins over wins and losses, None without any.
-        won, lost, tied, inconsistent, disqualified: pairs of verdicts.
-        position_bias: from -1 (always the second) by 0 to 1 (always the first), over verdicts that name one; None without any.
-        agreement: share of pairs in which both orders say the same; None without any.
-        unjudged: questions all of whose pairs are disqualified.
+        win_rate: mean and 95 % interval over questions. Ties and inconsistent pairs count half a
+            win; disqualified pairs do not count.
+        by_repeat: win rate of each repeat, None for a repeat without a pair; [] if no question was
+            judged.
+        decided: wins / (wins + losses), None without any.
+        won, lost, tied, inconsistent, disqualified: numbers of pairs.
+        position_bias: from -1 (the judge always chooses the second answer) to 1 (always the first),
+            over verdicts other than ties; None without any.
+        agreement: share of pairs in which both orders agree; None without a pair.
+        unjudged: number of questions whose pairs are all disqualified.
     """
-    outcomes = {q: [outcome(*pair) for pair in pairs] for q, pairs in verdicts.items()}
-    worth = {q: [WORTH[x] for x in some if x in WORTH] for q, some in outcomes.items()}
-    counts = collections.Counter(x for some in outcomes.values() for x in some)
-    named = collections.Counter(said for pairs in verdicts.values() for pair in pairs if all(pair) for said in pair)
-    share = lambda part, whole: part / whole if whole else None
-    judged = [sum(some) / len(some) for some in worth.values() if some] + [0.5] * same
-    repeats = [[WORTH[x] for x in column if x in WORTH] + [0.5] * same for column in zip(*outcomes.values(), strict=True)]
-    complete = sum(counts[x] for x in WORTH)
-    return {"win_rate": interval(judged, draws=draws, seed=seed) if judged else None,
-            "by_repeat": [share(sum(some), len(some)) for some in repeats],
-            "decided": share(counts["won"], counts["won"] + counts["lost"]), **{x: counts[x] for x in OUTCOMES},
-            "position_bias": share(named["first"] - named["second"], named["first"] + named["second"]),
-            "agreement": share(complete - counts["inconsistent"], complete),
-            "unjudged": sum(not some for some in worth.values())}
+    outcomes = {id: [outcome(*pair) for pair in pairs] for id, pairs in verdicts.items()}
+    worths = [_worths(results) for results in outcomes.values()]
+    counts = collections.Counter(result for results in outcomes.values() for result in results)
+    complete_pairs = [pair for pairs in verdicts.values() for pair in pairs if all(pair)]
+    positions = collections.Counter(verdict for pair in complete_pairs for verdict in pair)
+    first, second = positions["first"], positions["second"]
+    win_rates = [sum(worth) / len(worth) for worth in worths if worth] + [0.5] * same
+    repeats = [_worths(column) + [0.5] * same for column in zip(*outcomes.values(), strict=True)]
+    complete = sum(counts[result] for result in WORTH)
+    return {
+        "win_rate": bootstrap_interval(win_rates, draws=draws, seed=seed) if win_rates else None,
+        "by_repeat": [_ratio(sum(repeat), len(repeat)) for repeat in repeats],
+        "decided": _ratio(counts["won"], counts["won"] + counts["lost"]),
+        **{result: counts[result] for result in OUTCOMES},
+        "position_bias": _ratio(first - second, first + second),
+        "agreement": _ratio(complete - counts["inconsistent"], complete),
+        "unjudged": sum(not worth for worth in worths),
+    }
+
+
+def _worths(results: Sequence[str]) -> list[float]:
+    return [WORTH[result] for result in results if result in WORTH]
+
+
+def _ratio(part: float, total: float) -> float | None:
+    return part / total if total else None

@@ -1,54 +1,96 @@
-"""Whether two systems differ by more than chance: a paired randomisation test, and Holm's correction for several tests."""
+"""Uncertainty of means: bootstrap intervals, randomisation test, Holm's correction."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-BLOCK = 1 << 22  # signs drawn at once
+BLOCK = 1 << 22  # random numbers drawn at once
 
 
-def sign_flip(differences: Float[np.ndarray, "q m"], *, draws: int, seed: int) -> Float[np.ndarray, "m"]:
-    """Two-sided p-values of a paired randomisation (Fisher-Pitman) test, one a column.
+def bootstrap_interval(
+    values: Sequence[float] | Float[np.ndarray, " q"], *, draws: int, seed: int
+) -> dict[str, float]:
+    """Mean and 95 % percentile bootstrap interval over questions.
 
-    A row holds one question's differences between two systems, a column one metric. If the systems were alike, a difference
-    would have its sign by chance: p is the share of ways to choose the signs whose mean is as far from zero as the one seen. All
-    ways are gone through where questions that differ at all have at most `draws`; otherwise so many are drawn, the same for all
-    columns, and p is (k + 1) / (draws + 1).
+    Args:
+        values: one value per question.
+        draws: number of resamples.
+        seed: seed of the resamples.
+
+    Returns:
+        `mean`, `low` and `high`; all NaN without a value.
+    """
+    values = np.asarray(values, np.float64)
+    if not len(values):
+        return {"mean": float("nan"), "low": float("nan"), "high": float("nan")}
+    rng = np.random.default_rng(seed)
+    step = max(1, BLOCK // len(values))
+    sizes = [min(step, draws - start) for start in range(0, draws, step)]
+    means = np.concatenate(
+        [values[rng.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes]
+    )
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+
+
+def sign_flip(
+    differences: Float[np.ndarray, "q m"], *, draws: int, seed: int
+) -> Float[np.ndarray, "m"]:
+    """Two-sided p-values of a paired randomisation test (Fisher-Pitman), one per metric.
+
+    Under the null hypothesis the sign of each difference is random. p is the share of sign vectors
+    whose mean difference is at least as far from zero as the observed one. If the number of sign
+    vectors of the non-zero differences is at most `draws`, all of them are enumerated. Otherwise
+    `draws` vectors are drawn, the same for all metrics, and p = (k + 1) / (draws + 1).
+
+    Args:
+        differences: difference between two systems for each question and metric, `[q m]`.
+        draws: number of random sign vectors.
+        seed: seed of the sign vectors.
 
     Raises:
-        ValueError: a difference that is not finite, or no draws.
+        ValueError: a difference is NaN or infinite, or `draws` is below 1.
     """
     differences = np.asarray(differences, np.float64)
     if not np.isfinite(differences).all() or draws < 1:
-        raise ValueError(f"{differences.shape} differences and {draws} draws: differences must be finite, draws at least 1")
-    seen = np.abs(differences.sum(0))
-    # Sums that are equal but for the order of their terms are equal.
-    seen -= 1e-12 * np.abs(differences).sum(0)
-    out, drawn = np.ones(differences.shape[1]), []
+        raise ValueError(
+            f"{differences.shape} differences and {draws} draws: differences must be finite, "
+            "draws at least 1"
+        )
+    # The margin makes sums equal that differ only in the order of their terms.
+    observed = np.abs(differences.sum(0)) - 1e-12 * np.abs(differences).sum(0)
+    p_values, sampled = np.ones(differences.shape[1]), []
     for j, column in enumerate(differences.T):
-        moved = column[column != 0]
-        if len(moved) <= np.log2(draws):
-            sums = np.zeros(1)
-            for value in moved:
-                sums = np.concatenate([sums + value, sums - value])
-            out[j] = (np.abs(sums) >= seen[j]).mean()
+        nonzero = column[column != 0]
+        if len(nonzero) <= np.log2(draws):
+            p_values[j] = (np.abs(_signed_sums(nonzero)) >= observed[j]).mean()
         else:
-            drawn.append(j)
-    if drawn:
-        rng, some, far = np.random.default_rng(seed), differences[:, drawn], 0
-        step = max(1, BLOCK // len(some))
-        for at in range(0, draws, step):
-            signs = 2.0 * rng.integers(0, 2, (min(step, draws - at), len(some)), np.int8) - 1
-            far += (np.abs(signs @ some) >= seen[drawn]).sum(0)
-        out[drawn] = (far + 1) / (draws + 1)
-    return out
+            sampled.append(j)
+    if sampled:
+        rng, columns, extreme = np.random.default_rng(seed), differences[:, sampled], 0
+        step = max(1, BLOCK // len(columns))
+        for start in range(0, draws, step):
+            shape = (min(step, draws - start), len(columns))
+            signs = 2.0 * rng.integers(0, 2, shape, np.int8) - 1
+            extreme += (np.abs(signs @ columns) >= observed[sampled]).sum(0)
+        p_values[sampled] = (extreme + 1) / (draws + 1)
+    return p_values
 
 
-def holm(p: Sequence[float]) -> np.ndarray:
-    """p-values that stay comparable to one level however many tests were made (Holm 1979), in the order given."""
+def _signed_sums(values: np.ndarray) -> np.ndarray:
+    """Sums of the values under every choice of signs, `[2**n]`."""
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return sums
+
+
+def holm(p: Sequence[float] | Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+    """Adjusts p-values for multiple tests (Holm 1979), in the given order."""
     p = np.asarray(p, np.float64)
     order = np.argsort(p, kind="stable")
-    out = np.empty_like(p)
-    out[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1.0)
-    return out
+    adjusted = np.empty_like(p)
+    steps = np.arange(len(p), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * steps), 1.0)
+    return adjusted

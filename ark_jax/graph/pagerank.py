@@ -1,15 +1,19 @@
 """Personalised PageRank for many seed sets at once (eq. 1 and 2).
 
-With the walk P, the teleport probability a and a seed set s, the ranks are what solves x = a s + (1 - a) P x, where
-a node that leads nowhere gives its rank back to the seeds. That only scales x, so it is left out until the end.
+For a walk P, a teleport probability a and a seed set s, the ranks solve x = a s + (1 - a) P x. A
+node without outgoing edges returns its rank to the seeds. This only scales x, so it is left out
+until the end.
 """
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
@@ -17,14 +21,17 @@ from ark_jax import layout
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import STATISTICS, Edges, Walk
 
-COLUMNS = 64  # solved at once on a device: more leave the cache
-PROBE = 5  # plain steps after which a column shows how fast the graph mixes
-JUDGED = 4  # every so manieth step a residual is taken, which costs nearly as much as a step of a small graph
-RESOLVED = 2e-6  # of an entry: what sums of float32 can tell, with hubs' long ones
+COLUMNS = 64  # seed sets that a device solves at once; more do not fit into the cache
+PROBE_STEP = 5  # the step after which the mixing speed is estimated
+JUDGE_EVERY = (
+    4  # steps between residuals; on a small graph a residual costs nearly as much as a step
+)
+RESOLUTION = 2e-6  # relative error of a float32 sum over the edges of a hub
+CORRECTIONS = 8  # largest number of corrections in float64
 
 
 def personalized_pagerank(
-    graph: KnowledgeGraph | Walk,
+    graph: KnowledgeGraph | Walk | scipy.sparse.sparray,
     seeds: Sequence[Sequence[int]],
     *,
     teleport: float,
@@ -32,30 +39,33 @@ def personalized_pagerank(
     max_iterations: int = 1000,
     weight: np.ndarray | None = None,
     dtype: str = "float32",
-    backend: str = "jax",
 ) -> Float[np.ndarray, "c n"]:
-    """Rank vectors, one row a seed set; each sums to 1.
+    """Computes PageRank vectors, one for each seed set; each sums to 1.
 
-    Starts from the seeds. A row is done when its residual, max |a s + (1 - a) P x - x|, is below `tolerance`, whatever
-    stands beside it. On a graph that mixes slowly, and whose edges count alike in both directions, steps are
-    Chebyshev's, which get there in some sqrt of the steps; else they are plain.
+    The iteration starts from the seeds. A vector is complete when its residual, max |a s + (1 - a)
+    P x - x|, is below `tolerance`; it does not depend on the other seed sets. If the edges have
+    equal weights in both directions and the graph mixes slowly, Chebyshev steps are used, about the
+    square root of the number of plain steps.
 
     Args:
-        graph: a KnowledgeGraph, a square scipy matrix of weights from row to column, several of either side by side,
-            or the `Walk` of one, which spares laying it out again.
-        seeds: node indices of each set; the set is uniform over its distinct nodes. Of several graphs: a list for each.
-        teleport: probability of jumping back to the seeds, in (0, 1]. (networkx's alpha is 1 - teleport.)
+        graph: a KnowledgeGraph, a square scipy matrix of weights from row to column, or a `Walk`,
+            which is such a graph laid out for many calls.
+        seeds: node indices of each set. A set is uniform over its distinct nodes.
+        teleport: probability of a jump back to the seeds, in (0, 1]. networkx's alpha is 1 -
+            teleport.
         tolerance: bound on the L∞ norm of the residual, as in Algorithm 1.
-        weight: one non-negative number per edge of `graph.neighbours()`; None counts edges alike.
-        dtype: "float32", where an entry's residual may be up to 2e-6 of the entry above the bound, for finer ones are not
-            resolved; or "float64", where corrections are still found in float32 and only judged and summed in float64.
-        backend: "jax", or "networkx" for its `pagerank`, one set after the other: a reference, slow.
+        max_iterations: largest number of steps.
+        weight: one number ≥ 0 per edge of `graph.neighbours()`; None gives all edges weight 1.
+        dtype: "float32" or "float64". In float32 the residual of an entry may exceed the bound by
+            2e-6 of the entry. In float64 corrections are computed in float32, and judged and summed
+            in float64.
 
     Returns:
-        `[c n]` in `dtype`; of several graphs a list of such arrays.
+        `[c n]` in `dtype`.
 
     Raises:
-        ValueError: an empty seed set, a seed that is no node, a bad weight or teleport, or no convergence.
+        ValueError: a seed set is empty or names a missing node, an argument is out of range, or the
+            iteration does not converge.
     """
     if not 0 < teleport <= 1:
         raise ValueError(f"teleport={teleport}: must be in (0, 1]")
@@ -63,212 +73,315 @@ def personalized_pagerank(
         raise ValueError(f"tolerance={tolerance}: must be above 0")
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype={dtype!r}: must be float32 or float64")
-    if backend not in ("jax", "networkx"):
-        raise ValueError(f"backend={backend!r}: must be jax or networkx")
     if weight is not None and isinstance(graph, Walk):
         raise ValueError("weight: give it to the Walk")
     walk = graph if isinstance(graph, Walk) else Walk(graph, weight=weight)
-    if len(seeds) != len(walk.sizes) and walk.several:
-        raise ValueError(f"seeds: {len(seeds)} lists for {len(walk.sizes)} graphs: give one list of sets for each graph")
-    sets = [_distinct(some, size, f"seeds[{g}]" if walk.several else "seeds")
-            for g, (some, size) in enumerate(zip(seeds if walk.several else [seeds], walk.sizes, strict=True))]
-    ranks = [np.empty((len(some), size), dtype) for some, size in zip(sets, walk.sizes, strict=True)]
-    solve = functools.partial(_solve, double=dtype == "float64") if backend == "jax" else _networkx
+    sets = _distinct_nodes(seeds, walk.size)
+    ranks = np.empty((len(sets), walk.size), dtype)
     step = COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
-    for at in range(0, max(map(len, sets), default=0), step):
-        solved = solve(walk, [some[at : at + step] for some in sets], teleport, tolerance, max_iterations)
-        for out, first, size in zip(ranks, walk.first, walk.sizes, strict=True):
-            part = solved[: len(out[at : at + step]), first : first + size]
-            whole = part.sum(axis=1, keepdims=True, dtype=np.float64).astype(part.dtype)
-            np.divide(part, whole, out=out[at : at + step])
-    return ranks if walk.several else ranks[0]
+    for start in range(0, len(sets), step):
+        block = ranks[start : start + step]
+        solution = _solve(
+            walk, sets[start : start + step], teleport, tolerance, max_iterations, dtype=dtype
+        )[: len(block)]
+        totals = solution.sum(axis=1, keepdims=True, dtype=np.float64)
+        np.divide(solution, totals.astype(dtype), out=block)
+    return ranks
 
 
-def _distinct(seeds: Sequence[Sequence[int]], n: int, name: str) -> list[np.ndarray]:
-    out = [np.unique(np.asarray(some, np.int64)) for some in seeds]
-    for row, some in enumerate(out):
-        if not len(some):
-            raise ValueError(f"{name}[{row}] is empty: give at least one node")
-        if some[0] < 0 or some[-1] >= n:
-            raise ValueError(f"{name}[{row}]: node {some[0] if some[0] < 0 else some[-1]} is outside 0..{n - 1}")
-    return out
+def _distinct_nodes(seeds: Sequence[Sequence[int]], n: int) -> list[np.ndarray]:
+    sets = [np.unique(np.asarray(nodes, np.int64)) for nodes in seeds]
+    for i, nodes in enumerate(sets):
+        if not len(nodes):
+            raise ValueError(f"seeds[{i}] is empty: give at least one node")
+        if nodes[0] < 0 or nodes[-1] >= n:
+            outside = nodes[0] if nodes[0] < 0 else nodes[-1]
+            raise ValueError(f"seeds[{i}]: node {outside} is outside 0..{n - 1}")
+    return sets
 
 
-def _solve(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int, *,
-           double: bool) -> np.ndarray:
-    """Unscaled ranks `[c n]` of a block of sets; row j holds the j-th set of every graph."""
-    spread, kept = walk.shard == "nodes", 1 - teleport
-    shares = 1 if spread else walk.devices
-    each = -(-max(map(len, sets)) // shares)
-    # XLA:CPU vectorises its loops over rows of 8 or of whole 32s well, over 16 it does not.
-    each = each if each <= 1 else 8 if each <= 8 else -(-each // 32) * 32
-    source = np.zeros((len(walk.strength), each * shares), np.float64 if double else np.float32)
-    mass = np.ones(source.shape[1])  # of a column at least, when nodes that lead nowhere give nothing back
-    for first, some in zip(walk.first, sets, strict=True):
-        size = np.array([len(nodes) for nodes in some], np.int64)
-        column = np.repeat(np.arange(len(some)), size)
-        at = walk.place[first + np.concatenate([np.zeros(0, np.int64), *some])]
-        source[at, column] = teleport / size[column] / walk.strength[at]
-        lost = np.bincount(column, walk.dangling[at], len(some)) / size if walk.reversible else walk.dangling.any()
-        mass[: len(some)] = np.minimum(mass[: len(some)], 1 - kept * lost)
-    # Between several devices an array is cut on its way; to one it goes along with the call, which takes half the time.
-    put = lambda x, spec: layout.put(x, spec) if walk.devices > 1 and isinstance(x, np.ndarray) else x
-    iterate = lambda source, gain, bound: _iterate(
-        walk.edges("float32"), put(source, _spec(spread, 2)), gain, put(bound.astype(np.float32), _spec(spread, 1)), kept,
-        limit, spread=spread, reversible=walk.reversible)
-    v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, tolerance * mass)
+def _solve(
+    walk: Walk, sets: list[np.ndarray], teleport: float, tolerance: float, limit: int, *, dtype: str
+) -> np.ndarray:
+    """Unscaled ranks `[c n]` of a block of seed sets; further rows may follow theirs."""
+    spread, damping = walk.shard == "nodes", 1 - teleport
+    source, mass = _sources(walk, sets, teleport, dtype)
+    bound = tolerance * mass
+
+    def iterate(source, gain: float, bound: np.ndarray):
+        source = _placed(walk, source, _spec(spread, 2))
+        bound = _placed(walk, bound.astype(np.float32), _spec(spread, 1))
+        return _iterate(
+            walk.edges("float32"),
+            source,
+            gain,
+            bound,
+            damping,
+            limit,
+            spread=spread,
+            reversible=walk.reversible,
+        )
+
+    v, unsettled = iterate(source.astype(np.float32, copy=False), 1 / teleport, bound)
     unsettled = layout.fetch(unsettled)
-    if double:
-        v, unsettled = _refine(walk, iterate, source, v, kept, tolerance * mass)
+    if dtype == "float64":
+        v, unsettled = _refine(walk, iterate, source, v, damping, bound)
     if unsettled.any():
-        raise _too_few(limit, tolerance)
-    if v.size < 1 << 20:  # sooner done than asked for
-        return (layout.fetch(v) * walk.strength.astype(v.dtype)[:, None])[walk.place].T
-    with jax.enable_x64(double):
-        return np.asarray(_in_order(v, walk.edges(v.dtype.name).strength, walk.place))
+        raise ValueError(
+            f"no convergence in {limit} iterations: raise max_iterations or tolerance={tolerance}"
+        )
+    if v.size < 1 << 20:  # the host is faster for a small block
+        strength = walk.strength.astype(v.dtype)[:, None]
+        return (layout.fetch(v) * strength)[walk.node_rows].T
+    with jax.enable_x64(dtype == "float64"):
+        return np.asarray(_in_node_order(v, walk.edges(v.dtype.name).strength, walk.node_rows))
 
 
-def _too_few(limit: int, tolerance: float) -> ValueError:
-    return ValueError(f"no convergence in {limit} iterations: raise max_iterations or tolerance={tolerance}")
+def _sources(
+    walk: Walk, sets: list[np.ndarray], teleport: float, dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scaled teleport vectors, one per column, and a lower bound on the sum of each column's ranks.
+
+    The sum is below 1 because nodes without outgoing edges return nothing during the iteration.
+    """
+    shares = 1 if walk.shard == "nodes" else walk.devices
+    columns = -(-len(sets) // shares)
+    # XLA:CPU vectorises loops over 8 or a multiple of 32 columns well, over 16 columns badly.
+    if columns > 1:
+        columns = 8 if columns <= 8 else -(-columns // 32) * 32
+    source = np.zeros((len(walk.strength), columns * shares), dtype)
+    size = np.array([len(nodes) for nodes in sets], np.int64)
+    column = np.repeat(np.arange(len(sets)), size)
+    rows = walk.node_rows[np.concatenate(sets)]
+    source[rows, column] = teleport / size[column] / walk.strength[rows]
+    if walk.reversible:  # a walk that starts at a dangling node stays there; no other reaches it
+        lost = np.bincount(column, walk.dangling[rows], len(sets)) / size
+    else:
+        lost = walk.dangling.any()
+    mass = np.ones(source.shape[1])
+    mass[: len(sets)] = np.minimum(1, 1 - (1 - teleport) * lost)
+    return source, mass
 
 
-def _networkx(walk: Walk, sets: list[list[np.ndarray]], teleport: float, tolerance: float, limit: int) -> np.ndarray:
-    """As `_solve`. networkx bounds the mean change of an entry, so its tolerance is divided by their number."""
-    import networkx as nx
-
-    whole = nx.from_scipy_sparse_array(walk.into.T, create_using=nx.DiGraph)
-    out = np.zeros((max(map(len, sets)), len(walk.place)))
-    for first, size, some in zip(walk.first, walk.sizes, sets, strict=True):
-        graph = whole.subgraph(range(first, first + size))
-        for column, nodes in enumerate(some):
-            try:
-                ranks = nx.pagerank(graph, alpha=1 - teleport, personalization=dict.fromkeys(first + nodes, 1),
-                                    max_iter=limit, tol=tolerance / size)
-            except nx.PowerIterationFailedConvergence:
-                raise _too_few(limit, tolerance) from None
-            out[column, list(ranks)] = list(ranks.values())
-    return out
+def _placed(walk: Walk, x, spec: P):
+    """Shards a host array over several devices. One device takes it faster with the call."""
+    return layout.put(x, spec) if walk.devices > 1 and isinstance(x, np.ndarray) else x
 
 
-def _refine(walk: Walk, iterate, source: np.ndarray, v: jax.Array, kept: float, bound: np.ndarray):
-    """Takes residuals in float64 and corrects by solutions in float32, each of which brings some five digits."""
+def _refine(
+    walk: Walk, iterate: Callable, source: np.ndarray, v, damping: float, bound: np.ndarray
+):
+    """Improves `v` to float64: residuals in float64, corrections in float32.
+
+    Each correction adds about five digits.
+
+    Returns:
+        The improved `v`, and which columns are still above the bound.
+    """
+    spread = walk.shard == "nodes"
     with jax.enable_x64(True):
-        spread = walk.shard == "nodes"
-        edges, source, v = walk.edges("float64"), layout.put(source, _spec(spread, 2)), v.astype("float64")
-        for _ in range(8):
-            residual, norm = _residual(edges, source, v, kept, spread=spread, reversible=walk.reversible)
+        edges = walk.edges("float64")
+        source = layout.put(source, _spec(spread, 2))
+        v = v.astype("float64")
+        for _ in range(CORRECTIONS):
+            residual, norm = _residual(
+                edges, source, v, damping, spread=spread, reversible=walk.reversible
+            )
             norm = layout.fetch(norm)
             if np.all(norm < bound):
                 break
             scale = np.maximum(norm, np.finfo(np.float64).tiny)
-            wanted = np.clip(bound / scale / 2, 1e-5, 1.0)
-            more, _ = iterate((residual / scale).astype("float32"), 1.0, wanted)
-            v = v + more.astype("float64") * scale
+            relative_bound = np.clip(bound / scale / 2, 1e-5, 1.0)
+            correction, _ = iterate((residual / scale).astype("float32"), 1.0, relative_bound)
+            v = v + correction.astype("float64") * scale
         return v, norm >= bound
 
 
 @jax.jit
-def _in_order(v, strength, place):
-    """Ranks of all nodes as the graph counts them, `[c n]`, on every device."""
-    return jax.reshard((jax.reshard(v, P()) * jax.reshard(strength, P())[:, None]).at[place].get(out_sharding=P()).T, P())
+def _in_node_order(v, strength, node_rows):
+    """Ranks in the order of the graph's nodes, `[c n]`, on every device."""
+    ranks = jax.reshard(v, P()) * jax.reshard(strength, P())[:, None]
+    return jax.reshard(ranks.at[node_rows].get(out_sharding=P()).T, P())
 
 
 def _spec(spread: bool, axes: int) -> P:
-    """Rows are cut over all devices, or columns; `[c]` alone as the columns are."""
+    """Spec of `[rows columns]` (2 axes) or `[columns]`: by rows if `spread`, else by columns."""
     if spread:
         return P(layout.AXES) if axes == 2 else P()
     return P(None, layout.AXES) if axes == 2 else P(layout.AXES)
 
 
 @functools.partial(jax.jit, static_argnames=("spread", "reversible"))
-def _iterate(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reversible: bool):
+def _iterate(edges: Edges, source, gain, bound, damping, limit, *, spread: bool, reversible: bool):
+    """Solves v = source + (1 - a) P v for every column, starting from `gain` · source.
+
+    The ranks are v times the strengths of the nodes. In this scale a step of the walk is a plain
+    sum if all weights are 1. A device holds all rows of its columns, or its rows of all columns
+    (`spread`).
+
+    Returns:
+        v, and which columns have not settled. For a settled column v is the iterate whose residual
+        was judged, whatever later steps other columns need, so no column depends on its block.
+    """
     block, columns = _spec(spread, 2), _spec(spread, 1)
-    local = functools.partial(_local, spread=spread, reversible=reversible)
+
+    def local(edges, source, gain, bound, damping, limit):
+        return _Iteration(edges, source, bound, damping, spread, reversible).run(gain, limit)
+
     return jax.shard_map(
-        local, in_specs=(P(layout.AXES) if spread else P(), block, P(), columns, P(), P()), out_specs=(block, columns),
-        check_vma=False)(edges, jax.reshard(source, block), gain, jax.reshard(bound, columns), kept, limit)
+        local,
+        in_specs=(P(layout.AXES) if spread else P(), block, P(), columns, P(), P()),
+        out_specs=(block, columns),
+        check_vma=False,
+    )(edges, jax.reshard(source, block), gain, jax.reshard(bound, columns), damping, limit)
+
+
+class _State(NamedTuple):
+    v: jax.Array  # [n c]
+    previous: jax.Array  # the iterate before v
+    settled: jax.Array  # the judged iterates of settled columns
+    statistics: jax.Array  # [2 c] of the step that led to v, see `_Iteration.judge`
+    energy: jax.Array  # [c], squared norm of an earlier change, for the mixing speed
+    radius: jax.Array  # [c], Chebyshev's bound on the other eigenvalues; 0 gives plain steps
+    omega: jax.Array  # [c], Chebyshev's weight
+    active: jax.Array  # [c], whether the column has not settled
+    count: jax.Array  # number of steps
+
+
+@dataclasses.dataclass(frozen=True)
+class _Iteration:
+    """The iteration on one device."""
+
+    edges: Edges
+    source: jax.Array  # [n c]
+    bound: jax.Array  # [c]
+    damping: jax.Array
+    spread: bool
+    reversible: bool
+
+    def run(self, gain, limit):
+        def unfinished(state: _State):
+            unsettled = state.active
+            if not self.spread:
+                unsettled &= ~(self.residual(state.statistics) < self.bound)
+            return jnp.any(unsettled) & (state.count < limit)
+
+        end = jax.lax.while_loop(unfinished, self.step, self.start(gain))
+        ranks, active = end.settled, end.active
+        if not self.spread:  # no further step has judged the last one
+            settled = active & (self.residual(end.statistics) < self.bound)
+            ranks, active = _select(settled, end.previous, ranks), active & ~settled
+        return ranks, active
+
+    def start(self, gain) -> _State:
+        v, zero = gain * self.source, jnp.zeros_like(self.source[0])
+        return _State(
+            v=v,
+            previous=v,
+            settled=v,
+            statistics=jnp.stack([zero + jnp.inf, zero + jnp.inf]),
+            energy=zero,
+            radius=zero,
+            omega=zero + 1,
+            active=zero == 0,
+            count=0,
+        )
+
+    def step(self, state: _State) -> _State:
+        v, previous, count = state.v, state.previous, state.count
+        rows, statistics = self.gather(v, state.statistics)
+        energy = statistics[1]
+        judged = _is_judged(count - 1)
+        settled = state.active & (self.residual(statistics) < self.bound) & judged
+        probing, radius = count == PROBE_STEP, state.radius
+        if self.reversible:
+            # Chebyshev's steps converge for any radius < 1, and best if the walk's other
+            # eigenvalues lie within ±radius. Fast mixing shows in the first steps; slow mixing only
+            # gets slower.
+            seen = jnp.sqrt(energy / jnp.maximum(state.energy, jnp.finfo(v.dtype).tiny))
+            estimate = jnp.where(seen > 0.6 * self.damping, self.damping, 1.1 * seen)
+            radius = jnp.where(probing, estimate, radius)
+        omega = 1 / (1 - radius**2 * state.omega / 4)
+        incoming = self.edges.incoming_sums(rows)
+        plain = self.source + self.damping / self.edges.strength[:, None] * incoming
+        return _State(
+            v=previous + jnp.where(probing, 1, omega) * (plain - previous),
+            previous=v,
+            settled=_select(settled, previous, state.settled),
+            statistics=jax.lax.cond(
+                _is_judged(count), self.judge, lambda *_: state.statistics, plain, v
+            ),
+            energy=energy,
+            radius=radius,
+            omega=jnp.where(probing, 2, omega),
+            active=state.active & ~settled,
+            count=count + 1,
+        )
+
+    def gather(self, v, statistics):
+        """Rows that the sources index, and statistics over all devices: at most one collective."""
+        if not self.spread:
+            return v, statistics
+        rows = _gathered(v, statistics)
+        parts = rows.reshape(-1, len(v) + STATISTICS, rows.shape[1])[:, len(v) :]
+        return rows, jnp.stack([parts[:, 0].max(0), parts[:, 1].sum(0)])
+
+    def judge(self, plain, v):
+        """Statistics of a step from `v` to `plain`.
+
+        Returns:
+            The largest change of a rank less what float32 cannot resolve, and the sum of the
+            changes; for a reversible walk the sum of their squares over the strengths instead.
+        """
+        strength = self.edges.strength[:, None]
+        change = (plain - v) * strength
+        unresolved = RESOLUTION * strength * jnp.abs(plain)
+        total = change**2 / strength if self.reversible else change
+        return jnp.stack([(jnp.abs(change) - unresolved).max(0), total.sum(0)])
+
+    def residual(self, statistics):
+        """Largest residual of the scaled ranks, less what float32 cannot resolve.
+
+        If rank is lost at nodes without outgoing edges, scaling returns the sum of the residual to
+        the seeds, so it is added. In a reversible walk no rank is lost, and the sum is zero.
+        """
+        if self.reversible:
+            return statistics[0]
+        return statistics[0] + jnp.maximum(jnp.abs(statistics[1]) - RESOLUTION, 0)
+
+
+def _is_judged(count):
+    regular = count % JUDGE_EVERY == JUDGE_EVERY - 1
+    return regular | (count == PROBE_STEP - 1) | (count == PROBE_STEP - 2)
+
+
+def _select(columns, new, old):
+    """Replaces columns of `old` by those of `new`."""
+    return jax.lax.cond(jnp.any(columns), lambda: jnp.where(columns, new, old), lambda: old)
 
 
 def _gathered(v, statistics):
-    """Every shard's rows, each followed by its statistics: as `Walk` numbers the sources."""
+    """Rows and statistics of every shard in turn, as `Walk` numbers the sources."""
     return jax.lax.all_gather(jnp.concatenate([v, statistics]), layout.AXES, axis=0, tiled=True)
 
 
-def _local(edges: Edges, source, gain, bound, kept, limit, *, spread: bool, reversible: bool):
-    """Solves v = source + (1 - a) P v for every column, ranks being v times the nodes' strengths: so scaled, a step of
-    the walk is a plain sum where edges count alike. A device holds all rows of its columns, or its rows of all columns.
-
-    Starts at `gain` · source. Returns v and which columns have not settled. Of one that has it is the iterate that was
-    judged, whatever the steps that the others still take, so no column depends on its block.
-    """
-    strength = edges.strength[:, None]
-
-    def known(v, statistics):
-        """What the sources index, and what all devices know of the iterate before: one collective, or none."""
-        if not spread:
-            return v, statistics
-        every = _gathered(v, statistics)
-        told = every.reshape(-1, len(v) + STATISTICS, every.shape[1])[:, len(v) :]
-        return every, jnp.stack([told[:, 0].max(0), told[:, 1].sum(0)])
-
-    def worst(statistics):
-        """Largest entry of the residual of the scaled ranks, less what is not resolved. Where rank is lost on the way,
-        scaling gives what the entries sum to back to the seeds; where it is not, they sum to zero."""
-        return statistics[0] if reversible else statistics[0] + jnp.maximum(jnp.abs(statistics[1]) - RESOLVED, 0)
-
-    def judged(i):
-        return (i % JUDGED == JUDGED - 1) | (i == PROBE - 1) | (i == PROBE - 2)
-
-    def judge(plain, v):
-        moved = (plain - v) * strength
-        unresolved = RESOLVED * strength * jnp.abs(plain)
-        return jnp.stack([(jnp.abs(moved) - unresolved).max(0), (moved**2 / strength if reversible else moved).sum(0)])
-
-    def keep(settled, before, ranks):
-        return jax.lax.cond(jnp.any(settled), lambda: jnp.where(settled, before, ranks), lambda: ranks)
-
-    def step(state):
-        v, before, ranks, statistics, energy_before, rho, omega, active, i = state
-        every, told = known(v, statistics)
-        energy, settled = told[1], active & (worst(told) < bound) & judged(i - 1)
-        active &= ~settled
-        probing = i == PROBE
-        if reversible:
-            # Chebyshev's steps converge for any rho < 1 and best where the walk's other eigenvalues lie within ±rho. A
-            # graph that mixes fast shows it at once; what looks slow after so few steps grows slower still.
-            seen = jnp.sqrt(energy / jnp.maximum(energy_before, jnp.finfo(v.dtype).tiny))
-            rho = jnp.where(probing, jnp.where(seen > 0.6 * kept, kept, 1.1 * seen), rho)
-        omega = 1 / (1 - rho**2 * omega / 4)
-        plain = source + kept / strength * edges.into(every)
-        new = before + jnp.where(probing, 1, omega) * (plain - before)
-        statistics = jax.lax.cond(judged(i), judge, lambda *_: statistics, plain, v)
-        return (new, v, keep(settled, before, ranks), statistics, energy, rho, jnp.where(probing, 2, omega), active, i + 1)
-
-    def unsettled(state):
-        statistics, active, i = state[3], state[7], state[8]
-        return jnp.any(active if spread else active & ~(worst(statistics) < bound)) & (i < limit)
-
-    start, zero = gain * source, jnp.zeros_like(source[0])
-    first = (start, start, start, jnp.stack([zero + jnp.inf, zero + jnp.inf]), zero, zero, zero + 1, zero == 0, 0)
-    _, before, ranks, statistics, _, _, _, active, _ = jax.lax.while_loop(unsettled, step, first)
-    if not spread:  # the last step was not followed by another that would have judged it
-        settled = active & (worst(statistics) < bound)
-        ranks, active = keep(settled, before, ranks), active & ~settled
-    return ranks, active
-
-
 @functools.partial(jax.jit, static_argnames=("spread", "reversible"))
-def _residual(edges: Edges, source, v, kept, *, spread: bool, reversible: bool):
-    """source + (1 - a) P v - v, and of each column the largest entry in terms of ranks, as `_local` judges it."""
-    def local(edges, source, v, kept):
-        every = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
+def _residual(edges: Edges, source, v, damping, *, spread: bool, reversible: bool):
+    """source + (1 - a) P v - v, and the largest entry of each column in terms of ranks."""
+
+    def local(edges, source, v, damping):
+        rows = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
         strength = edges.strength[:, None]
-        residual = source + kept / strength * edges.into(every) - v
+        residual = source + damping / strength * edges.incoming_sums(rows) - v
         norm, total = jnp.abs(residual * strength).max(0), (residual * strength).sum(0)
         if spread:
             norm, total = jax.lax.pmax(norm, layout.AXES), jax.lax.psum(total, layout.AXES)
         return residual, norm if reversible else norm + jnp.abs(total)
 
     block, columns = _spec(spread, 2), _spec(spread, 1)
-    return jax.shard_map(local, in_specs=(P(layout.AXES) if spread else P(), block, block, P()),
-                         out_specs=(block, columns), check_vma=False)(edges, source, v, kept)
+    return jax.shard_map(
+        local,
+        in_specs=(P(layout.AXES) if spread else P(), block, block, P()),
+        out_specs=(block, columns),
+        check_vma=False,
+    )(edges, source, v, damping)

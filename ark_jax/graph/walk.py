@@ -1,12 +1,15 @@
-"""The random walk on a graph, laid out for many columns at once.
+"""The random walk on a graph, laid out on the devices for many columns at once.
 
-A step of the walk sums, for every node, the rows of the nodes that lead to it. XLA does that well in fixed shapes
-only, so edges lie in two tables: nodes of at most `FEW` incoming edges own one row of the first, the others as many
-rows of `CHUNK` as they need of the second, whose sums are added up. Free places point to a node whose row is zero.
+A step of the walk computes for every node the sum of the values of the nodes that lead to it. XLA
+is fast at this only in fixed shapes, so the incoming edges are stored in two tables. A node with at
+most `NARROW` incoming edges has one row in the narrow table. Any other node has as many rows of
+`WIDE` edges in the wide table as it needs, and their sums are added. Unused places point to a node
+whose value is zero.
 """
 
 import dataclasses
 import functools
+import typing
 from collections.abc import Sequence
 
 import jax
@@ -19,29 +22,43 @@ from jaxtyping import Float
 from ark_jax import layout
 from ark_jax.graph.store import KnowledgeGraph
 
-FEW, CHUNK = 4, 8  # finer ladders gain nothing on a CPU and compile eight times as long
-STATISTICS = 2  # rows that travel with a shard: what `pagerank` must know of all columns
+NARROW, WIDE = 4, 8  # more widths gain nothing on a CPU and compile eight times as long
+STATISTICS = 2  # rows that a shard sends with its values; `pagerank` shares its residuals in them
 
 
+@typing.no_type_check  # tree operations put other leaves into it
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Edges:
-    """Incoming edges of the nodes of every shard. A table is (sources, weights); weights are None where all are 1."""
+    """Incoming edges of the nodes of every shard.
 
-    few: tuple[jax.Array, jax.Array | None]  # [r 4]
-    many: tuple[jax.Array, jax.Array | None]  # [c 8]
-    owner: jax.Array  # int32 [c], ascending: the row of a shard to which a row of `many` belongs
-    strength: jax.Array  # [n], sums of outgoing weights; 1 where there is none
+    A table is a pair (sources, weights); weights are None if all are 1.
+    """
 
-    def into(self, v: Float[jax.Array, "p c"]) -> Float[jax.Array, "n c"]:
-        """Of every node the weighted sum of `v` over the nodes that lead to it. `v` is what the sources index."""
-        rows = len(self.strength) - len(self.few[0])
-        many = jax.ops.segment_sum(_sums(v, *self.many), self.owner, rows, indices_are_sorted=True)
-        return jnp.concatenate([many, _sums(v, *self.few)])
+    narrow: tuple[jax.Array, jax.Array | None]  # [r 4]
+    wide: tuple[jax.Array, jax.Array | None]  # [c 8]
+    owner: jax.Array  # int32 [c], ascending: the row of the shard that a row of `wide` belongs to
+    strength: jax.Array  # [n], sums of outgoing weights; 1 for a node without outgoing edges
+
+    def incoming_sums(self, v: Float[jax.Array, "p c"]) -> Float[jax.Array, "n c"]:
+        """For every node the weighted sum of `v` over the nodes that lead to it.
+
+        Args:
+            v: values of the rows that the sources index.
+        """
+        wide_nodes = len(self.strength) - len(self.narrow[0])
+        wide = jax.ops.segment_sum(
+            _row_sums(v, *self.wide), self.owner, wide_nodes, indices_are_sorted=True
+        )
+        return jnp.concatenate([wide, _row_sums(v, *self.narrow)])
 
 
-def _sums(v, sources, weights):
-    """One expression per column of the table: XLA:CPU vectorises this, and not a reduction over gathered rows."""
+def _row_sums(v, sources, weights):
+    """Sums of the rows of a table.
+
+    One expression per column of the table: XLA:CPU vectorises it, unlike a reduction over gathered
+    rows.
+    """
     parts = (v.at[sources[:, k]].get(mode="promise_in_bounds") for k in range(sources.shape[1]))
     if weights is None:
         return functools.reduce(jnp.add, parts)
@@ -49,145 +66,205 @@ def _sums(v, sources, weights):
 
 
 class Walk:
-    """One graph, or several side by side, ready for `personalized_pagerank`: laid out once, used many times.
+    """A graph laid out for `personalized_pagerank`, for use in many calls.
 
-    Of several graphs none sees another, so one column serves a seed set of each.
+    Attributes:
+        size: number of nodes.
+        devices: number of devices of the mesh.
+        reversible: whether every edge has the same weight in both directions.
+        node_rows: the row of each node, int64 `[n]`. All arrays below are ordered by row.
+        dangling: whether the row has no outgoing edges.
+        strength: sums of outgoing weights, 1 for dangling rows.
     """
 
-    def __init__(self, graph: KnowledgeGraph | scipy.sparse.sparray | Sequence, *, weight: np.ndarray | None = None,
-                 shard: str = "seeds"):
+    def __init__(
+        self,
+        graph: KnowledgeGraph | scipy.sparse.sparray,
+        *,
+        weight: np.ndarray | None = None,
+        shard: str = "seeds",
+    ):
         """
         Args:
-            graph: a KnowledgeGraph, whose edges count alike and in both directions; or a square matrix whose entry
-                (i, j) is the weight of an edge from i to j, equal entries summed; or a sequence of either.
-            weight: of a KnowledgeGraph: one finite number ≥ 0 per edge of `graph.neighbours()`.
-            shard: "seeds": every device holds the graph and walks from its own seed sets, without a word to the
-                others. "nodes": every device holds a share of the nodes and the edges that lead there, for graphs
-                larger than a device; the ranks are gathered once a step.
+            graph: a KnowledgeGraph, whose edges have weight 1 in both directions; or a square
+                matrix whose entry (i, j) is the weight of an edge from i to j. Repeated entries are
+                summed.
+            weight: for a KnowledgeGraph, one finite number ≥ 0 per edge of `graph.neighbours()`.
+            shard: "seeds" or "nodes". With "seeds", every device holds the graph and walks from its
+                own seed sets without communication. With "nodes", every device holds a share of the
+                nodes and their incoming edges, and the ranks are gathered once per step; this is
+                for graphs larger than a device.
 
         Raises:
-            ValueError: a weight that is negative or not finite, or of a wrong shape.
+            ValueError: `shard` is unknown, a weight is negative or not finite, or a shape is wrong.
         """
         if shard not in ("seeds", "nodes"):
             raise ValueError(f"shard={shard!r}: must be seeds or nodes")
-        self.several, self.shard = isinstance(graph, list | tuple), shard
-        graphs = graph if self.several else [graph]
-        parts = [_scaled(_incoming(g, weight)) for g in graphs]
-        self.sizes = [part.shape[0] for part in parts]
-        self.first = np.cumsum([0, *self.sizes])[:-1]
-        self.into = parts[0] if len(parts) == 1 else scipy.sparse.block_diag([*parts, scipy.sparse.csr_array((0, 0))], "csr")
-        # As built, a KnowledgeGraph's edges lead both ways alike.
-        self.reversible = (weight is None and all(isinstance(g, KnowledgeGraph) for g in graphs)) or all(map(_symmetric, parts))
+        self.shard = shard
+        incoming = _rescaled(_incoming(graph, weight))
+        self.size = incoming.shape[0]
+        unweighted = isinstance(graph, KnowledgeGraph) and weight is None
+        self.reversible = unweighted or _is_symmetric(incoming)
         layout.enter_mesh()
         self.devices = jax.sharding.get_mesh().size
-        self._lay_out()
+        self._lay_out(incoming)
 
-    def _lay_out(self) -> None:
-        """Deals the nodes to the shards, most edges first, and fills the tables of each."""
-        shards, into = self.devices if self.shard == "nodes" else 1, self.into
-        degree = np.diff(into.indptr)
-        order = np.argsort(-degree, kind="stable")  # hubs side by side: the rows that are read most share cache lines
-        wide = int((degree > FEW).sum())
-        many, few = rounded(-(-wide // shards)), rounded(-(-(len(degree) - wide) // shards) + 1)  # + 1: the node that is zero
-        place = np.empty(len(degree), np.int64)  # of each node among all rows
-        place[order[:wide]] = _deal(wide, shards, many + few, 0)
-        place[order[wide:]] = _deal(len(degree) - wide, shards, many + few, many)
-        self.rows, self.place = many + few, place
-        leaving = np.zeros(shards * self.rows)
-        leaving[place] = into.sum(axis=0)
-        self.dangling = leaving == 0
-        self.strength = np.where(self.dangling, 1, leaving)  # by row, as all that follows
-        # A shard's rows are followed by its statistics when all are gathered.
-        stride = self.rows + (STATISTICS if shards > 1 else 0)
-        address = place // self.rows * stride + place % self.rows
-        most = rounded(max(int((-(-degree[order[:wide][d::shards]] // CHUNK)).sum()) for d in range(shards)))
-        values = None if np.all(into.data == 1) else into.data
-        table = functools.partial(_table, into, values, degree, address, self.rows - 1)  # the last row of a shard is nobody's
-        put = lambda parts: layout.put(np.concatenate(parts), self._cut())
-        self._tables = []  # (sources on the devices, weights or None) of few, of many
-        for nodes, width, count in ((order[wide:], FEW, few), (order[:wide], CHUNK, most)):
-            sources, weights, owners = zip(*(table(nodes[d::shards], width, count) for d in range(shards)), strict=True)
-            self._tables.append((put(sources), None if values is None else np.concatenate(weights)))
-        self._owner = put([np.pad(some, (0, most - len(some)), constant_values=many - 1) for some in owners])
+    def _lay_out(self, incoming: scipy.sparse.csr_array) -> None:
+        """Distributes the nodes over the shards, by descending degree, and fills their tables."""
+        shards = self.devices if self.shard == "nodes" else 1
+        degree = np.diff(incoming.indptr)
+        # By degree, because rows of hubs are read most and then share cache lines.
+        order = np.argsort(-degree, kind="stable")
+        hub_count = int((degree > NARROW).sum())
+        hubs, others = order[:hub_count], order[hub_count:]
+        hub_rows = round_size(-(-len(hubs) // shards))
+        other_rows = round_size(-(-len(others) // shards) + 1)  # + 1: the row that stays zero
+        rows = hub_rows + other_rows
+        self.node_rows = np.empty(len(degree), np.int64)
+        self.node_rows[hubs] = _dealt_rows(len(hubs), shards, rows, 0)
+        self.node_rows[others] = _dealt_rows(len(others), shards, rows, hub_rows)
+        outgoing = np.zeros(shards * rows)
+        outgoing[self.node_rows] = incoming.sum(axis=0)
+        self.dangling = outgoing == 0
+        self.strength = np.where(self.dangling, 1, outgoing)
+
+        # After a gather the rows of a shard are followed by its statistics.
+        stride = rows + (STATISTICS if shards > 1 else 0)
+        address = self.node_rows // rows * stride + self.node_rows % rows
+        builder = _TableBuilder(incoming, degree, address, unused=rows - 1)
+        narrow = [builder.build(others[i::shards], NARROW, other_rows) for i in range(shards)]
+        chunks = [int((-(-degree[hubs[i::shards]] // WIDE)).sum()) for i in range(shards)]
+        chunk_rows = round_size(max(chunks))
+        wide = [builder.build(hubs[i::shards], WIDE, chunk_rows) for i in range(shards)]
+        self._tables = [self._joined(narrow), self._joined(wide)]
+        owners = [
+            np.pad(table.owners, (0, chunk_rows - len(table.owners)), constant_values=hub_rows - 1)
+            for table in wide
+        ]
+        self._owner = self._put(np.concatenate(owners))
         self._placed: dict[str, Edges] = {}
 
-    def _cut(self) -> P:
-        return P(layout.AXES) if self.shard == "nodes" else P()
+    def _joined(self, tables: Sequence["_Table"]) -> tuple[jax.Array, np.ndarray | None]:
+        """Sources of all shards on the devices, and their weights on the host."""
+        sources = self._put(np.concatenate([table.sources for table in tables]))
+        if tables[0].weights is None:
+            return sources, None
+        return sources, np.concatenate([table.weights for table in tables])
+
+    def _put(self, x: np.ndarray) -> jax.Array:
+        return layout.put(x, P(layout.AXES) if self.shard == "nodes" else P())
 
     def edges(self, dtype: str) -> Edges:
-        """The tables on the devices, weights in `dtype`."""
+        """The tables on the devices, with weights in `dtype`."""
         if dtype not in self._placed:
-            put = lambda x: None if x is None else layout.put(x.astype(dtype), self._cut())
-            few, many = ((sources, put(weights)) for sources, weights in self._tables)
-            self._placed[dtype] = Edges(few, many, self._owner, put(self.strength))
+            narrow, wide = (
+                (sources, None if weights is None else self._put(weights.astype(dtype)))
+                for sources, weights in self._tables
+            )
+            strength = self._put(self.strength.astype(dtype))
+            self._placed[dtype] = Edges(narrow, wide, self._owner, strength)
         return self._placed[dtype]
 
 
-def _table(into, values, degree, address, nobody: int, nodes, width: int, count: int):
-    """Sources and weights `[count width]` of the edges that lead to `nodes`, and to which of these the filled rows belong."""
-    length = degree[nodes]
-    rows = np.maximum(-(-length // width), 1)
-    k = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-    at = np.repeat(np.cumsum(rows) - rows, length) + k // width, k % width
-    edge = np.repeat(into.indptr[nodes], length) + k
-    sources, weights = np.full((count, width), nobody, np.int32), None
-    sources[at] = address[into.indices[edge]]
-    if values is not None:
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    sources: np.ndarray  # int32 [count width]
+    weights: np.ndarray | None  # float64 [count width]
+    owners: np.ndarray  # int32, for each filled row the position of its node
+
+
+@dataclasses.dataclass(frozen=True)
+class _TableBuilder:
+    incoming: scipy.sparse.csr_array
+    degree: np.ndarray  # [n]
+    address: np.ndarray  # [n], what a source that refers to the node is stored as
+    unused: int  # address of a row whose value is zero
+
+    def build(self, nodes: np.ndarray, width: int, count: int) -> _Table:
+        """A table of `count` rows with the incoming edges of `nodes`."""
+        length = self.degree[nodes]
+        rows = np.maximum(-(-length // width), 1)
+        k = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        place = np.repeat(np.cumsum(rows) - rows, length) + k // width, k % width
+        edge = np.repeat(self.incoming.indptr[nodes], length) + k
+        sources = np.full((count, width), self.unused, np.int32)
+        sources[place] = self.address[self.incoming.indices[edge]]
+        owners = np.repeat(np.arange(len(nodes), dtype=np.int32), rows)
+        if np.all(self.incoming.data == 1):
+            return _Table(sources, None, owners)
         weights = np.zeros((count, width))
-        weights[at] = values[edge]
-    return sources, weights, np.repeat(np.arange(len(nodes), dtype=np.int32), rows)
+        weights[place] = self.incoming.data[edge]
+        return _Table(sources, weights, owners)
 
 
-def rounded(n: int) -> int:
-    """Up to one of eight steps an octave, and to 32 at least, so that graphs of about one size share a program."""
+def round_size(n: int) -> int:
+    """Rounds up to eight sizes per octave, so that graphs of similar size share a program."""
     step = 1 << max(n.bit_length() - 4, 5)
     return max(-(-n // step) * step, step)
 
 
-def _deal(count: int, shards: int, rows: int, first: int) -> np.ndarray:
-    """Rows of `count` nodes dealt in turn to the shards, from each shard's row `first` on."""
+def _dealt_rows(count: int, shards: int, rows: int, first: int) -> np.ndarray:
+    """Rows of nodes that are dealt to the shards in turn, from row `first` of each shard."""
     i = np.arange(count)
     return i % shards * rows + first + i // shards
 
 
-def _scaled(into: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Weights whose largest is about one: ranks hang on their ratios, and float32 holds none below 1e-38."""
-    most = into.data.max(initial=0)
-    if most in (0, 1):
-        return into
-    scaled = np.ldexp(into.data, -int(np.frexp(most)[1]))  # by a power of two, which rounds nothing
-    return scipy.sparse.csr_array((scaled, into.indices, into.indptr), into.shape)
+def _rescaled(incoming: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Scales the weights so that the largest is about one.
+
+    Ranks depend only on ratios of weights, and float32 cannot hold values below 1e-38. The factor
+    is a power of two, so nothing is rounded.
+    """
+    largest = incoming.data.max(initial=0)
+    if largest in (0, 1):
+        return incoming
+    scaled = np.ldexp(incoming.data, -int(np.frexp(largest)[1]))
+    return scipy.sparse.csr_array((scaled, incoming.indices, incoming.indptr), incoming.shape)
 
 
 def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
-    """Row i holds the weights of the edges that lead to node i."""
+    """A matrix whose row i holds the weights of the edges that lead to node i, without zeros."""
     if isinstance(graph, KnowledgeGraph):
-        source, target = graph.neighbours()
-        if weight is None:
-            weight = np.ones(len(source))
-        weight = np.asarray(weight, np.float64)
-        if weight.shape != source.shape or not np.all(np.isfinite(weight)) or np.any(weight < 0):
-            raise ValueError(f"weight: needs {len(source)} finite non-negative numbers, one per edge of neighbours()")
-        first = np.searchsorted(target, np.arange(len(graph) + 1))
-        into = scipy.sparse.csr_array((weight, source, first), (len(graph), len(graph)))
+        incoming = _incoming_of_graph(graph, weight)
+    elif weight is not None:
+        raise ValueError("weight: a matrix holds its weights itself")
     else:
-        if weight is not None:
-            raise ValueError("weight: a matrix holds its weights itself")
-        if graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
-            raise ValueError(f"graph: a matrix of shape {graph.shape} is not square")
-        into = scipy.sparse.csr_array(graph.T.astype(np.float64))
-        into.sum_duplicates()
-        if not np.all(np.isfinite(into.data)) or np.any(into.data < 0):
-            raise ValueError("graph: a weight is negative or not finite")
-    if np.any(into.data == 0):
-        into = into.copy()
-        into.eliminate_zeros()  # an edge that is never taken
-    return into
+        incoming = _incoming_of_matrix(graph)
+    if np.any(incoming.data == 0):
+        incoming = incoming.copy()
+        incoming.eliminate_zeros()
+    return incoming
 
 
-def _symmetric(into: scipy.sparse.csr_array) -> bool:
-    back = into.T.tocsr()
-    back.sort_indices()
-    into = into.sorted_indices()
-    return np.array_equal(back.indptr, into.indptr) and np.array_equal(back.indices, into.indices) and \
-        np.array_equal(back.data, into.data)
+def _incoming_of_graph(graph: KnowledgeGraph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
+    source, target = graph.neighbours()
+    if weight is None:
+        weight = np.ones(len(source))
+    weight = np.asarray(weight, np.float64)
+    if weight.shape != source.shape or not np.all(np.isfinite(weight)) or np.any(weight < 0):
+        raise ValueError(
+            f"weight: needs {len(source)} finite non-negative numbers, one per edge of neighbours()"
+        )
+    first = np.searchsorted(target, np.arange(len(graph) + 1))
+    return scipy.sparse.csr_array((weight, source, first), (len(graph), len(graph)))
+
+
+def _incoming_of_matrix(matrix: scipy.sparse.sparray) -> scipy.sparse.csr_array:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"graph: a matrix of shape {matrix.shape} is not square")
+    incoming = scipy.sparse.csr_array(matrix.T.astype(np.float64))
+    incoming.sum_duplicates()
+    if not np.all(np.isfinite(incoming.data)) or np.any(incoming.data < 0):
+        raise ValueError("graph: a weight is negative or not finite")
+    return incoming
+
+
+def _is_symmetric(matrix: scipy.sparse.csr_array) -> bool:
+    transposed = matrix.T.tocsr()
+    transposed.sort_indices()
+    matrix = matrix.sorted_indices()
+    return (
+        np.array_equal(transposed.indptr, matrix.indptr)
+        and np.array_equal(transposed.indices, matrix.indices)
+        and np.array_equal(transposed.data, matrix.data)
+    )

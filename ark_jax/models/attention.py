@@ -1,10 +1,12 @@
-"""The one place that computes attention, local to each (batch, head) shard.
+"""Attention, computed locally on each shard of batch and heads.
 
-Kernels run inside `jax.shard_map`, so they need no sharding rules of their own: `xla` is ours and runs anywhere,
-`cudnn` is NVIDIA's flash attention, `tokamax` the library's choice for the device (Pallas on TPU and GPU).
+Kernels run inside `jax.shard_map`, so they need no sharding rules of their own. `xla` is
+implemented here and runs anywhere; `cudnn` is NVIDIA's flash attention; `tokamax` takes what that
+library chooses for the device (Pallas kernels on TPU and GPU).
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import SAVED, activation_spec
-from ark_jax.models import unpad
+from ark_jax.models import packing
 
-# Finite, so that a row without a single key gives a mean instead of NaN.
+# Finite, so that a query without a visible key gets a mean instead of NaN.
 MASKED = -1e30
 
 
@@ -28,49 +30,74 @@ def attend(
     causal: bool,
     kernel: str = "xla",
 ) -> Float[Array, "b t n h"]:
-    """Softmax attention; query heads share key/value heads in groups of n/k. Softmax in float32.
+    """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
 
-    `causal` promises a mask that hides every later token, whose scores are then not computed.
+    Args:
+        causal: promises a mask that hides every later token; their scores are not computed then.
+        kernel: "xla", "cudnn" or "tokamax".
 
     Raises:
-        ValueError: a kernel that is unknown, not installed or not for this type.
+        ValueError: the kernel is unknown, not installed, or does not support the type.
     """
-    specs = [activation_spec(side) for side in ("b t n h", "b s k h", "b s k h", "b t s")]
-    local = functools.partial(_local, causal=causal, kernel=kernel)
-    # Pallas kernels do not say how their results vary over the mesh.
-    return jax.shard_map(local, in_specs=tuple(specs), out_specs=specs[0], check_vma=kernel == "xla")(q, k, v, mask)
+    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
+    run = jax.shard_map(
+        functools.partial(_attend_shard, causal=causal, kernel=kernel),
+        in_specs=(query, cache, cache, activation_spec("b t s")),
+        out_specs=query,
+        # Pallas kernels do not declare how their results vary over the mesh.
+        check_vma=kernel == "xla",
+    )
+    return run(q, k, v, mask)
 
 
-def attend_unpadded(
-    q: Float[Array, "b a n h"],
-    k: Float[Array, "b a k h"],
-    v: Float[Array, "b a k h"],
-    where: unpad.Plan,
+def attend_packed(
+    q: Float[Array, "streams a n h"],
+    k: Float[Array, "streams a k h"],
+    v: Float[Array, "streams a k h"],
+    plan: packing.PackingPlan,
     *,
     causal: bool,
     kernel: str = "xla",
-) -> Float[Array, "b a n h"]:
-    """`attend` for the texts of a stream, each by itself."""
-    row, cache, index = activation_spec("b t n h"), activation_spec("b s k h"), activation_spec("b t")
+) -> Float[Array, "streams a n h"]:
+    """`attend` for packed texts, each of which sees itself alone."""
+    query, cache = activation_spec("b t n h"), activation_spec("b s k h")
+    index = activation_spec("b t")
 
-    def local(q, k, v, at, back):
-        q, k, v = (unpad.to_rows(x, at, back) for x in (q, k, v))
-        t = at.shape[1]
-        mask = jnp.broadcast_to((at < where.room)[:, None, :], (len(at), t, t))
+    def local(q, k, v, places, sources):
+        q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
+        t = places.shape[1]
+        mask = jnp.broadcast_to((places < plan.capacity)[:, None, :], (len(places), t, t))
         mask = mask & jnp.tril(jnp.ones((t, t), bool)) if causal else mask
-        return unpad.to_stream(_local(q, k, v, mask, causal=causal, kernel=kernel), at, back)
+        out = _attend_shard(q, k, v, mask, causal=causal, kernel=kernel)
+        return packing.pack_shard(out, places, sources)
 
-    run = jax.shard_map(local, in_specs=(row, cache, cache, index, index), out_specs=row, check_vma=kernel == "xla")
-    return run(q, k, v, where.at, where.back)
+    run = jax.shard_map(
+        local,
+        in_specs=(query, cache, cache, index, index),
+        out_specs=query,
+        check_vma=kernel == "xla",
+    )
+    return run(q, k, v, plan.places, plan.sources)
 
 
-def _local(q, k, v, mask, *, causal: bool, kernel: str):
+def _attend_shard(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b s k h"],
+    v: Float[Array, "b s k h"],
+    mask: Bool[Array, "b t s"],
+    *,
+    causal: bool,
+    kernel: str,
+) -> Float[Array, "b t n h"]:
     """Attention of one shard by the chosen kernel."""
     if kernel == "xla":
-        return _causal(q, k, v, mask) if causal else _attend(q, k, v, mask)
+        return _attend_in_blocks(q, k, v, mask) if causal else _attend(q, k, v, mask)
     if kernel == "cudnn":
         if q.dtype == jnp.float32:
-            raise ValueError("attention='cudnn' knows no float32: set compute to 'bfloat16', or attention to 'xla'")
+            raise ValueError(
+                "attention='cudnn' does not support float32: set compute to 'bfloat16', or "
+                "attention to 'xla'"
+            )
         library = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
     elif kernel == "tokamax":
         try:
@@ -78,93 +105,164 @@ def _local(q, k, v, mask, *, causal: bool, kernel: str):
         except ImportError:
             raise ValueError("attention='tokamax' needs the package: pip install tokamax") from None
         if not flags.FLAGS.is_parsed():
-            flags.FLAGS.mark_as_parsed()  # else it takes the command line of whatever program this is for its own
+            # Otherwise tokamax parses the command line of the running program as its own.
+            flags.FLAGS.mark_as_parsed()
     else:
         raise ValueError(f"attention={kernel!r}: must be one of xla, cudnn, tokamax")
     return checkpoint_name(library(q, k, v, mask=mask[:, None], is_causal=causal), SAVED)
 
 
-def _causal(q, k, v, mask):
-    """In blocks of queries, each with the keys up to its end: half the scores, and tiles that fit a cache."""
+def _attend_in_blocks(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b t k h"],
+    v: Float[Array, "b t k h"],
+    mask: Bool[Array, "b t t"],
+) -> Float[Array, "b t n h"]:
+    """Causal attention in blocks of queries, each with the keys up to its end.
+
+    That computes half of the scores, in tiles that fit a cache.
+    """
     size = max(64, -(-q.shape[1] // 4))
-    blocks = [_attend(q[:, at : at + size], k[:, : at + size], v[:, : at + size], mask[:, at : at + size, : at + size])
-              for at in range(0, q.shape[1], size)]
+    blocks = []
+    for start in range(0, q.shape[1], size):
+        end = start + size
+        block_mask = mask[:, start:end, :end]
+        blocks.append(_attend(q[:, start:end], k[:, :end], v[:, :end], block_mask))
     return jnp.concatenate(blocks, axis=1)
 
 
-def attend_shared(
-    q: Float[Array, "b a n h"],
-    k: Float[Array, "b u k h"],
-    v: Float[Array, "b u k h"],
-    mask: Bool[Array, "b t u"],
-    prefix_k: Float[Array, "p k s h"],
-    prefix_v: Float[Array, "p k s h"],
-    prefix_mask: Bool[Array, "p s"],
-    seats: Int[Array, " g"] | None,
-    by_seat: unpad.Plan,
-    by_row: unpad.Plan,
-) -> Float[Array, "b a n h"]:
-    """Texts in a stream that go on from shared prefixes: a token sees all of its prefix, and own keys as `mask` says.
+class KeyValues(NamedTuple):
+    """Keys and values, heads first, and which of them count."""
 
-    Queries meet the keys of a prefix side by side, so that no prefix is copied for each of its texts; what they see there and
-    among their own is then weighed together. `seats` counts within the prefixes of a device (None: each in its turn),
-    `by_seat` says which tokens go on from each, `by_row` where each text stands.
+    k: Float[Array, "b k s h"]
+    v: Float[Array, "b k s h"]
+    mask: Bool[Array, "b s"] | Bool[Array, "b t s"]  # for each key, or for each query and key
+
+
+def attend_with_prefixes(
+    q: Float[Array, "streams a n h"],
+    suffixes: KeyValues,
+    prefixes: KeyValues,
+    prefix_indices: Int[Array, " g"],
+    by_prefix: packing.PackingPlan,
+    by_row: packing.PackingPlan,
+) -> Float[Array, "streams a n h"]:
+    """Attention of packed texts, each of which continues a shared prefix.
+
+    A token sees its whole prefix, and its own text as `suffixes.mask` says. Queries of one prefix
+    meet its keys side by side, so no prefix is copied for each of its texts. The two parts are
+    softmaxed together afterwards.
+
+    Args:
+        suffixes: keys and values of the texts, with a mask `[b t s]`.
+        prefixes: keys and values of all prefixes, with a mask `[prefixes s]`.
+        prefix_indices: the prefixes in use, counted within those of a device.
+        by_prefix: packs the tokens as one row per entry of `prefix_indices`.
+        by_row: packs the tokens as one row per text.
     """
-    row, own, plan, prefix = (activation_spec(side) for side in ("b t n h", "b s k h", "b t", "b k s h"))
-    specs = (row, own, own, activation_spec("b t s"), prefix, prefix, plan, activation_spec("b"), plan, plan, plan, plan)
+    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
+    in_specs = (
+        query,
+        KeyValues(cache, cache, activation_spec("b t s")),
+        KeyValues(cache, cache, index),
+        activation_spec("b"),
+        *[index] * 4,
+    )
 
-    def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask, seats, seat_at, seat_back, row_at, row_back):
-        here = (prefix_k, prefix_v, prefix_mask) if seats is None else (x[seats] for x in (prefix_k, prefix_v, prefix_mask))
-        prefix_k, prefix_v, prefix_mask = here
-        seen = jnp.broadcast_to(prefix_mask[:, None], (*seat_at.shape, prefix_mask.shape[1]))
-        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
-        parts = []
-        for at, back, keys, values, visible in ((seat_at, seat_back, prefix_k, prefix_v, seen), (row_at, row_back, k, v, mask)):
-            parts.append(unpad.to_stream(_partial(unpad.to_rows(q, at, back), keys, values, visible), at, back))
-        out, highest, total = zip(*((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True)
-        scale = [jnp.exp(x - jnp.maximum(*highest)) for x in highest]
-        weigh = lambda x: x[0] * scale[0] + x[1] * scale[1]
-        # A place of the stream that no text has sees nothing.
-        return (weigh(out) / jnp.maximum(weigh(total), 1e-30)).astype(q.dtype)
+    def local(
+        q: Array, suffixes: KeyValues, prefixes: KeyValues, prefix_indices: Array, *places: Array
+    ) -> Array:
+        prefixes = KeyValues(*(x[prefix_indices] for x in prefixes))
+        shape = (*places[0].shape, prefixes.mask.shape[1])
+        mask = jnp.broadcast_to(prefixes.mask[:, None], shape)
+        parts = [
+            _attend_to_part(q, prefixes._replace(mask=mask), *places[:2]),
+            _attend_to_part(q, suffixes, *places[2:]),
+        ]
+        return _softmax_together(parts).astype(q.dtype)
 
-    return jax.shard_map(local, in_specs=specs, out_specs=row)(
-        q, k, v, mask, prefix_k, prefix_v, prefix_mask, seats, by_seat.at, by_seat.back, by_row.at, by_row.back)
+    return jax.shard_map(local, in_specs=in_specs, out_specs=query)(
+        q,
+        suffixes,
+        prefixes,
+        prefix_indices,
+        by_prefix.places,
+        by_prefix.sources,
+        by_row.places,
+        by_row.sources,
+    )
 
 
-def attend_one(
-    q: Float[Array, "b 1 n h"],
-    k: Float[Array, "b k s h"],
-    v: Float[Array, "b k s h"],
-    mask: Bool[Array, "b s"],
-    prefix_k: Float[Array, "p k u h"],
-    prefix_v: Float[Array, "p k u h"],
-    prefix_mask: Bool[Array, "p u"],
+def _attend_to_part(
+    q: Float[Array, "1 a n h"],
+    part: KeyValues,
+    places: Int[Array, "b t"],
+    sources: Int[Array, "1 a"],
+) -> Float[Array, "1 a n h_and_2"]:
+    """`_unnormalised` of a stream's queries, unpacked to one row for each row of `part`."""
+    rows = packing.unpack_shard(q, places, sources)
+    return packing.pack_shard(_unnormalised(rows, *part), places, sources)
+
+
+def _softmax_together(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array, "1 a n h"]:
+    """Attention to two parts at once, from `_unnormalised` of each."""
+    outputs, maxima, totals = zip(
+        *((x[..., :-2], x[..., -2:-1], x[..., -1:]) for x in parts), strict=True
+    )
+    scales = [jnp.exp(x - jnp.maximum(*maxima)) for x in maxima]
+    weigh = lambda x: x[0] * scales[0] + x[1] * scales[1]
+    # A place of the stream that holds no token sees no key.
+    return weigh(outputs) / jnp.maximum(weigh(totals), 1e-30)
+
+
+def attend_newest(
+    q: Float[Array, "b 1 n h"], cache: KeyValues, prefix: KeyValues
 ) -> Float[Array, "b 1 n h"]:
-    """The newest token of each text: it sees its own keys as `mask` says, and the prefix that all share, once on each device."""
+    """Attention of the newest token of each text, in generation.
 
-    def local(q, k, v, mask, prefix_k, prefix_v, prefix_mask):
+    Args:
+        cache: keys and values of each text, with a mask `[b s]`.
+        prefix: keys and values of the one prefix that all texts share, once on each device.
+    """
+
+    def local(q: Array, cache: KeyValues, prefix: KeyValues) -> Array:
         b, _, n, h = q.shape
-        q = (q * h**-0.5).reshape(b, k.shape[1], -1, h)
-        # Keys on the left, and it must stay so: with so few queries XLA:CPU is four times faster than the other way round.
-        own = jnp.where(mask[:, None, :, None], _dot("bksh,bkrh->bksr", k, q), MASKED)
-        shared = jnp.where(prefix_mask[0], _dot("bkrh,kuh->bkru", q, prefix_k[0]), MASKED)
-        highest = jnp.maximum(own.max(2), shared.max(3))
-        own, shared = jnp.exp(own - highest[:, :, None]), jnp.exp(shared - highest[..., None])
-        total = (own.sum(2) + shared.sum(3))[..., None]
-        out = _dot("bksr,bksh->bkrh", own.astype(v.dtype), v) + _dot("bkru,kuh->bkrh", shared.astype(v.dtype), prefix_v[0])
+        q = (q * h**-0.5).reshape(b, cache.k.shape[1], -1, h)
+        # Keys stand on the left: with so few queries XLA:CPU is four times slower the other way.
+        scores = _dot("bksh,bkrh->bksr", cache.k, q)
+        scores = jnp.where(cache.mask[:, None, :, None], scores, MASKED)
+        prefix_scores = _dot("bkrh,kuh->bkru", q, prefix.k[0])
+        prefix_scores = jnp.where(prefix.mask[0], prefix_scores, MASKED)
+        highest = jnp.maximum(scores.max(2), prefix_scores.max(3))
+        weights = jnp.exp(scores - highest[:, :, None])
+        prefix_weights = jnp.exp(prefix_scores - highest[..., None])
+        total = (weights.sum(2) + prefix_weights.sum(3))[..., None]
+        out = _dot("bksr,bksh->bkrh", weights.astype(cache.v.dtype), cache.v)
+        out = out + _dot("bkru,kuh->bkrh", prefix_weights.astype(prefix.v.dtype), prefix.v[0])
         return (out / total).astype(q.dtype).reshape(b, 1, n, h)
 
-    row, cache, pair = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    run = jax.shard_map(local, in_specs=(row, cache, cache, pair, cache, cache, pair), out_specs=row)
-    return run(q, k, v, mask, prefix_k, prefix_v, prefix_mask)
+    query, keys, mask = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
+    spec = KeyValues(keys, keys, mask)
+    run = jax.shard_map(local, in_specs=(query, spec, spec), out_specs=query)
+    return run(q, cache, prefix)
 
 
-def _partial(q, k, v, mask):
-    """Among some keys [b k s h], float32 [b t n h+2]: the weighted sum of their values, the highest score, the weights' sum."""
+def _unnormalised(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b k s h"],
+    v: Float[Array, "b k s h"],
+    mask: Bool[Array, "b t s"],
+) -> Float[Array, "b t n h_and_2"]:
+    """Softmax attention before its division, float32.
+
+    The last axis holds the weighted sum of the values, the highest score, and the weights' sum.
+    """
     size = max(64, -(-q.shape[1] // 4))
     if q.shape[1] > size:  # in tiles that fit a cache
-        cut = lambda x, at: x[:, at : at + size]
-        return jnp.concatenate([_partial(cut(q, at), k, v, cut(mask, at)) for at in range(0, q.shape[1], size)], axis=1)
+        starts = range(0, q.shape[1], size)
+        cut = lambda x, start: x[:, start : start + size]
+        tiles = [_unnormalised(cut(q, i), k, v, cut(mask, i)) for i in starts]
+        return jnp.concatenate(tiles, axis=1)
     scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
     highest = scores.max(-1, keepdims=True)
     weights = jnp.exp(scores - highest)
@@ -174,24 +272,33 @@ def _partial(q, k, v, mask):
 
 
 @jax.custom_vjp
-def _attend(q, k, v, mask):
-    """Heads first, the query heads of one key head folded into its rows; divided after the product with v."""
+def _attend(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b s k h"],
+    v: Float[Array, "b s k h"],
+    mask: Bool[Array, "b t s"],
+) -> Float[Array, "b t n h"]:
+    """Softmax attention. The query heads of a key head are folded into its rows.
+
+    The product with v comes before the division, which then takes fewer operations.
+    """
     return _forward(q, k, v, mask)[0]
 
 
-def _forward(q, k, v, mask):
+def _forward(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, tuple[Array, ...]]:
+    """The output, and what `_backward` needs."""
     k_rows, v_rows = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
     scores = _scores(_heads_first(q * q.shape[-1] ** -0.5, k.shape[2]), k_rows, mask)
     weights = jnp.exp(scores - scores.max(-1, keepdims=True))
     out = _dot("bkrs,bksh->bkrh", weights.astype(v.dtype), v_rows) / weights.sum(-1, keepdims=True)
-    # Kept by rematerialised layers: without it the backward pass would attend once more than it does anyway.
+    # Saved by rematerialised layers: otherwise the backward pass would attend once more.
     out = checkpoint_name(_heads_last(out.astype(q.dtype), q.shape), SAVED)
     return out, (q, k, v, mask, out)
 
 
-def _backward(kept, gradient):
-    """Weights are computed again: to read them from memory costs more, and they are larger than all else."""
-    q, k, v, mask, out = kept
+def _backward(residuals: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, Array, None]:
+    """Computes the weights again: to store and read them would cost more, they are so large."""
+    q, k, v, mask, out = residuals
     first = functools.partial(_heads_first, heads=k.shape[2])
     scale = q.shape[-1] ** -0.5
     q_rows, out_rows, g = first(q * scale), first(out), first(gradient)
@@ -209,19 +316,22 @@ _attend.defvjp(_forward, _backward)
 _dot = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
-def _scores(q, k, mask):
-    """`[b k r h]`, `[b k s h]`, `[b t s]` -> `[b k r s]`; r counts the tokens of one head after the other."""
+def _scores(
+    q: Float[Array, "b k r h"], k: Float[Array, "b k s h"], mask: Bool[Array, "b t s"]
+) -> Float[Array, "b k r s"]:
+    """Scores of folded queries: r counts the tokens of one query head after the other."""
     b, t, s = mask.shape
     mask = jnp.broadcast_to(mask[:, None, None], (b, 1, q.shape[2] // t, t, s)).reshape(b, 1, -1, s)
     return jnp.where(mask, _dot("bkrh,bksh->bkrs", q, k), MASKED)
 
 
-def _heads_first(x, heads: int):
-    """`[b t n h]` -> `[b k r h]`, the n/k query heads of a key head one after the other."""
+def _heads_first(x: Float[Array, "b t n h"], heads: int) -> Float[Array, "b k r h"]:
+    """Folds the n/k query heads of a key head into its rows, one after the other."""
     b, t, n, h = x.shape
     return x.reshape(b, t, heads, n // heads, h).transpose(0, 2, 3, 1, 4).reshape(b, heads, -1, h)
 
 
-def _heads_last(x, shape: tuple[int, ...]):
+def _heads_last(x: Float[Array, "b k r h"], shape: tuple[int, ...]) -> Float[Array, "b t n h"]:
+    """The inverse of `_heads_first`, to `shape` `[b t n h]`."""
     b, t, n, h = shape
     return x.reshape(b, x.shape[1], -1, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, n, h)

@@ -1,4 +1,7 @@
-"""Causal decoders: Qwen3, Qwen2, Llama, Mistral. One Config, one Block, keys and values at the caller's will."""
+"""Causal decoders: Qwen3, Qwen2, Llama and Mistral, with one Config and one Block.
+
+The caller passes the attention function, and so decides which keys and values are cached.
+"""
 
 import dataclasses
 import functools
@@ -13,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, param
-from ark_jax.models import attention, unpad
+from ark_jax.models import attention, packing
 
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
@@ -21,7 +24,7 @@ ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """Sizes and switches of a decoder. Nothing mathematical has a default: a forgotten one must not pass."""
+    """Sizes and switches of a decoder. Nothing mathematical has a default that could be wrong."""
 
     vocab: int
     width: int
@@ -38,78 +41,131 @@ class Config:
     tied: bool
     dtype: str
     compute: str
-    remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
+    # What the backward pass computes again: "products" saves products with weights, "all" nothing.
+    remat: str = "products"
     attention: str = "xla"  # kernel: xla | cudnn | tokamax
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"v": self.vocab, "d": self.width, "e": self.width, "n": self.heads, "k": self.kv_heads,
-                "h": self.head_dim, "f": self.ffn}
+        return {
+            "v": self.vocab,
+            "d": self.width,
+            "e": self.width,
+            "n": self.heads,
+            "k": self.kv_heads,
+            "h": self.head_dim,
+            "f": self.ffn,
+        }
 
     @classmethod
-    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32",
-                attention: str = "xla") -> "Config":
-        """Reads a Hugging Face `config.json`; what we cannot compute is refused by name."""
+    def from_hf(
+        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla"
+    ) -> "Config":
+        """Reads a Hugging Face `config.json`.
+
+        Raises:
+            ValueError: a setting that would change the mathematics and is not implemented.
+        """
         family = hf["model_type"]
         if family not in FAMILIES:
-            raise ValueError(f"model_type {family!r} is no decoder we know; known: {', '.join(FAMILIES)}")
-        rope = {**(hf.get("rope_parameters") or {}), **(hf.get("rope_scaling") or {})}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        refuse_unless(kind in ("default", "llama3"), "rope_scaling", kind)
-        refuse_unless(hf.get("hidden_act", "silu") == "silu", "hidden_act", hf.get("hidden_act"))
-        # Qwen's checkpoints carry a window that they do not use; of Mistral's, that it is named is what counts.
-        idle = family == "qwen2" or (family == "qwen3" and "use_sliding_window" in hf) or not hf.get("sliding_window")
-        refuse_unless(idle and not hf.get("use_sliding_window"), "sliding_window", hf.get("sliding_window"))
-        turned = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
-        refuse_unless(turned == 1, "partial_rotary_factor", turned)
-        refuse_unless(hf.get("is_causal", True), "is_causal", hf.get("is_causal"))
-        refuse_unless(not hf.get("mlp_bias"), "mlp_bias", hf.get("mlp_bias"))
-        refuse_unless(not hf.get("attention_bias"), "attention_bias", hf.get("attention_bias"))
-        llama3 = (rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"],
-                  rope["original_max_position_embeddings"]) if kind == "llama3" else None
+            raise ValueError(
+                f"model_type {family!r} is no decoder we know; known: {', '.join(FAMILIES)}"
+            )
+        _refuse_variants(hf, family)
+        rope = _rope_settings(hf)
+        llama3_fields = (
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+        )
+        llama3 = _rope_type(rope) == "llama3"
         return cls(
-            vocab=hf["vocab_size"], width=hf["hidden_size"], layers=hf["num_hidden_layers"],
+            vocab=hf["vocab_size"],
+            width=hf["hidden_size"],
+            layers=hf["num_hidden_layers"],
             heads=hf["num_attention_heads"],
             kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
             head_dim=hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
-            ffn=hf["intermediate_size"], rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10000.0))),
-            rope_llama3=llama3, norm_eps=hf["rms_norm_eps"], qk_norm=family == "qwen3",
-            qkv_bias=family == "qwen2", tied=hf.get("tie_word_embeddings", False), dtype=dtype, compute=compute,
-            attention=attention)
+            ffn=hf["intermediate_size"],
+            rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10000.0))),
+            rope_llama3=tuple(rope[field] for field in llama3_fields) if llama3 else None,
+            norm_eps=hf["rms_norm_eps"],
+            qk_norm=family == "qwen3",
+            qkv_bias=family == "qwen2",
+            tied=hf.get("tie_word_embeddings", False),
+            dtype=dtype,
+            compute=compute,
+            attention=attention,
+        )
 
 
-def refuse_unless(known: bool, field: str, value: Any) -> None:
-    """A setting that changes the mathematics is computed or refused, never ignored."""
-    if not known:
-        raise ValueError(f"config.json: {field}={value!r} changes the mathematics and is not implemented")
+def _rope_settings(hf: dict) -> dict:
+    return {**(hf.get("rope_parameters") or {}), **(hf.get("rope_scaling") or {})}
 
 
-def rematerialised(layer: Callable, how: str) -> Callable:
-    """`layer`, of which the backward pass finds only what Config.remat says, beside its input."""
-    if how not in ("products", "all"):
-        raise ValueError(f"train.remat={how!r}: must be 'products' or 'all'")
-    kept = {"products": [layout.SAVED], "all": []}[how]
-    return jax.checkpoint(layer, policy=jax.checkpoint_policies.save_only_these_names(*kept))
+def _rope_type(rope: dict) -> str:
+    return rope.get("rope_type", rope.get("type", "default"))
 
 
-def rms_norm(x: Float[Array, "*b d"], scale: Float[Array, " d"], eps: float) -> Float[Array, "*b d"]:
+def _refuse_variants(hf: dict, family: str) -> None:
+    """Raises ValueError for the first setting that is not implemented."""
+    rope = _rope_settings(hf)
+    kind, activation = _rope_type(rope), hf.get("hidden_act", "silu")
+    refuse_unless(kind in ("default", "llama3"), "rope_scaling", kind)
+    refuse_unless(activation == "silu", "hidden_act", activation)
+    # Qwen's checkpoints name a window that they do not use. Mistral's use the one that they name.
+    optional = family == "qwen2" or (family == "qwen3" and "use_sliding_window" in hf)
+    window = hf.get("sliding_window")
+    unused = (optional or not window) and not hf.get("use_sliding_window")
+    refuse_unless(unused, "sliding_window", window)
+    rotated_share = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1))
+    refuse_unless(rotated_share == 1, "partial_rotary_factor", rotated_share)
+    refuse_unless(hf.get("is_causal", True), "is_causal", hf.get("is_causal"))
+    for field in ("mlp_bias", "attention_bias"):
+        refuse_unless(not hf.get(field), field, hf.get(field))
+
+
+def refuse_unless(supported: bool, field: str, value: Any) -> None:
+    """Raises ValueError for a setting that would be computed wrongly if it were ignored."""
+    if not supported:
+        raise ValueError(
+            f"config.json: {field}={value!r} changes the mathematics and is not implemented"
+        )
+
+
+def rematerialised(layer: Callable, policy: str) -> Callable:
+    """`layer`, which saves for its backward pass only its input and what `Config.remat` names."""
+    saved_names = {"products": [layout.SAVED], "all": []}
+    if policy not in saved_names:
+        raise ValueError(f"train.remat={policy!r}: must be 'products' or 'all'")
+    save = jax.checkpoint_policies.save_only_these_names(*saved_names[policy])
+    return jax.checkpoint(layer, policy=save)
+
+
+def rms_norm(
+    x: Float[Array, "*b d"], scale: Float[Array, " d"], eps: float
+) -> Float[Array, "*b d"]:
+    """Root-mean-square norm over the last axis, in float32."""
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
     return (y * scale).astype(x.dtype)
 
 
-def rope(x: Float[Array, "b t n h"], angles: Float[Array, "b t h2"]) -> Float[Array, "b t n h"]:
-    """Rotates the two halves of each head by `angles`."""
+def rope(x: Float[Array, "b t n h"], angles: Float[Array, "b t half_h"]) -> Float[Array, "b t n h"]:
+    """Rotary position embedding: rotates the two halves of each head by `angles`."""
     sin, cos = jnp.sin(angles)[:, :, None], jnp.cos(angles)[:, :, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
-    return turned.astype(x.dtype)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    return rotated.astype(x.dtype)
 
 
-def rope_angles(positions: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t h2"]:
-    frequency = cfg.rope_theta ** -(jnp.arange(0, cfg.head_dim, 2, dtype=jnp.float32) / cfg.head_dim)
+def rope_angles(positions: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t half_h"]:
+    """Angles in radians, float32."""
+    exponent = jnp.arange(0, cfg.head_dim, 2, dtype=jnp.float32) / cfg.head_dim
+    frequency = cfg.rope_theta**-exponent
     if cfg.rope_llama3:
-        # Llama 3.1: long waves are slowed by `factor`, short ones kept, those between interpolated.
+        # Llama 3.1 divides low frequencies by `factor`, keeps high ones, and interpolates between.
         factor, low, high, length = cfg.rope_llama3
         turns = length * frequency / (2 * math.pi)
         blend = jnp.clip((turns - low) / (high - low), 0, 1)
@@ -118,27 +174,38 @@ def rope_angles(positions: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t 
 
 
 class Block(nnx.Module):
-    def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
-        p = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
-        self.attn_norm, self.ffn_norm = p("d", init=ones), p("d", init=ones)
-        self.q, self.k, self.v, self.o = p("d n h"), p("d k h"), p("d k h"), p("n h d")
-        if cfg.qkv_bias:
-            self.q_bias, self.k_bias, self.v_bias = (p(s, init=zeros) for s in ("n h", "k h", "k h"))
-        if cfg.qk_norm:
-            self.q_norm, self.k_norm = p("h", init=ones), p("h", init=ones)
-        self.gate, self.up, self.down = p("d f"), p("d f"), p("f d")
+    """One layer: attention and a gated feed-forward network, each after an RMS norm."""
 
-    def qkv(self, x, angles, cfg: Config):
+    def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
+        new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
+        self.attn_norm, self.ffn_norm = new("d", init=ones), new("d", init=ones)
+        self.q, self.k, self.v, self.o = new("d n h"), new("d k h"), new("d k h"), new("n h d")
+        if cfg.qkv_bias:
+            self.q_bias, self.k_bias = new("n h", init=zeros), new("k h", init=zeros)
+            self.v_bias = new("k h", init=zeros)
+        if cfg.qk_norm:
+            self.q_norm, self.k_norm = new("h", init=ones), new("h", init=ones)
+        self.gate, self.up, self.down = new("d f"), new("d f"), new("f d")
+
+    def qkv(
+        self, x: Float[Array, "b t d"], angles: Float[Array, "b t half_h"], cfg: Config
+    ) -> tuple[Float[Array, "b t n h"], Float[Array, "b t k h"], Float[Array, "b t k h"]]:
+        """Queries, keys and values, with positions applied to the first two."""
         y = rms_norm(x, self.attn_norm[...], cfg.norm_eps)
-        biases = (self.q_bias[...], self.k_bias[...], self.v_bias[...]) if cfg.qkv_bias else (None,) * 3
-        q, k, v = (einsum("btd,dnh->btnh", y, self.q[...], biases[0]), einsum("bsd,dkh->bskh", y, self.k[...], biases[1]),
-                   einsum("bsd,dkh->bskh", y, self.v[...], biases[2]))
+        q_bias = k_bias = v_bias = None
+        if cfg.qkv_bias:
+            q_bias, k_bias, v_bias = self.q_bias[...], self.k_bias[...], self.v_bias[...]
+        q = einsum("btd,dnh->btnh", y, self.q[...], q_bias)
+        k = einsum("bsd,dkh->bskh", y, self.k[...], k_bias)
+        v = einsum("bsd,dkh->bskh", y, self.v[...], v_bias)
         if cfg.qk_norm:
             q = rms_norm(q, self.q_norm[...], cfg.norm_eps)
             k = rms_norm(k, self.k_norm[...], cfg.norm_eps)
         return rope(q, angles), rope(k, angles), v
 
-    def finish(self, x, attended, cfg: Config):
+    def finish(
+        self, x: Float[Array, "b t d"], attended: Float[Array, "b t n h"], cfg: Config
+    ) -> Float[Array, "b t d"]:
         x = x + einsum("btnh,nhd->btd", attended, self.o[...])
         y = rms_norm(x, self.ffn_norm[...], cfg.norm_eps)
         gate, up = einsum("btd,df->btf", y, self.gate[...]), einsum("btd,df->btf", y, self.up[...])
@@ -147,7 +214,7 @@ class Block(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """Token ids to hidden states; `logits` apart, since scoring wants them at a few positions only."""
+    """Token ids to hidden states. `logits` is separate: scoring needs them at few positions."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
@@ -157,47 +224,67 @@ class Decoder(nnx.Module):
         if not cfg.tied:
             self.head = param("v e", cfg.dims, cfg.dtype, rngs)
 
+    def embeddings(self, tokens: Int[Array, "b t"], cfg: Config) -> Float[Array, "b t d"]:
+        """Embeddings of token ids, in the type that the layers compute in."""
+        return lookup(self.embed[...], tokens).astype(cfg.compute)
+
     def layers(
         self,
-        tokens: Int[Array, "b t"],
+        x: Float[Array, "b t d"],
         positions: Int[Array, "b t"],
         attend: Callable,
         cfg: Config,
         memory: Any = None,
-        where: unpad.Plan | None = None,
     ) -> tuple[Float[Array, "b t d"], Any]:
-        """Runs all layers. `attend(q, k, v, memory_l) -> (output, kept_l)` decides what each layer sees and
-        keeps: `memory` holds one slice per layer, and what the layers kept comes back stacked the same way. By
-        the plan `where`, layers see a stream of tokens and return one."""
-        x = lookup(self.embed[...], tokens).astype(cfg.compute)
-        if where is not None:
-            x, positions = unpad.join(x, where), unpad.join(positions, where)
+        """Runs all layers and the last norm over embeddings: one text a row, or one stream a row.
+
+        Args:
+            attend: `attend(q, k, v, memory_of_layer) -> (output, state_of_layer)` computes the
+                attention of one layer.
+            memory: a tree of arrays `[l ...]`, of which `attend` gets one slice per layer.
+
+        Returns:
+            Hidden states, and the states of all layers, stacked `[l ...]`.
+        """
         angles = rope_angles(positions, cfg)
 
-        @functools.partial(rematerialised, how=cfg.remat)
+        @functools.partial(rematerialised, policy=cfg.remat)
         def layer(x, block_and_memory):
             block, memory = block_and_memory
-            attended, kept = attend(*block.qkv(x, angles, cfg), memory)
-            return block.finish(x, attended, cfg), kept
+            attended, state = attend(*block.qkv(x, angles, cfg), memory)
+            return block.finish(x, attended, cfg), state
 
-        x, kept = jax.lax.scan(layer, x, (self.blocks, memory))
-        return rms_norm(x, self.norm[...], cfg.norm_eps), kept
+        x, states = jax.lax.scan(layer, x, (self.blocks, memory))
+        return rms_norm(x, self.norm[...], cfg.norm_eps), states
 
-    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config,
-                 room: int | None = None) -> Float[Array, "b t d"]:
-        """Hidden states after the last norm; padding may stand on either side.
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        mask: Bool[Array, "b t"],
+        cfg: Config,
+        capacity: int | None = None,
+    ) -> Float[Array, "b t d"]:
+        """Hidden states after the last norm. Padding may stand on either side.
 
-        With `room`, of which no device has more visible tokens, padding takes no part and comes out as zeros.
+        Args:
+            capacity: at least the number of visible tokens of any device. Layers then skip padding,
+                whose hidden states are zeros. Without it, layers compute padding too.
         """
-        t = tokens.shape[1]
-        positions = jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
-        if room is not None:
-            where = unpad.plan(mask, room)
-            attend = lambda q, k, v, _: (attention.attend_unpadded(q, k, v, where, causal=True, kernel=cfg.attention), None)
-            return unpad.spread(self.layers(tokens, positions, attend, cfg, where=where)[0], where)
-        allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
-        attend = lambda q, k, v, _: (attention.attend(q, k, v, allowed, causal=True, kernel=cfg.attention), None)
-        return self.layers(tokens, positions, attend, cfg)[0]
+        x, positions = self.embeddings(tokens, cfg), jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
+        if capacity is None:
+            t = tokens.shape[1]
+            causal_mask = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
+            attend = functools.partial(attention.attend, mask=causal_mask)
+        else:
+            plan = packing.plan_packing(mask, capacity)
+            x, positions = packing.pack(x, plan), packing.pack(positions, plan)
+            attend = functools.partial(attention.attend_packed, plan=plan)
+
+        def attend_layer(q, k, v, _):
+            return attend(q, k, v, causal=True, kernel=cfg.attention), None
+
+        x, _ = self.layers(x, positions, attend_layer, cfg)
+        return x if capacity is None else packing.unpack(x, plan)
 
     def logits(self, x: Float[Array, "a d"], cfg: Config) -> Float[Array, "a v"]:
         """Float32 logits of single positions."""

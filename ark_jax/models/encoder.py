@@ -1,7 +1,11 @@
-"""Bidirectional encoders: BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa, XLM-R (multilingual E5, BGE-M3). One Config, one Block."""
+"""Bidirectional encoders, with one Config and one Block.
+
+BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3).
+"""
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +13,18 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, param
-from ark_jax.models import attention, unpad
+from ark_jax.models import attention, packing
 from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
-# Names that DistilBERT's config.json has for BERT's.
-_DISTILBERT = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
-               "intermediate_size": "hidden_dim", "hidden_act": "activation"}
+# DistilBERT's names of BERT's fields in config.json.
+_DISTILBERT = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,19 +36,30 @@ class Config:
     layers: int
     heads: int
     ffn: int
-    positions: int  # rows of their table
-    pad: int | None  # RoBERTa's positions count the tokens that differ from this id, from the id after it; None: all, from 0
-    segments: int  # 0: the family has none
+    positions: int  # rows of the position table
+    # RoBERTa counts only tokens other than this id, and starts at the id after it. None counts all
+    # tokens from 0.
+    pad: int | None
+    segments: int  # rows of the segment table; 0: the family has none
     norm_eps: float
     dtype: str
     compute: str
-    remat: str = "products"  # what a backward pass computes again: all but the products with weights, or "all"
+    # What the backward pass computes again: "products" saves products with weights, "all" nothing.
+    remat: str = "products"
     attention: str = "xla"  # kernel: xla | cudnn | tokamax
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"v": self.vocab, "d": self.width, "e": self.width, "n": self.heads,
-                "h": self.width // self.heads, "f": self.ffn, "p": self.positions, "y": self.segments}
+        return {
+            "v": self.vocab,
+            "d": self.width,
+            "e": self.width,
+            "n": self.heads,
+            "h": self.width // self.heads,
+            "f": self.ffn,
+            "p": self.positions,
+            "y": self.segments,
+        }
 
     @property
     def max_length(self) -> int:
@@ -47,12 +67,19 @@ class Config:
         return self.positions if self.pad is None else self.positions - self.pad - 1
 
     @classmethod
-    def from_hf(cls, hf: dict, *, dtype: str = "float32", compute: str = "float32",
-                attention: str = "xla") -> "Config":
-        """Reads a Hugging Face `config.json`; what we cannot compute is refused by name."""
+    def from_hf(
+        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla"
+    ) -> "Config":
+        """Reads a Hugging Face `config.json`.
+
+        Raises:
+            ValueError: a setting that would change the mathematics and is not implemented.
+        """
         family = hf["model_type"]
         if family not in FAMILIES:
-            raise ValueError(f"model_type {family!r} is no encoder we know; known: {', '.join(FAMILIES)}")
+            raise ValueError(
+                f"model_type {family!r} is no encoder we know; known: {', '.join(FAMILIES)}"
+            )
         distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
         name = lambda field: _DISTILBERT.get(field, field) if distilled else field
         act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None
@@ -63,51 +90,72 @@ class Config:
             refuse_unless(not hf.get(field), field, hf.get(field))
         refuse_unless(not counted or (pad is not None and pad >= 0), "pad_token_id", pad)
         # DistilBERT has no segments, and its eps stands in its source, not in its config.
-        return cls(vocab=hf["vocab_size"], width=hf[name("hidden_size")], layers=hf[name("num_hidden_layers")],
-                   heads=hf[name("num_attention_heads")], ffn=hf[name("intermediate_size")],
-                   positions=hf["max_position_embeddings"], pad=pad, segments=0 if distilled else hf["type_vocab_size"],
-                   norm_eps=1e-12 if distilled else hf["layer_norm_eps"], dtype=dtype, compute=compute,
-                   attention=attention)
+        return cls(
+            vocab=hf["vocab_size"],
+            width=hf[name("hidden_size")],
+            layers=hf[name("num_hidden_layers")],
+            heads=hf[name("num_attention_heads")],
+            ffn=hf[name("intermediate_size")],
+            positions=hf["max_position_embeddings"],
+            pad=pad,
+            segments=0 if distilled else hf["type_vocab_size"],
+            norm_eps=1e-12 if distilled else hf["layer_norm_eps"],
+            dtype=dtype,
+            compute=compute,
+            attention=attention,
+        )
 
 
-def layer_norm(x, scale, bias, eps: float):
+def layer_norm(
+    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"], eps: float
+) -> Float[Array, "*b d"]:
+    """Layer norm over the last axis, in float32."""
     y = x.astype(jnp.float32)
     y = y - y.mean(-1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
     return (y * scale + bias).astype(x.dtype)
 
 
-def positions(tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config) -> Int[Array, "b t"]:
+def positions(
+    tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
+) -> Int[Array, "b t"]:
     """Each token's row of the position table; padding must stand on the right."""
     if cfg.pad is None:
         return jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    # By the id, not by the mask alone: a text that spells the pad token out has it counted as padding.
+    # Like transformers, counts by id and not by the mask: a pad token in a text counts as padding.
     counted = mask & (tokens != cfg.pad)
     return jnp.where(counted, jnp.cumsum(counted, axis=-1), 0) + cfg.pad
 
 
 class Block(nnx.Module):
-    def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
-        p = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
-        self.q, self.k, self.v, self.o = p("d n h"), p("d n h"), p("d n h"), p("n h d")
-        self.q_bias, self.k_bias, self.v_bias = (p("n h", init=zeros) for _ in range(3))
-        self.o_bias, self.up_bias, self.down_bias = (p(s, init=zeros) for s in ("d", "f", "d"))
-        self.up, self.down = p("d f"), p("f d")
-        self.attn_norm, self.ffn_norm = p("d", init=ones), p("d", init=ones)
-        self.attn_norm_bias, self.ffn_norm_bias = p("d", init=zeros), p("d", init=zeros)
+    """One layer: attention and a feed-forward network, each before a layer norm."""
 
-    def __call__(self, x, attend, cfg: Config):
-        q, k, v = (einsum(f"b{s}d,dnh->b{s}nh", x, w[...], bias[...]) for s, w, bias in
-                   (("t", self.q, self.q_bias), ("s", self.k, self.k_bias), ("s", self.v, self.v_bias)))
+    def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
+        new = functools.partial(param, dims=cfg.dims, dtype=cfg.dtype, rngs=rngs)
+        self.q, self.k, self.v, self.o = new("d n h"), new("d n h"), new("d n h"), new("n h d")
+        self.q_bias, self.k_bias, self.v_bias = (new("n h", init=zeros) for _ in range(3))
+        self.o_bias, self.up_bias, self.down_bias = (new(s, init=zeros) for s in ("d", "f", "d"))
+        self.up, self.down = new("d f"), new("f d")
+        self.attn_norm, self.ffn_norm = new("d", init=ones), new("d", init=ones)
+        self.attn_norm_bias, self.ffn_norm_bias = new("d", init=zeros), new("d", init=zeros)
+
+    def __call__(
+        self, x: Float[Array, "b t d"], attend: Callable, cfg: Config
+    ) -> Float[Array, "b t d"]:
+        """Args: `attend(q, k, v)` computes the attention."""
+        q = einsum("btd,dnh->btnh", x, self.q[...], self.q_bias[...])
+        k = einsum("bsd,dnh->bsnh", x, self.k[...], self.k_bias[...])
+        v = einsum("bsd,dnh->bsnh", x, self.v[...], self.v_bias[...])
         y = einsum("btnh,nhd->btd", attend(q, k, v), self.o[...], self.o_bias[...])
         x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
         y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
-        y = einsum("btf,fd->btd", jax.nn.gelu(y, approximate=False).astype(x.dtype), self.down[...], self.down_bias[...])
+        y = jax.nn.gelu(y, approximate=False).astype(x.dtype)
+        y = einsum("btf,fd->btd", y, self.down[...], self.down_bias[...])
         return layer_norm(x + y, self.ffn_norm[...], self.ffn_norm_bias[...], cfg.norm_eps)
 
 
 class Encoder(nnx.Module):
-    """Token ids to hidden states, every token seeing every other."""
+    """Token ids to hidden states. Every token sees every other."""
 
     def __init__(self, cfg: Config, *, rngs: nnx.Rngs):
         self.embed = param("v e", cfg.dims, cfg.dtype, rngs)
@@ -119,30 +167,46 @@ class Encoder(nnx.Module):
         keys = jax.random.split(rngs.params(), cfg.layers)
         self.blocks = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(keys)
 
-    def __call__(self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config,
-                 room: int | None = None) -> Float[Array, "b t d"]:
-        """Hidden states of the last layer. Padding must stand on the right: positions count from the left.
+    def __call__(
+        self,
+        tokens: Int[Array, "b t"],
+        mask: Bool[Array, "b t"],
+        cfg: Config,
+        capacity: int | None = None,
+    ) -> Float[Array, "b t d"]:
+        """Hidden states of the last layer. Padding must stand on the right.
 
-        With `room`, of which no device has more visible tokens, padding takes no part and comes out as zeros.
+        Args:
+            capacity: at least the number of visible tokens of any device. Layers then skip padding,
+                whose hidden states are zeros. Without it, layers compute padding too.
         """
-        t = tokens.shape[1]
+        x = self.embeddings(tokens, mask, cfg)
+        if capacity is None:
+            t = tokens.shape[1]
+            visible = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
+            attend = functools.partial(attention.attend, mask=visible)
+        else:
+            plan = packing.plan_packing(mask, capacity)
+            attend = functools.partial(attention.attend_packed, plan=plan)
+            x = packing.pack(x, plan)
+        attend = functools.partial(attend, causal=False, kernel=cfg.attention)
+        layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
+        x, _ = jax.lax.scan(layer, x, self.blocks)
+        return x if capacity is None else packing.unpack(x, plan)
+
+    def embeddings(
+        self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
+    ) -> Float[Array, "b t d"]:
+        """Normed sums of token, segment and position embeddings, in the layers' type."""
         x, table = lookup(self.embed[...], tokens), self.position[...]
         if cfg.segments:
-            table = table + self.segment[...][0]  # every text is of type 0
+            table = table + self.segment[...][0]  # every text is of segment type 0
         if cfg.pad is None:
-            # And begins at position 0. Padding may reach beyond the last one.
+            # All rows start at position 0. Padding may reach beyond the last position.
+            t = tokens.shape[1]
             table = jnp.pad(table, ((0, max(0, t - cfg.positions)), (0, 0)))[:t]
             x = x + jax.sharding.reshard(table, activation_spec("t d"))
         else:
             x = x + lookup(table, positions(tokens, mask, cfg))
-        x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps).astype(cfg.compute)
-        if room is None:
-            seen = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
-            attend = functools.partial(attention.attend, mask=seen, causal=False, kernel=cfg.attention)
-        else:
-            where = unpad.plan(mask, room)
-            attend = functools.partial(attention.attend_unpadded, where=where, causal=False, kernel=cfg.attention)
-            x = unpad.join(x, where)
-        layer = rematerialised(lambda x, block: (block(x, attend, cfg), None), cfg.remat)
-        x = jax.lax.scan(layer, x, self.blocks)[0]
-        return x if room is None else unpad.spread(x, where)
+        x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps)
+        return x.astype(cfg.compute)

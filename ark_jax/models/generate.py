@@ -1,250 +1,409 @@
-"""Continuous batching: rows that have ended leave their seats to waiting prompts after every few steps.
+"""Generation with continuous batching: waiting prompts take the slots of rows that have ended.
 
-Each seat has keys and values for `tail + ring` positions. What follows the head that all prompts share stands in its first
-part. New tokens of all rows are written side by side, those of step g at place g mod `ring` of the second part, of which a
-row sees as many places back as it has made tokens: a step writes one slice, and nothing moves when a row comes or goes.
+A slot holds the keys and values of one row, in two parts of `suffix_length + ring` positions. The
+first part is the row's prompt behind the prefix that all prompts share. The second part is a ring:
+step g writes the new tokens of all rows at position g mod `ring`, and a row sees as many positions
+back as it has generated tokens. So a step writes one slice, and no row's arrival moves another.
 """
 
 import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import attention, decoder, prefix, sampling, unpad
+from ark_jax.models import attention, decoder, packing, prefix, sampling
 from ark_jax.text import tokens as tk
 
-STEPS = 8  # between two looks at who has ended
-RING = 64  # new tokens of a row that there is room for at first
+STEPS = 8  # decoding steps between two looks at which rows have ended
+RING = 64  # positions of the ring at first; it grows with the rows
+
+# Keys and values.
+LayerCache = tuple[Float[Array, "slots k places h"], Float[Array, "slots k places h"]]
+Shape = tuple[int, int, int]  # of a prefill on a device: rows, their length, tokens in all
 
 
 @dataclasses.dataclass
 class Row:
-    """A prompt without the common head, and the tokens it has made."""
+    """A prompt without the shared prefix, and the tokens generated so far."""
 
     number: int
-    tail: Sequence[int]
-    made: list[int] = dataclasses.field(default_factory=list)
+    suffix: Sequence[int]
+    generated: list[int] = dataclasses.field(default_factory=list)
+
+
+class RowState(NamedTuple):
+    """What the next decoding step needs to know of the row in each slot."""
+
+    token: Int[Array, " b"]  # the newest
+    suffix_length: Int[Array, " b"]
+    age: Int[Array, " b"]  # generated tokens before the newest
+    live: Int[Array, " b"]  # 0 for an empty slot
+
+
+class SharedPrefix(NamedTuple):
+    """The prefix of all prompts, in every layer, on every device."""
+
+    layers: list[LayerCache]
+    mask: Bool[Array, "b s"]
+    length: int
 
 
 @dataclasses.dataclass
 class Generation:
-    """Greedy or drawn continuations of token ids, in one run.
+    """One run of continuations of token ids, greedy or sampled.
 
     Args:
-        limit: new tokens of a row at most.
-        draw: `None`, or temperature, top_p (None: all tokens) and the seed of all draws.
-        budget: positions of keys and values on each device.
-        at_once: prompt tokens that a device takes in one call.
-        ended: `ended(number, tokens, over)` hears what row `number` has made so far, after every few steps; true ends it. `over`
-            says that it has ended by a stop id, which is not among the tokens, or at the limit.
+        max_new_tokens: per row.
+        draw: None, or temperature, top_p (None: all tokens) and the seed of all draws.
+        cache_positions: positions of keys and values on each device.
+        prefill_tokens: prompt tokens of a device in one call.
+        on_tokens: `on_tokens(number, tokens, ended)` is called after every few steps with all that
+            row `number` has generated; a true result ends the row. `ended` says that the row has
+            met a stop id, which is not among the tokens, or the limit.
     """
 
     model: decoder.Decoder
     cfg: decoder.Config
     stop_ids: tuple[int, ...]
-    limit: int
+    max_new_tokens: int
     draw: tuple[float, float | None, int] | None
-    budget: int
-    at_once: int
-    ended: Callable[[int, list[int], bool], bool]
+    cache_positions: int
+    prefill_tokens: int
+    on_tokens: Callable[[int, list[int], bool], bool]
 
     def run(self, prompts: Sequence[Sequence[int]]) -> None:
-        low, high = min(prompts), max(prompts)  # any prompt lies between these two, and begins as they both do
-        most = min(map(len, prompts)) - 1
-        head = low[: next((i for i in range(most) if low[i] != high[i]), most)]
-        rows = [Row(i, row[len(head) :]) for i, row in enumerate(prompts)]
-        self.devices, self.step, self.start = layout.batch_multiple(), 0, len(head)
-        self.tail, most = tk.round_length(max(len(row.tail) for row in rows)), tk.round_up(self.limit, STEPS)
-        self.height = max(1, min(self.budget // (self.tail + most), tk.round_rows(-(-len(rows) // self.devices), 1)))
-        self.ring = min(RING, most)
-        self.blocks = _apart(self.model.blocks, self.cfg.layers)
-        self._share(head)
-        self.seats: list[Row | None] = [None] * (self.devices * self.height)
-        self.own = _empty(self.cfg, len(self.seats), self.tail + self.ring)
-        self._queue(rows)
-        while self.queue or any(self.seats):
-            self._fit(most)
+        """Continues every prompt, which must not be empty."""
+        shared = _common_prefix(prompts)
+        rows = [Row(i, prompt[len(shared) :]) for i, prompt in enumerate(prompts)]
+        self.devices, self.step = layout.batch_multiple(), 0
+        self.suffix_length = tk.round_length(max(len(row.suffix) for row in rows))
+        self.max_ring = tk.round_up(self.max_new_tokens, STEPS)
+        self.ring = min(RING, self.max_ring)
+        affordable = self.cache_positions // (self.suffix_length + self.max_ring)
+        useful = tk.round_rows(-(-len(rows) // self.devices), 1)
+        self.device_slots = max(1, min(affordable, useful))
+        self.costs = packing.multiply_adds(self.model, self.cfg)
+        self.blocks = _unstack(self.model.blocks, self.cfg.layers)
+        self._compute_prefix(shared)
+        self.slots: list[Row | None] = [None] * (self.devices * self.device_slots)
+        self.cache = _empty_cache(self.cfg, len(self.slots), self.suffix_length + self.ring)
+        self.queue = self._plan_prefills(rows)
+        while self.queue or any(self.slots):
+            self._resize_cache()
             self._admit()
-            self._advance()
+            self._decode()
 
-    def _share(self, head: Sequence[int]) -> None:
-        """The head's keys and values, on every device."""
-        tokens, mask = tk.put([head] * self.devices, range(self.devices), self.devices, tk.round_length(max(len(head), 1)))
-        self.seen = layout.rows(mask)
-        stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), self.seen, tk.round_room(len(head)))
-        self.stacked, self.memory = stacked, _apart(stacked, self.cfg.layers)
+    def _compute_prefix(self, ids: Sequence[int]) -> None:
+        """Computes the keys and values of the shared prefix on every device."""
+        length = tk.round_length(max(len(ids), 1))
+        tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
+        mask, capacity = layout.rows(mask), tk.round_room(len(ids))
+        self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), mask, capacity)
+        self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), mask, len(ids))
 
-    def _queue(self, rows: list[Row]) -> None:
-        """Streams of rows, the longest first, so that rows of about one length meet; each with the shape of its call."""
-        streams: list[list[Row]] = []
-        crowd = max(1, self.height // 4)
-        for row in sorted(rows, key=lambda row: (-len(row.tail), row.number)):
-            if not streams or len(streams[-1]) == crowd or \
-                    sum(len(x.tail) for x in streams[-1]) + len(row.tail) > self.at_once:
-                streams.append([])
-            streams[-1].append(row)
-        price = unpad.price(self.model, self.cfg)
-        needs = [(tk.round_rows(len(some), 1), tk.round_length(len(some[0].tail)), tk.round_room(sum(len(x.tail) for x in some)))
-                 for some in streams]
-        cost = lambda n: n[2] * price["parameters"] + price["attention"] * n[0] * n[1] * (n[1] + self.start)
-        self.queue = list(zip(streams, tk.alike(needs, cost), strict=True))[::-1]
+    def _plan_prefills(self, rows: list[Row]) -> list[tuple[list[Row], Shape]]:
+        """Cuts rows into prefills of one device, each with its shape; the last is to run first.
+
+        Rows go longest first, so that rows of similar length share a prefill.
+        """
+        prefills: list[list[Row]] = []
+        max_rows, tokens = max(1, self.device_slots // 4), 0
+        for row in sorted(rows, key=lambda row: (-len(row.suffix), row.number)):
+            tokens += len(row.suffix)
+            if not prefills or len(prefills[-1]) == max_rows or tokens > self.prefill_tokens:
+                prefills.append([])
+                tokens = len(row.suffix)
+            prefills[-1].append(row)
+        shapes = tk.share_shapes([_prefill_shape(group) for group in prefills], self._prefill_cost)
+        return list(zip(prefills, shapes, strict=True))[::-1]
+
+    def _prefill_cost(self, shape: tuple[int, ...]) -> int:
+        """Multiply-adds of a prefill."""
+        rows, length, tokens = shape
+        pairs = rows * length * (length + self.prefix.length)
+        return tokens * self.costs["parameters"] + self.costs["attention"] * pairs
 
     def _admit(self) -> None:
-        """Waiting streams take free seats, where half of the devices, or as many as there are streams, have enough."""
+        """Prefills waiting rows into free slots.
+
+        A prefill runs when half of the devices, or as many as there are prefills, have free slots
+        for one each.
+        """
         while self.queue:
-            taken = []
+            admitted = []
             for device in range(self.devices):
-                free = [seat for seat in range(device * self.height, (device + 1) * self.height) if self.seats[seat] is None]
+                first = device * self.device_slots
+                slots = range(first, first + self.device_slots)
+                free = [slot for slot in slots if self.slots[slot] is None]
                 if self.queue and len(self.queue[-1][0]) <= len(free):
-                    some, shape = self.queue.pop()
-                    taken.append((some, free[: len(some)], shape))
-            if len(taken) < min((self.devices + 1) // 2, len(taken) + len(self.queue)):
-                self.queue += [(some, shape) for some, _, shape in taken[::-1]]
+                    rows, shape = self.queue.pop()
+                    admitted.append((rows, free[: len(rows)], shape))
+            if len(admitted) < min((self.devices + 1) // 2, len(admitted) + len(self.queue)):
+                self.queue += [(rows, shape) for rows, _, shape in admitted[::-1]]
                 return
-            self._begin(taken)
+            self._prefill(admitted)
 
-    def _begin(self, taken) -> None:
-        height, length, room = map(max, zip(*(shape for _, _, shape in taken), strict=True))
-        at, where, tails = [], np.full(self.devices * height, self.height, np.int32), []
-        members: list[Row | None] = [None] * len(where)
-        for some, seats, _ in taken:
-            device = seats[0] // self.height
-            for i, (row, seat) in enumerate(zip(some, seats, strict=True), device * height):
-                members[i], where[i], self.seats[seat] = row, seat % self.height, row
-                at.append(i)
-                tails.append(row.tail)
-        tokens, mask = tk.put(tails, at, len(where), length)
+    def _prefill(self, admitted: list[tuple[list[Row], list[int], Shape]]) -> None:
+        """Computes the suffixes of rows into their slots, and their first new tokens."""
+        height, length, capacity = map(max, zip(*(shape for _, _, shape in admitted), strict=True))
+        members: list[Row | None] = [None] * (self.devices * height)
+        # A slot past the end drops what an empty row computes.
+        slots_in_device = np.full(len(members), self.device_slots, np.int32)
+        for rows, slots, _ in admitted:
+            first = slots[0] // self.device_slots * height
+            for i, (row, slot) in enumerate(zip(rows, slots, strict=True), first):
+                members[i], slots_in_device[i] = row, slot % self.device_slots
+                self.slots[slot] = row
+        filled = [(i, row) for i, row in enumerate(members) if row]
+        suffix_ids = [row.suffix for _, row in filled]
+        tokens, mask = tk.pad_rows(suffix_ids, [i for i, _ in filled], len(members), length)
         counts = mask.reshape(self.devices, -1).sum(1)
-        batch = {"tokens": tokens, "mask": mask, "start": np.full(len(where), self.start, np.int32),
-                 "seats": np.zeros(self.devices, np.int32), "tokens_of": np.arange(room) < counts[:, None]}
-        self.own, first = _begin(self.model, self.cfg, self.stacked, self.seen, jax.tree.map(layout.rows, batch), room, self.own,
-                                 layout.rows(where), self._draw(members))
-        first = layout.fetch(first)
-        for i in at:
-            self._hear(members[i], [int(first[i])])
+        suffixes = prefix.Suffixes(
+            tokens,
+            mask,
+            prefix_lengths=np.full(len(members), self.prefix.length, np.int32),
+            prefix_indices=np.zeros(self.devices, np.int32),
+            tokens_per_prefix=np.arange(capacity) < counts[:, None],
+        )
+        self.cache, first_tokens = _prefill(
+            self.model,
+            self.cfg,
+            self.stacked,
+            self.prefix.mask,
+            jax.tree.map(layout.rows, suffixes),
+            capacity,
+            self.cache,
+            layout.rows(slots_in_device),
+            self._sampling(members),
+        )
+        first_tokens = layout.fetch(first_tokens)
+        for i, row in filled:
+            self._append(row, [int(first_tokens[i])])
 
-    def _draw(self, rows: list[Row | None]):
+    def _sampling(self, rows: Sequence[Row | None]) -> sampling.Sampling | None:
         if self.draw is None:
             return None
         temperature, top_p, seed = self.draw
         numbers = np.array([row.number if row else 0 for row in rows])
-        return layout.rows(layout.fetch(sampling.keys(seed, numbers))), temperature, top_p
+        keys = layout.rows(layout.fetch(sampling.row_keys(seed, numbers)))
+        return sampling.Sampling(keys, temperature, top_p)
 
-    def _hear(self, row: Row, new: list[int]) -> None:
-        end = next((i for i, token in enumerate(new) if token in self.stop_ids), len(new))
-        row.made += new[:end][: self.limit - len(row.made)]
-        over = end < len(new) or len(row.made) == self.limit
-        if self.ended(row.number, row.made, over) or over:
-            self.seats[self.seats.index(row)] = None
+    def _append(self, row: Row, tokens: list[int]) -> None:
+        """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends."""
+        end = next((i for i, token in enumerate(tokens) if token in self.stop_ids), len(tokens))
+        row.generated += tokens[:end][: self.max_new_tokens - len(row.generated)]
+        ended = end < len(tokens) or len(row.generated) == self.max_new_tokens
+        if self.on_tokens(row.number, row.generated, ended) or ended:
+            self.slots[self.slots.index(row)] = None
 
-    def _advance(self) -> None:
-        """A few steps of every row."""
-        if not any(self.seats):
+    def _decode(self) -> None:
+        """Runs `STEPS` decoding steps of every row."""
+        if not any(self.slots):
             return
-        column = lambda of, empty: layout.rows(np.array([of(row) if row else empty for row in self.seats], np.int32))
-        state = {"token": column(lambda row: row.made[-1], 0), "size": column(lambda row: len(row.tail), 0),
-                 "age": column(lambda row: len(row.made) - 1, 0), "live": column(lambda row: 1, 0)}
-        self.own, out = _advance(self.model, self.blocks, self.cfg, self.memory, self.seen, self.own, state, self.start,
-                                 self.step, self._draw(self.seats), self.stop_ids, self.tail)
+
+        def column(value: Callable[[Row], int]) -> Array:
+            return layout.rows(np.array([value(row) if row else 0 for row in self.slots], np.int32))
+
+        state = RowState(
+            token=column(lambda row: row.generated[-1]),
+            suffix_length=column(lambda row: len(row.suffix)),
+            age=column(lambda row: len(row.generated) - 1),
+            live=column(lambda row: 1),
+        )
+        self.cache, tokens = _decode(
+            self.model,
+            self.blocks,
+            self.cfg,
+            self.prefix,
+            self.cache,
+            state,
+            self.step,
+            self._sampling(self.slots),
+            self.stop_ids,
+            self.suffix_length,
+        )
         self.step += STEPS
-        for row, new in zip(list(self.seats), layout.fetch(out).tolist(), strict=True):
+        for row, new in zip(list(self.slots), layout.fetch(tokens).tolist(), strict=True):
             if row:
-                self._hear(row, [token for token in new if token >= 0])
+                self._append(row, [token for token in new if token >= 0])
 
-    def _fit(self, most: int) -> None:
-        """Makes room for what rows will make next, and gives up what no row needs any more."""
-        live = [row for row in self.seats if row]
-        tail, ring, height = self.tail, self.ring, self.height
-        oldest = max((len(row.made) for row in live), default=0)
+    def _resize_cache(self) -> None:
+        """Grows the ring for the next steps, and gives up positions and slots no row needs."""
+        live = [row for row in self.slots if row]
+        suffix_length, ring, device_slots = self.suffix_length, self.ring, self.device_slots
+        oldest = max((len(row.generated) for row in live), default=0)
         while ring < oldest - 1 + STEPS:
-            ring = min(4 * ring, most)
-        longest = max([tk.round_length(len(row.tail)) for row in live] + [shape[1] for _, shape in self.queue])
-        if longest <= tail * 2 // 3:
-            tail = longest
-        crowd = max(sum(row is not None for row in self.seats[d * height : (d + 1) * height]) for d in range(self.devices))
-        if not self.queue and crowd <= height // 4:
-            height = max(1, crowd)
-        if (tail, ring, height) == (self.tail, self.ring, self.height):
+            ring = min(4 * ring, self.max_ring)
+        lengths = [tk.round_length(len(row.suffix)) for row in live]
+        longest = max(lengths + [shape[1] for _, shape in self.queue])
+        if longest <= suffix_length * 2 // 3:
+            suffix_length = longest
+        starts = range(0, len(self.slots), device_slots)
+        by_device = [range(start, start + device_slots) for start in starts]
+        occupied = max(sum(self.slots[i] is not None for i in slots) for slots in by_device)
+        if not self.queue and occupied <= device_slots // 4:
+            device_slots = max(1, occupied)
+        if (suffix_length, ring, device_slots) == (
+            self.suffix_length,
+            self.ring,
+            self.device_slots,
+        ):
             return
+        places = self._ring_places(ring)
+        places = np.concatenate([np.arange(suffix_length), places]).astype(np.int32)
+        is_empty = lambda slot: self.slots[slot] is None
+        chosen = [sorted(slots, key=is_empty)[:device_slots] for slots in by_device]
+        rows = layout.rows(np.concatenate(chosen).astype(np.int32) % self.device_slots)
+        for i, layer in enumerate(self.cache):  # one by one: two layers' copies would not fit
+            self.cache[i] = _select(layer, rows, places)
+        self.slots = [self.slots[slot] for slots in chosen for slot in slots]
+        self.suffix_length, self.ring, self.device_slots = suffix_length, ring, device_slots
+
+    def _ring_places(self, ring: int) -> np.ndarray:
+        """The cache positions that a ring of another size is copied from."""
         last = self.step - 1
-        back = (last - np.arange(ring)) % ring
-        places = np.concatenate([np.arange(tail), self.tail + (last - np.minimum(back, self.ring - 1)) % self.ring])
-        chosen = [sorted(range(d * self.height, (d + 1) * self.height), key=lambda seat: self.seats[seat] is None)[:height]
-                  for d in range(self.devices)]
-        rows = layout.rows(np.concatenate(chosen).astype(np.int32) % self.height)
-        for i, pair in enumerate(self.own):  # one by one: the memory of two would be too much
-            self.own[i] = _move(pair, rows, places.astype(np.int32))
-        self.seats = [self.seats[seat] for some in chosen for seat in some]
-        self.tail, self.ring, self.height = tail, ring, height
+        steps_back = (last - np.arange(ring)) % ring
+        return self.suffix_length + (last - np.minimum(steps_back, self.ring - 1)) % self.ring
+
+
+def _common_prefix(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
+    """What all prompts begin with, leaving at least one token of each."""
+    # Every prompt sorts between these two, and so begins with what both begin with.
+    low, high = min(prompts), max(prompts)
+    limit = min(map(len, prompts)) - 1
+    return low[: next((i for i in range(limit) if low[i] != high[i]), limit)]
+
+
+def _prefill_shape(rows: list[Row]) -> Shape:
+    lengths = [len(row.suffix) for row in rows]
+    return (tk.round_rows(len(rows), 1), tk.round_length(lengths[0]), tk.round_room(sum(lengths)))
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _apart(stacked, layers: int) -> list:
-    """What is stacked by layer, one by one: a loop that reads slices of it would copy them at each turn."""
+def _unstack(stacked, layers: int) -> list:
+    """Splits a stack into layers: a loop over slices would copy each of them at every turn."""
     return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(layers)]
 
 
-def _empty(cfg, rows: int, length: int) -> list:
-    zeros = lambda: jnp.zeros((rows, cfg.kv_heads, length, cfg.head_dim), cfg.compute, out_sharding=activation_spec("b k s h"))
+def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCache]:
+    shape, spec = (slots, cfg.kv_heads, length, cfg.head_dim), activation_spec("b k s h")
+    zeros = lambda: jnp.zeros(shape, cfg.compute, out_sharding=spec)
     return [(zeros(), zeros()) for _ in range(cfg.layers)]
 
 
 @jax.jit
-def _move(pair, rows, places):
-    """Some of the rows and positions of a layer's keys and values."""
+def _select(
+    layer: LayerCache, rows: Int[Array, " rows"], chosen: Int[Array, " j"]
+) -> tuple[Float[Array, "rows k j h"], Float[Array, "rows k j h"]]:
+    """Copies rows, counted within their device, and positions of a layer's keys and values."""
     spec = activation_spec("b k s h")
-    take = lambda x, rows, places: x[rows][:, :, places]
+    take = lambda x, rows, chosen: x[rows][:, :, chosen]
     take = jax.shard_map(take, in_specs=(spec, activation_spec("b"), P()), out_specs=spec)
-    return tuple(take(x, rows, places) for x in pair)
+    return tuple(take(x, rows, chosen) for x in layer)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 5), donate_argnums=6)
-def _begin(model, cfg, memory, seen, batch, room: int, own, where, draw):
-    """Puts keys and values of tails into the seats `where` of their devices; and the first new tokens [b]."""
-    x, kept = prefix.go_on(model, cfg, memory, seen, batch, room, keep=True)
-    mask = batch["mask"]
-    x = unpad.spread(x, unpad.plan(mask, room))
-    first = sampling.choose(model.logits(layout.pick(x, mask.sum(-1) - 1), cfg), draw, jnp.zeros_like(where))
+def _prefill(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    stacked: prefix.PrefixCache,
+    prefix_mask: Bool[Array, "prefixes s"],
+    suffixes: prefix.Suffixes,
+    capacity: int,
+    cache: list[LayerCache],
+    slots: Int[Array, " b"],
+    draw: sampling.Sampling | None,
+) -> tuple[list[LayerCache], Int[Array, " b"]]:
+    """Writes keys and values of suffixes into slots; returns the cache and the first new tokens.
+
+    Args:
+        slots: of each row, counted within its device. Past the end, the row is dropped.
+    """
+    x, computed = prefix.run_suffixes(
+        model, cfg, stacked, prefix_mask, suffixes, capacity, keep=True
+    )
+    x = packing.unpack(x, packing.plan_packing(suffixes.mask, capacity))
+    last = layout.pick(x, suffixes.mask.sum(-1) - 1)
+    tokens = sampling.next_tokens(model.logits(last, cfg), draw, jnp.zeros_like(slots))
     spec, new = activation_spec("b k s h"), activation_spec("b s k h")
 
-    def put(own, new, where):
-        return own.at[where, :, : new.shape[1]].set(new.transpose(0, 2, 1, 3).astype(own.dtype), mode="drop")
+    def write(old, x, slots):
+        x = x.transpose(0, 2, 1, 3).astype(old.dtype)
+        return old.at[slots, :, : x.shape[2]].set(x, mode="drop")
 
-    put = jax.shard_map(put, in_specs=(spec, new, activation_spec("b")), out_specs=spec)
-    return [tuple(put(old, x[i], where) for old, x in zip(pair, kept, strict=True)) for i, pair in enumerate(own)], first
+    write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b")), out_specs=spec)
+    cache = [
+        tuple(write(old, x[i], slots) for old, x in zip(layer, computed, strict=True))
+        for i, layer in enumerate(cache)
+    ]
+    return cache, tokens
 
 
-@functools.partial(jax.jit, static_argnums=(2, 10, 11), donate_argnums=5)
-def _advance(model, blocks, cfg, memory, seen, own, state, start, step, draw, stop_ids: tuple[int, ...], tail: int):
-    """STEPS more tokens [b STEPS] of every row, or -1 where all rows had stopped before."""
-    size, age, live = state["size"], state["age"], state["live"] == 1
-    ring, stops = own[0][0].shape[2] - tail, jnp.array(stop_ids)
+@functools.partial(jax.jit, static_argnums=(2, 8, 9), donate_argnums=4)
+def _decode(
+    model: decoder.Decoder,
+    blocks: list[decoder.Block],
+    cfg: decoder.Config,
+    shared: SharedPrefix,
+    cache: list[LayerCache],
+    rows: RowState,
+    first_step: int | Int[Array, ""],
+    draw: sampling.Sampling | None,
+    stop_ids: tuple[int, ...],
+    suffix_length: int,
+) -> tuple[list[LayerCache], Int[Array, "b steps"]]:
+    """Generates `STEPS` tokens of every row, or -1 after all rows have met a stop id.
 
-    def one(carry):
-        i, token, done, own, out = carry
-        at = (step + i) % ring
-        recent = (at - jnp.arange(ring)) % ring <= (age + i)[:, None]
-        mask = jnp.concatenate([jnp.arange(tail) < size[:, None], recent], axis=1)
-        angles = decoder.rope_angles((start + size + age + i)[:, None], cfg)
-        x = layout.lookup(model.embed[...], token[:, None]).astype(cfg.compute)
-        kept = []
-        for block, head, pair in zip(blocks, memory, own, strict=True):
+    Args:
+        blocks: the model's layers, unstacked.
+        first_step: steps made before by the rows of this cache, which place the ring.
+        suffix_length: positions of the cache before its ring.
+    """
+    ring, stops = cache[0][0].shape[2] - suffix_length, jnp.array(stop_ids)
+
+    def step(carry):
+        i, token, done, cache, out = carry
+        place = (first_step + i) % ring
+        recent = (place - jnp.arange(ring)) % ring <= (rows.age + i)[:, None]
+        in_suffix = jnp.arange(suffix_length) < rows.suffix_length[:, None]
+        mask = jnp.concatenate([in_suffix, recent], axis=1)
+        position = shared.length + rows.suffix_length + rows.age + i
+        angles = decoder.rope_angles(position[:, None], cfg)
+        x, written = model.embeddings(token[:, None], cfg), []
+        for block, prefix_layer, layer in zip(blocks, shared.layers, cache, strict=True):
             q, *new = block.qkv(x, angles, cfg)
-            pair = tuple(jax.lax.dynamic_update_slice_in_dim(old, y.swapaxes(1, 2), tail + at, axis=2)
-                         for old, y in zip(pair, new, strict=True))
-            x = block.finish(x, attention.attend_one(q, *pair, mask, *head, seen), cfg)
-            kept.append(pair)
-        token = sampling.choose(model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg), draw, age + i + 1)
+            layer = tuple(
+                jax.lax.dynamic_update_slice_in_dim(
+                    old, y.swapaxes(1, 2), suffix_length + place, axis=2
+                )
+                for old, y in zip(layer, new, strict=True)
+            )
+            attended = attention.attend_newest(
+                q,
+                attention.KeyValues(*layer, mask),
+                attention.KeyValues(*prefix_layer, shared.mask),
+            )
+            x = block.finish(x, attended, cfg)
+            written.append(layer)
+        logits = model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg)
+        token = sampling.next_tokens(logits, draw, rows.age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
-        return i + 1, token, done | jnp.isin(token, stops), kept, out
+        return i + 1, token, done | jnp.isin(token, stops), written, out
 
-    out = jnp.zeros((len(size), STEPS), jnp.int32, out_sharding=activation_spec("b t")) - 1
-    carry = jax.lax.while_loop(lambda c: (c[0] < STEPS) & ~c[2].all(), one, (jnp.int32(0), state["token"], ~live, own, out))
-    return carry[3], carry[4]
+    def unfinished(carry):
+        i, _, done, _, _ = carry
+        return (i < STEPS) & ~done.all()
+
+    out = jnp.zeros((len(rows.token), STEPS), jnp.int32, out_sharding=activation_spec("b t")) - 1
+    start = jnp.int32(0), rows.token, rows.live != 1, cache, out
+    _, _, _, cache, out = jax.lax.while_loop(unfinished, step, start)
+    return cache, out

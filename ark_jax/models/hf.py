@@ -1,9 +1,13 @@
-"""Hugging Face checkpoints: read straight into the shards of each device, and written back under the same names."""
+"""Hugging Face checkpoints: read into each device's shards, written back under the same names."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import json
 import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import einops
@@ -16,19 +20,47 @@ from jax.sharding import PartitionSpec as P
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ark_jax import bucket
 from ark_jax.layout import check_divides, fetch, groups, shape_of, weight_spec
 from ark_jax.models import decoder, encoder
-from ark_jax.models.tables import CARRIED, DECODER, ENCODERS, MASKED_WORDS, OLD, PREFIXES
+from ark_jax.models.weight_names import (
+    DECODER,
+    ENCODERS,
+    LEGACY_SUFFIXES,
+    MASKED_LM_HEADS,
+    PREFIXES,
+    UNUSED_TENSORS,
+)
+from ark_jax.runtime import storage
+from ark_jax.runtime.distributed import is_first_process
+
+# Every file that a tokenizer may consist of; a saved model gets those that its base has.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
 
 
 def resolve(name_or_folder: str) -> Path:
-    """A local folder as it is; one in a bucket copied; a hub name downloaded (weights, configs, tokenizer) into the hub cache."""
-    folder = bucket.local(name_or_folder)
+    """Returns a local folder with the model's files.
+
+    A local folder is returned as it is. A folder in a bucket is copied into the cache; the files of
+    a hub name (weights, configs, tokenizer) are downloaded into the hub's cache.
+    """
+    folder = storage.local_copy(name_or_folder)
     if folder.is_dir():
         return folder
-    if folder.is_absolute() or name_or_folder.startswith((".", "~")) or name_or_folder.count("/") != 1:
-        raise FileNotFoundError(f"{name_or_folder}: no such folder, and no hub name of the form owner/model")
+    is_path = folder.is_absolute() or name_or_folder.startswith((".", "~"))
+    if is_path or name_or_folder.count("/") != 1:
+        raise FileNotFoundError(
+            f"{name_or_folder}: no such folder, and no hub name of the form owner/model"
+        )
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja"]
@@ -36,70 +68,95 @@ def resolve(name_or_folder: str) -> Path:
 
 
 def read_config(folder: Path) -> dict:
+    """The config.json of a model folder."""
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder}: no config.json; give a Hugging Face model folder or hub name")
+        raise FileNotFoundError(
+            f"{folder}: no config.json; give a Hugging Face model folder or hub name"
+        )
     return read_json(path)
 
 
 def read_json(path: Path, kind: type = dict):
-    """A JSON file that holds an object, or an array for kind=list."""
+    """Reads a JSON file that holds an object, or an array for `kind=list`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); fetch the file again") from None
     if not isinstance(value, kind):
-        raise ValueError(f"{path}: holds a {type(value).__name__}, not a {kind.__name__}; fetch the file again")
+        raise ValueError(
+            f"{path}: holds a {type(value).__name__}, not a {kind.__name__}; fetch the file again"
+        )
     return value
 
 
-def family(hf: dict):
-    """(Config, model class, table) of a Hugging Face config."""
-    if hf.get("model_type") in decoder.FAMILIES:
+def architecture(settings: dict):
+    """(Config class, model class, weight-name table) for the settings of a config.json."""
+    model_type = settings.get("model_type")
+    if model_type in decoder.FAMILIES:
         return decoder.Config, decoder.Decoder, DECODER
-    if hf.get("model_type") in encoder.FAMILIES:
-        return encoder.Config, encoder.Encoder, ENCODERS[hf["model_type"]]
+    if model_type in encoder.FAMILIES:
+        return encoder.Config, encoder.Encoder, ENCODERS[model_type]
     known = ", ".join((*decoder.FAMILIES, *encoder.FAMILIES))
-    raise ValueError(f"config.json: model_type {hf.get('model_type')!r} is not implemented; known: {known}")
+    raise ValueError(f"config.json: model_type {model_type!r} is not implemented; known: {known}")
 
 
 class Checkpoint:
-    """The safetensors files of a folder, addressed by tensor name with or without the family's prefix."""
+    """The safetensors files of a folder as one table of tensors."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        # An index names the files that count; some publishers leave a second copy beside them.
+        # The index names the files that count: some publishers leave a second copy beside them.
         index = folder / "model.safetensors.index.json"
-        named = set(_weight_map(index).values()) if index.is_file() else ()
-        files = [folder / name for name in sorted(named)] or sorted(folder.glob("*.safetensors"))
+        indexed = set(_weight_map(index).values()) if index.is_file() else ()
+        files = [folder / name for name in sorted(indexed)] or sorted(folder.glob("*.safetensors"))
         if not files:
-            raise FileNotFoundError(f"{folder}: no *.safetensors; convert the checkpoint to safetensors first")
-        absent = [file.name for file in files if not file.is_file()]
-        if absent:
-            raise FileNotFoundError(f"{folder}: no {absent[0]}, which {index.name} names; fetch it too")
-        self._where = {name: file for file in files for name in _open(file).keys()}  # noqa: SIM118
-        self.bare = not any(name.startswith(PREFIXES) for name in self._where)
+            raise FileNotFoundError(
+                f"{folder}: no *.safetensors; convert the checkpoint to safetensors first"
+            )
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            raise FileNotFoundError(
+                f"{folder}: no {missing[0]}, which {index.name} names; fetch it too"
+            )
+        self._files = {name: file for file in files for name in _open(file).keys()}  # noqa: SIM118
+        self._has_prefix = any(name.startswith(PREFIXES) for name in self._files)
 
     def names(self) -> set[str]:
-        return set(self._where)
+        """The names of all tensors, as stored."""
+        return set(self._files)
 
-    def real(self, name: str) -> str:
-        """A table's name as this checkpoint spells it."""
-        prefix = next((p for p in PREFIXES if self.bare and name.startswith(p)), "")
-        name = name.removeprefix(prefix)
-        older = [name.removesuffix(new) + old for new, old in OLD.items() if name.endswith(new)]
-        return older[0] if older and older[0] in self._where else name
+    def stored_name(self, name: str) -> str:
+        """How this checkpoint spells a name of the weight-name table.
+
+        The checkpoint of a bare model lacks the family's prefix, and BERT's first checkpoints have
+        older suffixes.
+        """
+        if not self._has_prefix:
+            prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+            name = name.removeprefix(prefix)
+        for suffix, legacy in LEGACY_SUFFIXES.items():
+            legacy_name = name.removesuffix(suffix) + legacy
+            if name.endswith(suffix) and legacy_name in self._files:
+                return legacy_name
+        return name
 
     def slice(self, name: str):
-        """One tensor, read as it is indexed. The file is opened anew, since a mapped page counts as memory of the process
-        for as long as its mapping lives: what was read goes with the slice."""
-        if name not in self._where:
-            raise ValueError(f"{self.folder}: tensor {name} is missing; the checkpoint is incomplete or of another architecture")
-        return _open(self._where[name]).get_slice(name)
+        """A tensor that is read from disk as it is indexed.
+
+        Each call opens the file anew: pages of a mapped file count as the process's memory until
+        the mapping is closed, so they are released with the slice.
+        """
+        if name not in self._files:
+            raise ValueError(
+                f"{self.folder}: tensor {name} is missing; the checkpoint is incomplete or of "
+                "another architecture"
+            )
+        return _open(self._files[name]).get_slice(name)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """tensor -> file, as an index has it."""
+    """The file of each tensor, as an index file lists them."""
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         raise ValueError(f"{index}: no weight_map from tensors to files; fetch the file again")
@@ -107,83 +164,174 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _open(file: Path):
-    """Reads the header only, which tells a file that was cut short from a whole one."""
+    """Opens a safetensors file. This reads its header, which reveals a truncated file."""
     try:
         return safe_open(file, "numpy")
     except SafetensorError as error:
-        raise ValueError(f"{file} ({file.stat().st_size:,} bytes): cut short or no safetensors file ({error}); "
-                         "fetch it again") from None
+        raise ValueError(
+            f"{file} ({file.stat().st_size:,} bytes): cut short or no safetensors file ({error}); "
+            "fetch it again"
+        ) from None
 
 
-def load(name_or_folder: str, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla", head: bool = True):
-    """Reads a model folder straight into the shards of each device.
+def load(
+    name_or_folder: str,
+    *,
+    dtype: str = "float32",
+    compute: str = "float32",
+    attention: str = "xla",
+    head: bool = True,
+):
+    """Reads a model folder, each device its own shards only.
+
+    Args:
+        dtype: type of the parameters.
+        compute: type of the activations.
+        attention: kernel: xla, cudnn or tokamax.
+        head: False leaves out a decoder's output head, as a retriever needs none.
 
     Returns:
-        (model, config, carried): `carried` maps the names of tensors that are not computed with to their
-        values, for a complete export.
+        (model, config, extra_tensors). The last maps names to values of the tensors that the model
+        does not compute with, so that an export is complete.
 
     Raises:
-        ValueError: a missing, surplus or misshapen tensor, named; an unknown or unsupported config.
+        ValueError: a tensor is missing, unexpected or misshapen, or config.json has an unsupported
+            setting. The message names it.
     """
     folder = resolve(name_or_folder)
-    hf = read_config(folder)
-    try:
-        config_class, model_class, table = family(hf)
-        cfg = config_class.from_hf(hf, dtype=dtype, compute=compute, attention=attention)
-    except KeyError as error:
-        raise ValueError(f"{folder}/config.json: no {error}; a {hf['model_type']} checkpoint must say it") from None
-    except ValueError as error:  # of config.json
-        raise ValueError(f"{folder}/{error}") from None
+    cfg, model_class, table = _read_architecture(
+        folder, dtype=dtype, compute=compute, attention=attention
+    )
     tied = getattr(cfg, "tied", False)
     if not head and model_class is decoder.Decoder:
         cfg = dataclasses.replace(cfg, tied=True)
     check_divides(cfg.dims, str(folder))
-    files = Checkpoint(folder)
-    leaves, tree = _leaves(jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0))))
+    checkpoint = Checkpoint(folder)
+    abstract = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
+    leaves, tree = named_parameters(abstract), jax.tree.structure(abstract, is_leaf=_is_param)
     params, used = [None] * len(leaves), set()
-    # The largest first: what a parameter takes twice, while it is copied to its devices, is less than what is still to come.
+    # The largest first: reading a parameter takes twice its memory for a moment, which is then
+    # less than what the rest will take.
     for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
         hf_name, pattern = table[leaves[i][0]]
-        names = [files.real(n) for n in _expand(hf_name, cfg.layers)]
+        names = [checkpoint.stored_name(name) for name in _expand(hf_name, cfg.layers)]
         used.update(names)
-        params[i] = nnx.Param(_read(files, names, pattern, "{l}" in hf_name, cfg.dims, dtype))
-    surplus = files.names() - used
+        params[i] = nnx.Param(_read(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, dtype))
+    unread = checkpoint.names() - used
     if tied:
-        surplus.discard("lm_head.weight")  # a copy of the embedding that some writers keep
-    kinds = CARRIED + (MASKED_WORDS if model_class is encoder.Encoder else ())
-    carried = {n: files.slice(n)[...] for n in sorted(surplus) if any(fnmatch.fnmatch(n, kind) for kind in kinds)}
-    if surplus - set(carried):
-        raise ValueError(f"{folder}: tensors the architecture has no place for: {', '.join(sorted(surplus)[:5])}")
-    return jax.tree.unflatten(tree, params), cfg, carried
+        unread.discard("lm_head.weight")  # some writers store the embedding a second time
+    extra_tensors = _read_extra(checkpoint, unread, model_class)
+    return jax.tree.unflatten(tree, params), cfg, extra_tensors
 
 
-def export(model, cfg, folder: Path, *, base: Path, carried: dict[str, np.ndarray]) -> None:
+def _read_architecture(folder: Path, **options: str):
+    """(config, model class, weight-name table); errors name the folder's config.json."""
+    settings = read_config(folder)
+    try:
+        config_class, model_class, table = architecture(settings)
+        return config_class.from_hf(settings, **options), model_class, table
+    except KeyError as error:
+        raise ValueError(
+            f"{folder}/config.json: no {error}; a {settings['model_type']} checkpoint must say it"
+        ) from None
+    except ValueError as error:  # its message begins with config.json
+        raise ValueError(f"{folder}/{error}") from None
+
+
+def _read_extra(checkpoint: Checkpoint, names: set[str], model_class) -> dict[str, np.ndarray]:
+    """The tensors that the model does not compute with; refuses any that it should."""
+    patterns = UNUSED_TENSORS + (MASKED_LM_HEADS if model_class is encoder.Encoder else ())
+    known = [name for name in sorted(names) if any(fnmatch.fnmatch(name, p) for p in patterns)]
+    extra_tensors = {name: checkpoint.slice(name)[...] for name in known}
+    if names - set(known):
+        raise ValueError(
+            f"{checkpoint.folder}: tensors the architecture has no place for: "
+            f"{', '.join(sorted(names)[:5])}"
+        )
+    return extra_tensors
+
+
+def export(model, cfg, folder: Path, *, base: Path, extra_tensors: dict[str, np.ndarray]) -> None:
     """Writes `model` as safetensors under the names and in the types of the checkpoint in `base`.
 
-    Every process must call it (arrays are gathered); process 0 writes, shards of at most 5 GB.
+    Every process must call this, since arrays are gathered. Process 0 writes, in files of at most
+    5 GB.
     """
-    _, _, table = family(read_config(base))
-    files = Checkpoint(base)
-    tensors = dict(carried)
-    for name, value in _leaves(model)[0]:
+    _, _, table = architecture(read_config(base))
+    checkpoint = Checkpoint(base)
+    tensors = dict(extra_tensors)
+    for name, value in named_parameters(model):
         hf_name, pattern = table[name]
-        left, right = pattern.split("->")
-        whole = fetch(value[...])
-        parts = whole if "{l}" in hf_name else [whole]
-        for real, part in zip(_expand(hf_name, cfg.layers), parts, strict=True):
-            real = files.real(real)
-            back = einops.rearrange(part, f"{right} -> {left}", **_sizes(left, cfg.dims))
-            kind = files.slice(real)[tuple(slice(0, 0) for _ in back.shape)].dtype
-            tensors[real] = np.ascontiguousarray(back.astype(kind))
-    if jax.process_index() == 0:
+        source, target = pattern.split("->")
+        array = fetch(value[...])
+        layers = array if "{l}" in hf_name else [array]
+        for expanded, layer in zip(_expand(hf_name, cfg.layers), layers, strict=True):
+            stored = checkpoint.stored_name(expanded)
+            tensor = einops.rearrange(layer, f"{target} -> {source}", **_sizes(source, cfg.dims))
+            empty = tuple(slice(0, 0) for _ in tensor.shape)
+            dtype = checkpoint.slice(stored)[empty].dtype
+            tensors[stored] = np.ascontiguousarray(tensor.astype(dtype))
+    if is_first_process():
         _write(tensors, folder)
 
 
+def save_model(
+    model,
+    cfg,
+    folder: Path,
+    *,
+    base: Path,
+    extra_tensors: dict[str, np.ndarray],
+    files: Sequence[str] = TOKENIZER_FILES,
+) -> None:
+    """Writes a folder that transformers opens: weights, config.json and the tokenizer.
+
+    The weights are written by `export`; config.json and those of `files` that exist are copied from
+    `base`. Every process must call this; process 0 writes.
+
+    Raises:
+        ValueError: `folder` is `base`, whose files are still in use.
+    """
+    if folder.resolve() == base.resolve():
+        raise ValueError(f"{folder} is the folder this model was read from; give another")
+    if is_first_process():
+        folder.mkdir(parents=True, exist_ok=True)
+    export(model, cfg, folder, base=base, extra_tensors=extra_tensors)
+    for name in ("config.json", *files):
+        if is_first_process() and (base / name).is_file():
+            shutil.copyfile(base / name, folder / name)
+
+
+@contextlib.contextmanager
+def local_folder(folder: str | Path) -> Iterator[Path]:
+    """Yields a local folder to write to: `folder` itself, or one that is uploaded to its bucket."""
+    if "://" not in str(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory() as local:
+        yield Path(local)
+        storage.upload(Path(local), str(folder))
+
+
 def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
-    for old in folder.glob("model*.safetensors*"):  # an index of shards that were here would count more than what is written
-        old.unlink()
-    # Not `save_file`, whose files nobody but their owner may read.
-    write = lambda shard, name: (folder / name).write_bytes(save(shard, metadata={"format": "pt"}))
+    """Writes tensors in files of at most `limit` bytes, with an index if there are several."""
+    # An earlier export's index would be preferred to the new files.
+    for stale in folder.glob("model*.safetensors*"):
+        stale.unlink()
+    shards = _split(tensors, limit)
+    if len(shards) == 1:
+        _write_shard(shards[0], folder / "model.safetensors")
+        return
+    index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": {}}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        _write_shard(shard, folder / file)
+        index["weight_map"] |= dict.fromkeys(shard, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _split(tensors: dict[str, np.ndarray], limit: int) -> list[dict[str, np.ndarray]]:
+    """Tensors by name in shards of at most `limit` bytes, or of one tensor that is larger."""
     shards: list[dict[str, np.ndarray]] = [{}]
     size = 0
     for name in sorted(tensors):
@@ -192,24 +340,26 @@ def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_
             size = 0
         shards[-1][name] = tensors[name]
         size += tensors[name].nbytes
-    if len(shards) == 1:
-        write(shards[0], "model.safetensors")
-        return
-    index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": {}}
-    for i, shard in enumerate(shards, 1):
-        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        write(shard, file)
-        index["weight_map"] |= dict.fromkeys(shard, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    return shards
 
 
-def _leaves(model):
-    """[(attribute name, parameter)] in tree order, and the tree."""
-    flat, tree = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda x: isinstance(x, nnx.Param))
-    return [(getattr(path[-1], "name", None) or path[-1].key, leaf) for path, leaf in flat], tree
+def _write_shard(shard: dict[str, np.ndarray], file: Path) -> None:
+    # Not with `save_file`, whose files only their owner may read.
+    file.write_bytes(save(shard, metadata={"format": "pt"}))
+
+
+def named_parameters(model) -> list[tuple[str, nnx.Param]]:
+    """(attribute, parameter) of every parameter, in tree order; that of all layers is stacked."""
+    leaves = jax.tree_util.tree_leaves_with_path(model, is_leaf=_is_param)
+    return [(getattr(path[-1], "name", None) or path[-1].key, leaf) for path, leaf in leaves]
+
+
+def _is_param(leaf) -> bool:
+    return isinstance(leaf, nnx.Param)
 
 
 def _expand(hf_name: str, layers: int) -> list[str]:
+    """A table's name, or its names in all layers if it has the slot {l}."""
     return [hf_name.format(l=i) for i in range(layers)] if "{l}" in hf_name else [hf_name]
 
 
@@ -217,28 +367,53 @@ def _sizes(side: str, dims: dict[str, int]) -> dict[str, int]:
     return {letter: dims[letter] for part in groups(side) for letter in part}
 
 
-def _read(files: Checkpoint, names: list[str], pattern: str, stack: bool, dims: dict[str, int], dtype: str) -> jax.Array:
-    """One parameter from its tensor, or from those of all layers. A device reads its own byte ranges, a tensor at a time."""
-    left, right = pattern.split("->")
+def _read(
+    checkpoint: Checkpoint,
+    names: list[str],
+    pattern: str,
+    stack: bool,
+    dims: dict[str, int],
+    dtype: str,
+) -> jax.Array:
+    """One parameter from its tensor, or, stacked, from the tensors of all layers.
+
+    Each device reads the bytes of its own shard only, one tensor at a time.
+    """
+    source, target = pattern.split("->")
     for name in names:
-        found, wanted = tuple(files.slice(name).get_shape()), shape_of(left, dims)
-        if found != wanted:
-            raise ValueError(f"{files.folder}: tensor {name} has shape {found}, config.json says {wanted}; take the config.json "
-                             "of this checkpoint")
+        stored, expected = tuple(checkpoint.slice(name).get_shape()), shape_of(source, dims)
+        if stored != expected:
+            raise ValueError(
+                f"{checkpoint.folder}: tensor {name} has shape {stored}, config.json says "
+                f"{expected}; take the config.json of this checkpoint"
+            )
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
-        own = {letter: slice(*cut.indices(dims[letter])) for letter, cut in zip(right.split(), index[stack:], strict=True)}
-        sizes = {letter: cut.stop - cut.start for letter, cut in own.items()}
-        # A mesh cuts what comes first in a group, so that the group's rows stay together.
-        rows = [math.prod(dims[letter] for letter in group[1:]) for group in groups(left)]
-        where = tuple(slice(own[group[0]].start * n, own[group[0]].stop * n) for group, n in zip(groups(left), rows, strict=True))
-        out = np.empty((len(names), *sizes.values()), jnp.dtype(dtype))
+    def read_shard(index: tuple[slice, ...]) -> np.ndarray:
+        letters = zip(target.split(), index[stack:], strict=True)
+        cuts = {letter: slice(*cut.indices(dims[letter])) for letter, cut in letters}
+        sizes = {letter: cut.stop - cut.start for letter, cut in cuts.items()}
+        region = _region(source, cuts, dims)
+        shard = np.empty((len(names), *sizes.values()), jnp.dtype(dtype))
         for i, name in enumerate(names):
-            out[i] = einops.rearrange(files.slice(name)[where].astype(out.dtype, copy=False), pattern, **sizes)
-        return out if stack else out[0]
+            tensor = checkpoint.slice(name)[region].astype(shard.dtype, copy=False)
+            shard[i] = einops.rearrange(tensor, pattern, **sizes)
+        return shard if stack else shard[0]
 
-    # What is a vector in the file is whole on every device, as a vector is.
-    shape = shape_of(right, dims)
-    spec = weight_spec(right) if len(groups(left)) > 1 else P(*[None] * len(shape))
+    # A vector in the file is replicated, as `weight_spec` does with vectors.
+    shape = shape_of(target, dims)
+    spec = weight_spec(target) if len(groups(source)) > 1 else P(*[None] * len(shape))
     shape, spec = ((len(names), *shape), P(None, *spec)) if stack else (shape, spec)
-    return jax.make_array_from_callback(shape, NamedSharding(jax.sharding.get_mesh(), spec), part)
+    sharding = NamedSharding(jax.sharding.get_mesh(), spec)
+    return jax.make_array_from_callback(shape, sharding, read_shard)
+
+
+def _region(source: str, cuts: dict[str, slice], dims: dict[str, int]) -> tuple[slice, ...]:
+    """The part of a stored tensor that holds a shard.
+
+    A mesh cuts only the first letter of a group such as (n h), so the part is contiguous.
+    """
+    region = []
+    for first, *rest in groups(source):
+        rows = math.prod(dims[letter] for letter in rest)
+        region.append(slice(cuts[first].start * rows, cuts[first].stop * rows))
+    return tuple(region)

@@ -1,4 +1,4 @@
-"""A causal language model as a judge and a reader: exact log-likelihoods over shared prefixes, generation."""
+"""A causal language model: log-likelihoods of texts, chat prompts and generation."""
 
 import dataclasses
 import functools
@@ -10,28 +10,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax import hosts, layout
+from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.log import Progress
-from ark_jax.models import decoder, hf, prefix, unpad
+from ark_jax.models import decoder, hf, packing, prefix
 from ark_jax.models.generate import Generation
-from ark_jax.models.sharing import Batch, plan
+from ark_jax.models.prefix_plan import Rows, SuffixBatch, plan_batches
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 
 BLOCK = 64  # positions whose logits a device holds at a time
+GENERATION_CONFIG = "generation_config.json"
+# Texts of one call to the tokenizer, whose own results take far more memory than token ids.
+TOKENIZER_TEXTS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class LogLikelihoods:
-    """Per pair: the sum of its target's token log-probabilities (nats) and their number."""
+    """Log-likelihoods of the targets of n pairs, in nats."""
 
-    sum: np.ndarray  # float32 [n]
-    tokens: np.ndarray  # int32 [n]
+    sum: np.ndarray  # float32 [n]: over the target's tokens
+    tokens: np.ndarray  # int32 [n]: number of target tokens
 
     @property
     def mean(self) -> np.ndarray:
-        """Mean token log-likelihood, eq. 3 and 4."""
+        """Mean token log-likelihood `[n]`, eq. 3 and 4."""
         return self.sum / np.maximum(self.tokens, 1)
 
 
@@ -42,234 +48,472 @@ class LanguageModel:
     model: Any
     cfg: decoder.Config
     tokenizer: Any
-    folder: Path
-    max_length: int
-    stop_ids: tuple[int, ...]
+    folder: Path  # where the model was read from
+    max_length: int  # tokens that the model accepts
+    stop_ids: tuple[int, ...]  # tokens that end a text
+    # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
+    extra_tensors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def from_pretrained(cls, name_or_folder: str, *, dtype: str = "float32", compute: str = "float32",
-                        attention: str = "xla") -> "LanguageModel":
-        """Opens a Hugging Face decoder folder or hub name."""
-        layout.enter_mesh()
-        folder = hf.resolve(name_or_folder)
-        settings = hf.read_config(folder)
-        model, cfg, _ = hf.load(str(folder), dtype=dtype, compute=compute, attention=attention)
-        if not isinstance(cfg, decoder.Config):
-            raise ValueError(f"{name_or_folder}: {settings['model_type']} generates no text; give a decoder")
-        tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
-        # Some models name the token that ends a turn in generation_config.json alone.
-        more = folder / "generation_config.json"
-        named = [x.get("eos_token_id") for x in (settings, hf.read_json(more) if more.is_file() else {})]
-        stops = {tokenizer.eos_token_id, *(id for some in named for id in (some if isinstance(some, list) else [some]))}
-        stops = tuple(sorted(stops - {None}))
-        return cls(model, cfg, tokenizer, folder, settings.get("max_position_embeddings", 2048), stops)
-
-    def log_likelihood(self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = 0, label: str = "") -> LogLikelihoods:
-        """log p(target | prompt), teacher-forced, for (prompt, target) pairs.
-
-        Prompt and target are tokenised as one text, and the target's tokens are those after the prompt's
-        own (the convention of lm-evaluation-harness; blanks that end a prompt go to the target). Pairs
-        that begin with the same tokens share one pass over them.
+    def from_pretrained(
+        cls,
+        name_or_folder: str | Path,
+        *,
+        dtype: str = "float32",
+        compute: str = "float32",
+        attention: str = "xla",
+    ) -> "LanguageModel":
+        """Opens a Hugging Face decoder folder or hub name.
 
         Args:
-            batch_tokens: of a call on each device, the bound on memory; 0: what suits the device.
+            dtype: type of the parameters.
+            compute: type of the activations.
+            attention: kernel: xla, cudnn or tokamax.
+        """
+        layout.enter_mesh()
+        folder = hf.resolve(str(name_or_folder))
+        settings = hf.read_config(folder)
+        model, cfg, extra_tensors = hf.load(
+            str(folder), dtype=dtype, compute=compute, attention=attention
+        )
+        if not isinstance(cfg, decoder.Config):
+            raise ValueError(
+                f"{name_or_folder}: {settings['model_type']} generates no text; give a decoder"
+            )
+        tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
+        stop_ids = _read_stop_ids(folder, settings, tokenizer)
+        longest = settings.get("max_position_embeddings", 2048)
+        return cls(model, cfg, tokenizer, folder, longest, stop_ids, extra_tensors)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes config, weights and tokenizer, as transformers opens them.
+
+        Weights keep the names and types of the base, and their bytes if they have not changed.
+        Every process must call this; process 0 writes.
+
+        Args:
+            folder: a local folder, or one in a bucket (gs://).
 
         Raises:
-            ValueError: an empty target, or a pair longer than the model's context, with its number.
+            ValueError: `folder` is the one the model was read from, whose files are still in use.
         """
-        rows = self._encode_pairs(pairs)
-        counts = [n for _, n in rows]
-        total = np.zeros(len(rows), np.float32)
-        shared = self._shared([(ids, len(ids) - n - 1) for ids, n in rows], batch_tokens)
-        started = (self._start_scoring(*some, counts) for some in shared)
-        with Progress(label or "score", len(rows), "pairs", interval=10 if label else float("inf")) as bar:
-            # The device works on one batch while the host gets the next ready.
-            for (spans, values), _ in itertools.pairwise(itertools.chain(started, [None])):
-                values = layout.fetch(values)
+        files = (*hf.TOKENIZER_FILES, GENERATION_CONFIG)
+        with hf.local_folder(folder) as local:
+            hf.save_model(
+                self.model,
+                self.cfg,
+                local,
+                base=self.folder,
+                extra_tensors=self.extra_tensors,
+                files=files,
+            )
+
+    def log_likelihood(
+        self, pairs: Sequence[tuple[str, str]], *, batch_tokens: int = 0, label: str = ""
+    ) -> LogLikelihoods:
+        """log p(target | prompt), teacher-forced, of (prompt, target) pairs.
+
+        Prompt and target are tokenised as one text. The target's tokens are those after as many as
+        the prompt alone has, as in lm-evaluation-harness; blanks that end a prompt count as the
+        target's. Pairs that begin with the same tokens share one pass over them.
+
+        Args:
+            batch_tokens: tokens of a call on each device, which bounds memory; 0 suits the device.
+            label: name of the progress line; without it none is shown.
+
+        Raises:
+            ValueError: a target is empty, or a pair is longer than the model's context. The message
+                has the pair's number.
+        """
+        encoded = self._encode_pairs(pairs)
+        counts = [count for _, count in encoded]
+        # A prefix ends before the position that predicts the first target token.
+        rows = [(ids, len(ids) - count - 1) for ids, count in encoded]
+        sums = np.zeros(len(rows), np.float32)
+        batches = self._share_prefixes(rows, batch_tokens)
+        started = (self._start_scoring(*batch, counts) for batch in batches)
+        with Progress(
+            label or "log-likelihoods", len(rows), "pairs", interval=10 if label else float("inf")
+        ) as bar:
+            # The device works on one batch while the host prepares the next.
+            for (spans, log_probs), _ in itertools.pairwise(itertools.chain(started, [None])):
+                log_probs = layout.fetch(log_probs)
                 for i, (device, start, end) in spans.items():
-                    total[i] = values[device, start:end].sum()
+                    sums[i] = log_probs[device, start:end].sum()
                 bar.add(len(spans))
-        return LogLikelihoods(total, np.array(counts, np.int32))
+        return LogLikelihoods(sums, np.array(counts, np.int32))
 
-    def _start_scoring(self, memory, seen, batch: Batch, counts: Sequence[int]) -> tuple[dict, jax.Array]:
-        """Where `_targets` says, and the log-probabilities that will be there."""
-        where, wanted, spans = _targets(batch, counts)
+    def _start_scoring(
+        self,
+        cache: prefix.PrefixCache,
+        prefix_mask: Bool[Array, "prefixes s"],
+        batch: SuffixBatch,
+        counts: Sequence[int],
+    ) -> tuple[dict[int, tuple[int, int, int]], jax.Array]:
+        """The spans of `_target_positions`, and the log-probabilities that the device computes."""
+        positions, labels, spans = _target_positions(batch, counts)
         blocks = -(-max(end for _, _, end in spans.values()) // BLOCK)
-        return spans, _suffix(self.model, self.cfg, memory, seen, _arrays(batch), batch.room,
-                              *map(layout.rows, (where, wanted)), blocks)
+        log_probs = _suffix_log_probs(
+            self.model,
+            self.cfg,
+            cache,
+            prefix_mask,
+            _on_devices(batch),
+            batch.capacity,
+            *map(layout.rows, (positions, labels)),
+            blocks,
+        )
+        return spans, log_probs
 
-    def _shared(self, rows: Sequence[tuple[Sequence[int], int]], budget: int) -> Iterator[tuple[Any, jax.Array, Batch]]:
-        """Computes every shared prefix once; yields its keys and values, [l p k s h] twice, and which of them count [p s], with
-        batches that go on from it.
+    def _share_prefixes(
+        self, rows: Rows, budget: int
+    ) -> Iterator[tuple[prefix.PrefixCache, jax.Array, SuffixBatch]]:
+        """Computes every shared prefix once.
 
         Args:
             rows: token ids, and how many of them a prefix may take at most (not all).
+            budget: tokens of a call on each device; 0 suits the device.
+
+        Yields:
+            Keys and values of prefixes, twice `[l prefixes k s h]`, their mask `[prefixes s]`, and
+            a batch of rows that continue from them.
         """
-        calls = plan(rows, budget=budget or _batch_tokens(), devices=layout.batch_multiple(),
-                     **unpad.price(self.model, self.cfg))
-        for call in calls:
-            seen = layout.rows(call.mask)
-            memory = prefix.compute(self.model, self.cfg, layout.rows(call.tokens), seen, call.room)
-            for batch in call.batches:
-                yield memory, seen, batch
+        prefix_batches = plan_batches(
+            rows,
+            budget=budget or _batch_tokens(),
+            devices=layout.batch_multiple(),
+            **packing.multiply_adds(self.model, self.cfg),
+        )
+        for prefixes in prefix_batches:
+            tokens, mask = layout.rows(prefixes.tokens), layout.rows(prefixes.mask)
+            cache = prefix.compute(self.model, self.cfg, tokens, mask, prefixes.capacity)
+            for batch in prefixes.suffix_batches:
+                yield cache, mask, batch
 
     @property
-    def _begin(self) -> int:
-        """The token that stands in where there is nothing to condition on."""
+    def _start_token(self) -> int:
+        """The token that an empty prompt is replaced by."""
         begin = self.tokenizer.bos_token_id
         if begin is None and not self.stop_ids:
-            raise ValueError(f"{self.folder}: an empty prompt, and neither config.json nor the tokenizer names a token that "
-                             "begins or ends a text; give a prompt")
+            raise ValueError(
+                f"{self.folder}: the prompt is empty, and neither config.json nor the tokenizer "
+                "names a token that begins or ends a text; give a prompt"
+            )
         return self.stop_ids[0] if begin is None else begin
 
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
-        """[(token ids of prompt and target, number of target tokens)]"""
-        rows = []
-        for i, (row, (_, target)) in enumerate(zip(hosts.spread(self._tokenize, pairs), pairs, strict=True)):
-            ids, context = (row[1:], row[0]) if row[0] else (np.array([self._begin, *row[1:]], np.int32), 1)
-            n = len(ids) - int(context)
-            if n < 1 or not target:
-                raise ValueError(f"pair {i}: the target {target!r} adds no token to its prompt; give a target")
+        """For each pair the token ids of prompt and target, and the number of target tokens."""
+        encoded = []
+        rows = distributed.split_and_gather(self._tokenize_pairs, pairs)
+        for i, (row, (_, target)) in enumerate(zip(rows, pairs, strict=True)):
+            context, ids = int(row[0]), row[1:]
+            if not context:
+                context, ids = 1, np.array([self._start_token, *ids], np.int32)
+            count = len(ids) - context
+            if count < 1 or not target:
+                raise ValueError(
+                    f"pair {i}: the target {target!r} adds no token to its prompt; give a target"
+                )
             if len(ids) > self.max_length:
-                raise ValueError(f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the passage")
-            rows.append((ids, n))
-        return rows
+                raise ValueError(
+                    f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the "
+                    "passage"
+                )
+            encoded.append((ids, count))
+        return encoded
 
-    def _tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """How many tokens of a pair are its prompt's, then the ids of both."""
+    def _tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        """For each pair the number of prompt tokens, followed by the ids of prompt and target."""
         rows = []
-        for at in range(0, len(pairs), 1024):  # the tokenizer's own results take far more memory than ids
-            some = pairs[at : at + 1024]
-            whole = self._ids([prompt + target for prompt, target in some])
-            heads = list(dict.fromkeys(prompt.rstrip() for prompt, _ in some))
-            before = dict(zip(heads, map(len, self._ids(heads)), strict=True))
-            rows += [np.array([before[prompt.rstrip()], *ids], np.int32) for ids, (prompt, _) in zip(whole, some, strict=True)]
+        for start in range(0, len(pairs), TOKENIZER_TEXTS):
+            block = pairs[start : start + TOKENIZER_TEXTS]
+            texts = self._token_ids([prompt + target for prompt, target in block])
+            contexts = [prompt.rstrip() for prompt, _ in block]
+            unique = list(dict.fromkeys(contexts))
+            lengths = dict(zip(unique, map(len, self._token_ids(unique)), strict=True))
+            rows += [
+                np.array([lengths[context], *ids], np.int32)
+                for context, ids in zip(contexts, texts, strict=True)
+            ]
         return rows
 
-    def _ids(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
-        """Token ids, `special` ones in front, but none behind: texts go on."""
+    def _token_ids(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Token ids of texts that will be continued.
+
+        They have the special tokens that begin a text if `special`, but none that end one.
+        """
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
-        plain, whole = (self.tokenizer("x", add_special_tokens=some)["input_ids"] for some in (False, special))
-        behind = next((n for n in range(len(whole)) if whole[len(whole) - len(plain) - n : len(whole) - n] == plain), 0)
-        return [row[: len(row) - behind] for row in rows]
+        ending = _ending_length(self.tokenizer, special)
+        return [row[: len(row) - ending] for row in rows]
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
-        """What `generate` goes on from: prompts that `chat` made bring their special tokens along."""
-        return self._ids(prompts, special=not self.tokenizer.chat_template)
+        """Token ids that `generate` continues from.
+
+        Prompts for a model with a chat template get no special tokens: `chat` has put them in.
+        """
+        return self._token_ids(prompts, special=not self.tokenizer.chat_template)
 
     def chat(self, turns: str | Sequence[str]) -> str:
-        """A prompt for the next reply: `turns` are the user's and the model's in alternation, or the user's only one.
+        """A prompt for the model's next reply, by the model's chat template.
 
-        In the model's chat template; a model without one is given them as they are, a line for each. One that can think before it
-        replies (Qwen3) is told not to: its thoughts would take the place of a short reply.
+        Without a template, the turns are joined by line breaks. A model that can think before it
+        replies (Qwen3) is told not to, since its thoughts would take the place of a short reply.
+
+        Args:
+            turns: the user's only turn, or the user's and the model's in alternation.
 
         Raises:
-            ValueError: a number of turns after which it is the user's turn.
+            ValueError: the last turn is not the user's.
         """
         turns = [turns] if isinstance(turns, str) else list(turns)
         if len(turns) % 2 == 0:
-            raise ValueError(f"{len(turns)} turns: the last must be the user's; give user, assistant, user, ...")
+            raise ValueError(
+                f"{len(turns)} turns: the last must be the user's; give user, assistant, user, ..."
+            )
         if not self.tokenizer.chat_template:
             return "\n".join(turns)
-        messages = [{"role": "assistant" if i % 2 else "user", "content": turn} for i, turn in enumerate(turns)]
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False,
-                                                  enable_thinking=False)
+        messages = [
+            {"role": "assistant" if i % 2 else "user", "content": turn}
+            for i, turn in enumerate(turns)
+        ]
+        return self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, enable_thinking=False
+        )
 
-    def generate(self, prompts: Sequence[str], *, max_new_tokens: int, stop: Sequence[str] = (), temperature: float = 0.0,
-                 top_p: float = 1.0, seed: int = 0, batch_tokens: int = 0, label: str = "",
-                 done: Callable[[int, str], None] = lambda i, text: None) -> list[str]:
-        """Continuations, cut before the first of the `stop` strings; special tokens are not shown.
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        batch_tokens: int = 0,
+        label: str = "",
+        done: Callable[[int, str], None] = lambda i, text: None,
+    ) -> list[str]:
+        """Continues each prompt, up to a stop token, a `stop` string or `max_new_tokens`.
+
+        The returned texts end before the first `stop` string and have no special tokens. A model
+        with a chat template adds no special tokens to its prompts: `chat` has put them in.
 
         Args:
-            temperature: 0 takes the likeliest token; else tokens are drawn from the softmax of logits / temperature.
-            top_p: draws from the likeliest tokens alone whose probabilities reach this sum.
-            seed: decides all draws. A prompt's draws depend on its place among `prompts`, not on how they are batched.
-            batch_tokens: whose keys and values a device keeps, the bound on memory; 0: what suits the device.
-            done: `done(i, text)` hears of each as it ends.
-
-        Prompts that `chat` made bring their special tokens along, so a model with a chat template is given none in front of any.
+            temperature: 0 takes the likeliest token; otherwise tokens are drawn from the softmax of
+                logits / temperature.
+            top_p: draws from the likeliest tokens only, whose probabilities add up to this.
+            seed: decides all draws. A prompt's draws depend on its place among `prompts`, not on
+                the batches.
+            batch_tokens: positions whose keys and values a device keeps, which bounds memory; 0
+                suits the device.
+            label: name of the progress line; without it none is shown.
+            done: `done(i, text)` is called as soon as text i has ended.
         """
-        if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
-            raise ValueError(f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be at least 1, "
-                             "at least 0, and above 0 up to 1")
+        _check_sampling(max_new_tokens, temperature, top_p)
         if isinstance(prompts, str):
             raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
             return []
-        ids = self.prompt_ids(prompts)
-        ids = [row or [self._begin] for row in ids]
-        for i, row in enumerate(ids):
-            if len(row) + max_new_tokens > self.max_length:
-                raise ValueError(f"prompt {i}: {len(row)} + {max_new_tokens} tokens, the model takes {self.max_length}; "
-                                 "shorten it or make fewer new ones")
-        out: list[str] = [""] * len(ids)
-        with Progress(label or "generate", len(ids), "prompts", interval=10 if label else float("inf")) as bar:
-            def ended(i: int, made: list[int], over: bool) -> bool:
-                text = self.tokenizer.decode(made, skip_special_tokens=True) if over or stop else ""
-                end = min((text.find(s) for s in stop if s in text), default=None)
-                if over or end is not None:
-                    out[i] = text[:end]
-                    done(i, out[i])
+        ids = self._encode_prompts(prompts, max_new_tokens)
+        texts = [""] * len(ids)
+        with Progress(
+            label or "generate", len(ids), "prompts", interval=10 if label else float("inf")
+        ) as bar:
+
+            def ended(i: int, new_ids: list[int], is_last: bool) -> bool:
+                """Stores the text if it has ended; returns whether a stop string ended it."""
+                decode = is_last or stop
+                text = self.tokenizer.decode(new_ids, skip_special_tokens=True) if decode else ""
+                end = min((text.find(string) for string in stop if string in text), default=None)
+                if is_last or end is not None:
+                    texts[i] = text[:end]
+                    done(i, texts[i])
                     bar.add()
                 return end is not None
 
             draw = (temperature, top_p if top_p < 1 else None, seed) if temperature else None
-            # A step reads all weights for however few rows, so that many positions are kept; few tokens at once enter, so that
-            # seats are not left empty until many are.
-            budget, at_once = batch_tokens or self._positions(), min(batch_tokens or _batch_tokens(), _batch_tokens() // 2)
-            Generation(self.model, self.cfg, self.stop_ids, max_new_tokens, draw, budget, at_once, ended).run(ids)
-        return out
+            # Each step reads all weights, so that many positions share it. Few prompt tokens enter
+            # at once, so that free seats do not wait until many are free.
+            budget = batch_tokens or self._cached_positions()
+            at_once = min(batch_tokens or _batch_tokens(), _batch_tokens() // 2)
+            Generation(
+                self.model, self.cfg, self.stop_ids, max_new_tokens, draw, budget, at_once, ended
+            ).run(ids)
+        return texts
 
-    def _positions(self) -> int:
-        """Of keys and values on a device: many, but no more than a few GiB."""
+    def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
+        """`prompt_ids`, or the start token for an empty prompt; refuses long prompts."""
+        rows = [ids or [self._start_token] for ids in self.prompt_ids(prompts)]
+        for i, ids in enumerate(rows):
+            if len(ids) + max_new_tokens > self.max_length:
+                raise ValueError(
+                    f"prompt {i}: {len(ids)} + {max_new_tokens} tokens, the model takes "
+                    f"{self.max_length}; shorten the prompt or lower max_new_tokens"
+                )
+        return rows
+
+    def _cached_positions(self) -> int:
+        """Positions whose keys and values a device keeps, of at most 2 GiB on a CPU, else 8 GiB."""
         cfg = self.cfg
-        each = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim * jnp.dtype(cfg.compute).itemsize
-        return min(16 * _batch_tokens(), (2 if jax.default_backend() == "cpu" else 8) * 2**30 // each)
+        position = 2 * cfg.layers * cfg.kv_heads * cfg.head_dim * jnp.dtype(cfg.compute).itemsize
+        memory = (2 if jax.default_backend() == "cpu" else 8) * 2**30
+        return min(16 * _batch_tokens(), memory // position)
+
+
+def _read_stop_ids(folder: Path, settings: dict, tokenizer) -> tuple[int, ...]:
+    """The tokens that end a text, by the tokenizer, config.json and generation_config.json.
+
+    Some models name the token that ends a chat turn in generation_config.json only.
+    """
+    path = folder / GENERATION_CONFIG
+    stop_ids = {tokenizer.eos_token_id}
+    for config in (settings, hf.read_json(path) if path.is_file() else {}):
+        ids = config.get("eos_token_id")
+        stop_ids |= set(ids if isinstance(ids, list) else [ids])
+    return tuple(sorted(stop_ids - {None}))
+
+
+def _ending_length(tokenizer, special: bool) -> int:
+    """The number of special tokens that the tokenizer puts after a text."""
+    plain = tokenizer("x", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("x", add_special_tokens=special)["input_ids"]
+    for n in range(len(ids)):
+        end = len(ids) - n
+        if ids[end - len(plain) : end] == plain:
+            return n
+    return 0
+
+
+def _check_sampling(max_new_tokens: int, temperature: float, top_p: float) -> None:
+    if max_new_tokens < 1 or temperature < 0 or not 0 < top_p <= 1:
+        raise ValueError(
+            f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be "
+            "at least 1, at least 0, and above 0 up to 1"
+        )
 
 
 def _batch_tokens() -> int:
-    """Large enough that products run at full speed; more only takes memory."""
+    """Tokens of a call: enough for products to run at full speed; more would only take memory."""
     return 2048 if jax.default_backend() == "cpu" else 16384
 
 
-def _arrays(batch: Batch) -> dict[str, jax.Array]:
-    return {name: layout.rows(getattr(batch, name)) for name in ("tokens", "mask", "start", "seats", "tokens_of", "rows_of")}
+def _on_devices(batch: SuffixBatch) -> prefix.Suffixes:
+    """The arrays of a batch, each device holding its own rows."""
+    return prefix.Suffixes(*(layout.rows(getattr(batch, name)) for name in prefix.Suffixes._fields))
 
 
-def _targets(batch: Batch, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray, dict[int, tuple[int, int, int]]]:
-    """Where in each device's stream the targets are predicted and what they are, `[D p]`; row -> (device, start, end) in both."""
+def _target_positions(
+    batch: SuffixBatch, counts: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, dict[int, tuple[int, int, int]]]:
+    """Where the targets of a batch are predicted.
+
+    Args:
+        counts: number of target tokens of each row.
+
+    Returns:
+        (positions, labels, spans). Positions in each device's stream of tokens `[D p]`, the target
+        tokens that they predict `[D p]`, and for each row (device, start, end) of its part of both.
+    """
     devices = layout.batch_multiple()
-    where = np.zeros((devices, tk.round_up(batch.room, BLOCK)), np.int32)
-    wanted, spans = np.zeros_like(where), {}
-    at = ends = 0
-    for r, i in enumerate(batch.members):
-        device, row = divmod(r, len(batch.members) // devices)
+    positions = np.zeros((devices, tk.round_up(batch.capacity, BLOCK)), np.int32)
+    labels, spans = np.zeros_like(positions), {}
+    stream = end = 0  # tokens and target tokens of the device so far
+    for number, i in enumerate(batch.members):
+        device, row = divmod(number, len(batch.members) // devices)
         if not row:
-            at = ends = 0
+            stream = end = 0
         if i is None:
             continue
-        size, start, end = int(batch.mask[r].sum()), ends, ends + counts[i]
-        where[device, start:end] = at + np.arange(size - counts[i] - 1, size - 1)
-        wanted[device, start:end] = batch.tokens[r, size - counts[i] : size]
-        spans[i], at, ends = (device, start, end), at + size, end
-    return where, wanted, spans
+        size, start, end = int(batch.mask[number].sum()), end, end + counts[i]
+        positions[device, start:end] = stream + np.arange(size - counts[i] - 1, size - 1)
+        labels[device, start:end] = batch.tokens[number, size - counts[i] : size]
+        spans[i] = device, start, end
+        stream += size
+    return positions, labels, spans
 
 
 @functools.partial(jax.jit, static_argnums=(1, 5))
-def _suffix(model, cfg, memory, seen, batch, room: int, where, wanted, blocks):
-    """Log-probabilities [D p] of the tokens `wanted` right after the places `where` of each device's stream; computed are
-    the first `blocks` blocks, one at a time, since a position's logits are as many as the vocabulary."""
-    x, _ = prefix.go_on(model, cfg, memory, seen, batch, room, keep=False)
-    devices = len(where)
+def _suffix_log_probs(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    cache: prefix.PrefixCache,
+    prefix_mask: Bool[Array, "prefixes s"],
+    batch: prefix.Suffixes,
+    capacity: int,
+    positions: Int[Array, "streams targets"],
+    labels: Int[Array, "streams targets"],
+    blocks: int | Int[Array, ""],
+) -> Float[Array, "streams targets"]:
+    """Log-probabilities `[D p]` of the tokens `labels`, each predicted at its position.
+
+    Only the first `blocks` blocks are computed, one at a time, since a position has as many logits
+    as the vocabulary has tokens.
+    """
+    x, _ = prefix.run_suffixes(model, cfg, cache, prefix_mask, batch, capacity, keep=False)
 
     def block(i, out):
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=1)
-        hidden = layout.pick(x, cut(where)).reshape(devices * BLOCK, -1, out_sharding=activation_spec("a d"))
-        logits = model.logits(hidden, cfg)
-        target = cut(wanted).reshape(devices * BLOCK, out_sharding=activation_spec("a"))
-        value = layout.pick(logits, target) - jax.nn.logsumexp(logits, axis=-1)
-        value = value.reshape(devices, BLOCK, out_sharding=activation_spec("b t"))
-        return jax.lax.dynamic_update_slice_in_dim(out, value, i * BLOCK, axis=1)
+        log_probs = _log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
+        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * BLOCK, axis=1)
 
-    zeros = jnp.zeros(where.shape, jnp.float32, out_sharding=activation_spec("b t"))
+    zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
     return jax.lax.fori_loop(0, blocks, block, zeros)
+
+
+def token_log_probs(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    tokens: Int[Array, "b t"],
+    mask: Bool[Array, "b t"],
+    capacity: int | None = None,
+) -> Float[Array, "b t"]:
+    """log p(token | tokens before it) of every visible token, in nats; differentiable in `model`.
+
+    Padding gets zero, and so does a row's first visible token, which has none before it. The sum
+    over a pair's target tokens equals `LanguageModel.log_likelihood`.
+
+    A device holds the logits of `BLOCK` positions at a time, or of one position of each of its rows
+    if these are more. The backward pass computes each block's logits again.
+
+    Args:
+        tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
+        mask: `[b t]`, true for visible tokens; padding may stand on either side.
+        capacity: an upper bound on the visible tokens of a device. With it, the layers skip
+            padding.
+    """
+    hidden = model(tokens, mask, cfg, capacity)
+    rows = len(tokens) // layout.batch_multiple()
+    length = max(BLOCK // max(rows, 1), 1)
+    blocks = _split_time(hidden[:, :-1], length), _split_time(tokens[:, 1:], length)
+    block_log_probs = jax.checkpoint(lambda block: _log_probs(model, cfg, *block))
+    log_probs = _join_time(jax.lax.map(block_log_probs, blocks))[:, : tokens.shape[1] - 1]
+    is_predicted = mask[:, 1:] & mask[:, :-1]
+    return jnp.pad(jnp.where(is_predicted, log_probs, 0), ((0, 0), (1, 0)))
+
+
+def _split_time(x: Array, length: int) -> Array:
+    """`[b t ...]` -> `[blocks b length ...]`; zeros fill the last block."""
+    padding = -x.shape[1] % length
+    x = jnp.pad(x, ((0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)))
+    rows, _, *features = jax.typeof(x).sharding.spec
+    shape = (len(x), -1, length, *x.shape[2:])
+    return jnp.moveaxis(x.reshape(shape, out_sharding=P(rows, None, None, *features)), 1, 0)
+
+
+def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
+    rows = x.shape[1]
+    return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
+
+
+def _log_probs(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    hidden: Float[Array, "b t d"],
+    labels: Int[Array, "b t"],
+) -> Float[Array, "b t"]:
+    """Log-probabilities of `labels`, each predicted from the hidden state at its position."""
+    b, t = labels.shape
+    logits = model.logits(hidden.reshape(b * t, -1, out_sharding=activation_spec("a d")), cfg)
+    flat_labels = labels.reshape(b * t, out_sharding=activation_spec("a"))
+    log_probs = layout.pick(logits, flat_labels) - jax.nn.logsumexp(logits, axis=-1)
+    return log_probs.reshape(b, t, out_sharding=activation_spec("b t"))

@@ -1,35 +1,85 @@
-"""Keys and values of shared prefixes, computed once, and texts that go on from them."""
+"""Computes keys and values of shared prefixes once, and runs the texts that continue them."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.models import attention, unpad
+from ark_jax.models import attention, decoder, packing
+from ark_jax.models.attention import KeyValues
+
+# Keys and values of all layers.
+PrefixCache = tuple[Float[Array, "l prefixes k s h"], Float[Array, "l prefixes k s h"]]
+
+
+class Suffixes(NamedTuple):
+    """Texts without their prefixes, on the devices; fields as in `prefix_plan.SuffixBatch`."""
+
+    tokens: Int[Array, "b t"]
+    mask: Bool[Array, "b t"]
+    prefix_lengths: Int[Array, " b"]
+    prefix_indices: Int[Array, " g"]  # the prefixes in use, counted within those of a device
+    tokens_per_prefix: Bool[Array, "g r"]  # one true for each token that continues the prefix
 
 
 @functools.partial(jax.jit, static_argnums=(1, 4))
-def compute(model, cfg, tokens, mask, room: int):
-    """Keys and values of every layer: [l p k s h] twice."""
-    where = unpad.plan(mask, room)
+def compute(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    tokens: Int[Array, "prefixes s"],
+    mask: Bool[Array, "prefixes s"],
+    capacity: int,
+) -> PrefixCache:
+    """Keys and values of prefixes, in every layer.
+
+    Args:
+        capacity: at least the number of visible tokens of any device.
+    """
+    plan = packing.plan_packing(mask, capacity)
 
     def attend(q, k, v, _):
-        kept = tuple(unpad.spread(x, where).transpose(0, 2, 1, 3) for x in (k, v))
-        return attention.attend_unpadded(q, k, v, where, causal=True, kernel=cfg.attention), kept
+        heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
+        out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention)
+        return out, heads_first
 
     positions = jnp.zeros_like(tokens) + jnp.arange(tokens.shape[1])
-    return model.layers(tokens, positions, attend, cfg, where=where)[1]
+    x = packing.pack(model.embeddings(tokens, cfg), plan)
+    return model.layers(x, packing.pack(positions, plan), attend, cfg)[1]
 
 
-def go_on(model, cfg, memory, seen, batch, room: int, *, keep: bool):
-    """What follows the prefixes: a stream of hidden states [b a d], and the rows' own keys and values if they are to be kept."""
-    tokens, mask = batch["tokens"], batch["mask"]
-    t = tokens.shape[1]
-    by_row, by_seat = unpad.plan(mask, room), unpad.plan(batch["tokens_of"], room)
-    allowed = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
+def run_suffixes(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    cache: PrefixCache,
+    prefix_mask: Bool[Array, "prefixes s"],
+    batch: Suffixes,
+    capacity: int,
+    *,
+    keep: bool,
+) -> tuple[Float[Array, "streams a d"], tuple[Array, Array] | None]:
+    """Hidden states of the suffixes, packed.
 
-    def attend(q, k, v, cache):
-        k, v = unpad.spread(k, by_row), unpad.spread(v, by_row)
-        return attention.attend_shared(q, k, v, allowed, *cache, seen, batch["seats"], by_seat, by_row), (k, v) if keep else None
+    Args:
+        cache: from `compute`.
+        capacity: at least the number of visible suffix tokens of any device.
+        keep: also returns the suffixes' own keys and values, `[l b t k h]` each.
+    """
+    t = batch.tokens.shape[1]
+    by_row = packing.plan_packing(batch.mask, capacity)
+    by_prefix = packing.plan_packing(batch.tokens_per_prefix, capacity)
+    causal_mask = jnp.tril(jnp.ones((t, t), bool)) & batch.mask[:, None, :]
 
-    return model.layers(tokens, batch["start"][:, None] + jnp.arange(t), attend, cfg, memory, by_row)
+    def attend(q, k, v, layer_cache):
+        k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
+        suffixes = KeyValues(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), causal_mask)
+        prefixes = KeyValues(*layer_cache, prefix_mask)
+        out = attention.attend_with_prefixes(
+            q, suffixes, prefixes, batch.prefix_indices, by_prefix, by_row
+        )
+        return out, (k, v) if keep else None
+
+    positions = packing.pack(batch.prefix_lengths[:, None] + jnp.arange(t), by_row)
+    x = packing.pack(model.embeddings(batch.tokens, cfg), by_row)
+    return model.layers(x, positions, attend, cfg, cache)

@@ -1,40 +1,66 @@
-"""The next token: the likeliest, or drawn."""
+"""Chooses the next token: the most probable one, or a random draw."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int, UInt32
 
 from ark_jax.layout import activation_spec
 
 
+class Sampling(NamedTuple):
+    """How tokens are drawn from the softmax of logits / temperature."""
+
+    keys: UInt32[Array, "b 2"]  # of each row, from `row_keys`
+    temperature: float
+    top_p: float | None  # draws from the most probable tokens whose sum reaches it; None: from all
+
+
 @jax.jit
-def keys(seed, i):
-    """A key for the draws of each prompt [n 2]."""
-    return jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(jax.random.key(seed), i)))(i)
+def row_keys(seed: int | Array, numbers: Int[Array, " b"]) -> UInt32[Array, "b 2"]:
+    """A random key for each prompt, from the seed and the prompt's number."""
+    fold = lambda number: jax.random.fold_in(jax.random.key(seed), number)
+    return jax.vmap(lambda number: jax.random.key_data(fold(number)))(numbers)
 
 
-def choose(logits, draw, made):
-    """The next token of each row, int32 [b], from its logits [b v].
+def next_tokens(
+    logits: Float[Array, "b v"], sampling: Sampling | None, steps: Int[Array, " b"]
+) -> Int[Array, " b"]:
+    """The next token of each row.
 
     Args:
-        draw: None for the likeliest, or each row's key [b 2], the temperature, and top_p (None: all tokens).
-        made: how many tokens each row has made before [b].
+        sampling: None takes the most probable token.
+        steps: the number of tokens that each row has generated so far; each step draws anew.
     """
-    if draw is None:
+    if sampling is None:
         return jnp.argmax(logits, -1).astype(jnp.int32)
-    own, temperature, top_p = draw
-
-    def one(logits, key, made, temperature, top_p):
-        logits = logits / temperature
-        if top_p is not None:
-            likeliest = -jnp.sort(-logits)
-            share = jax.nn.softmax(likeliest)
-            least = jnp.min(jnp.where(jnp.cumsum(share) - share < top_p, likeliest, jnp.inf))
-            logits = jnp.where(logits >= least, logits, -jnp.inf)
-        noise = jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key), made), logits.shape)
-        return jnp.argmax(logits + noise).astype(jnp.int32)
-
-    # Each device draws for its own rows, all of the vocabulary before it.
+    # Each device draws for its own rows, from the logits of the whole vocabulary.
     rows = activation_spec("b")
-    local = jax.shard_map(jax.vmap(one, in_axes=(0, 0, 0, None, None)), in_specs=(rows, rows, rows, P(), P()), out_specs=rows)
-    return local(jax.sharding.reshard(logits, rows), own, made, jnp.float32(temperature), top_p)
+    draw = jax.shard_map(
+        jax.vmap(_draw, in_axes=(0, 0, 0, None, None)),
+        in_specs=(rows, rows, rows, P(), P()),
+        out_specs=rows,
+    )
+    logits, temperature = jax.sharding.reshard(logits, rows), jnp.float32(sampling.temperature)
+    return draw(logits, sampling.keys, steps, temperature, sampling.top_p)
+
+
+def _draw(
+    logits: Float[Array, " v"],
+    key: UInt32[Array, " 2"],
+    step: Int[Array, ""],
+    temperature: Float[Array, ""],
+    top_p: float | Float[Array, ""] | None,
+) -> Int[Array, ""]:
+    """Draws by the Gumbel-max trick."""
+    logits = logits / temperature
+    if top_p is not None:
+        descending = -jnp.sort(-logits)
+        share = jax.nn.softmax(descending)
+        nucleus = jnp.cumsum(share) - share < top_p
+        threshold = jnp.min(jnp.where(nucleus, descending, jnp.inf))
+        logits = jnp.where(logits >= threshold, logits, -jnp.inf)
+    noise = jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key), step), logits.shape)
+    return jnp.argmax(logits + noise).astype(jnp.int32)

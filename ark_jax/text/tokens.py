@@ -1,4 +1,7 @@
-"""Tokenizers, overlapping token chunks with character offsets, and the few lengths that batches are padded to."""
+"""Tokenizers, chunks of tokens, and batches of texts in few shapes.
+
+JAX compiles a program for each input shape, so lengths and row counts are rounded up to few values.
+"""
 
 import dataclasses
 import itertools
@@ -7,16 +10,39 @@ from pathlib import Path
 
 import numpy as np
 
-# Powers of two waste 9-47 % of the work on real lengths, these 2-7 %, for a bounded number of compilations.
-LENGTHS = (*range(8, 192, 8), *range(192, 384, 16), *range(384, 512, 32), 512, 576, 640, 704, 768, 896, 1024, 1280, 1536,
-           1792, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192)
-# Padding that costs about as much as compiling for one more length, in multiply-adds: a second of a small machine.
-COMPILATION = 5e10
+# Lengths that texts are padded to. On real texts they waste 2 to 7 % of the work; powers of two
+# waste 9 to 47 %.
+LENGTHS = (
+    *range(8, 192, 8),
+    *range(192, 384, 16),
+    *range(384, 512, 32),
+    512,
+    576,
+    640,
+    704,
+    768,
+    896,
+    1024,
+    1280,
+    1536,
+    1792,
+    2048,
+    2560,
+    3072,
+    3584,
+    4096,
+    5120,
+    6144,
+    7168,
+    8192,
+)
+# The cost of compiling for one more shape, in multiply-adds: about a second of a small machine.
+COMPILATION_COST = 5e10
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A run of tokens of one document: `text[start:end]` characters, `tokens` long."""
+    """A chunk of a text: the characters `text[start:end]`, which are `tokens` tokens."""
 
     start: int
     end: int
@@ -24,11 +50,14 @@ class Span:
 
 
 def load_tokenizer(folder: str, vocab: int | None = None):
-    """The fast tokenizer of a model folder or hub name; `vocab` entries are what the model has embeddings for.
+    """Opens the fast tokenizer of a model folder or hub name.
+
+    Args:
+        vocab: number of rows of the model's embedding table, which every token id must lie below.
 
     Raises:
-        ValueError: a file that cannot be read, or a token that the model has no embedding for.
-        FileNotFoundError: a folder without a tokenizer.
+        FileNotFoundError: the folder has no tokenizer.
+        ValueError: a file cannot be read, or a token has no embedding.
     """
     from transformers import AutoTokenizer
 
@@ -38,28 +67,36 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         if not Path(folder).is_dir():
             raise
         if not Path(folder, "tokenizer.json").is_file():
-            raise FileNotFoundError(f"{folder}: no tokenizer.json; fetch it too, or make it of the other tokenizer files with "
-                                    "transformers first") from error
-        raise ValueError(f"{folder}/tokenizer.json or the files beside it cannot be read ({error}); fetch them again") from error
+            raise FileNotFoundError(
+                f"{folder}: no tokenizer.json; fetch it, or convert the folder's other tokenizer "
+                "files with transformers"
+            ) from error
+        raise ValueError(
+            f"{folder}/tokenizer.json or another tokenizer file cannot be read ({error}); "
+            "fetch the files again"
+        ) from error
     if not tokenizer.is_fast:
-        raise ValueError(f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers first")
+        raise ValueError(
+            f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers"
+        )
     token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if vocab is not None and largest >= vocab:
-        raise ValueError(f"{folder}/tokenizer.json: token {token!r} has the id {largest}, "
-                         f"but vocab_size in config.json is {vocab}; take the tokenizer of this model, or resize its "
-                         "embeddings with transformers first")
+        raise ValueError(
+            f"{folder}/tokenizer.json: token {token!r} has the id {largest}, but vocab_size in "
+            f"config.json is {vocab}; take this model's own tokenizer, or resize the embeddings "
+            "with transformers"
+        )
     return tokenizer
 
 
 def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]:
-    """Cuts `text` into windows of `size` tokens, each repeating the last `overlap` tokens of the one before.
+    """Cuts `text` into chunks of `size` tokens that overlap by `overlap` tokens.
 
-    A tail that the previous window covers already is not emitted, so every window but the first brings
-    at least one new token, and together they cover every token.
+    The chunks cover every token. The last one may be shorter, but it always adds a token.
     """
     if not 0 <= overlap < size:
         raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
-    # The Rust tokenizer itself: no truncation, no special tokens, no length warning.
+    # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -83,102 +120,162 @@ def round_length(length: int) -> int:
     return next((fixed for fixed in LENGTHS if fixed >= length), round_up(length, 1024))
 
 
-def round_room(n: int) -> int:
-    """At least n, rounded up to one of sixteen steps an octave, and to eight: what a stream of n tokens may hold."""
-    return round_up(max(n, 1), max(8, 1 << max(n - 1, 0).bit_length() >> 5))
+def round_room(tokens: int) -> int:
+    """A stream's capacity for `tokens` tokens: a multiple of 8, of at most 16 values an octave."""
+    return round_up(max(tokens, 1), max(8, 1 << max(tokens - 1, 0).bit_length() >> 5))
 
 
-def round_rows(n: int, multiple: int) -> int:
-    """At least n, rounded up to one of four steps an octave (..., 16, 20, 24, 28, 32, 40, ...) and to `multiple`."""
-    step = max(1 << max(n - 1, 0).bit_length() >> 3, 1)
-    return round_up(round_up(max(n, 1), step), multiple)
+def round_rows(rows: int, multiple: int) -> int:
+    """At least `rows`, a multiple of `multiple`.
+
+    Before that, one of four values an octave: ..., 16, 20, 24, 28, 32, 40, ...
+    """
+    step = max(1 << max(rows - 1, 0).bit_length() >> 3, 1)
+    return round_up(round_up(max(rows, 1), step), multiple)
 
 
-def put(ids: Sequence[Sequence[int]], at: Sequence[int], rows: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and mask, int32 and bool `[rows length]`, with `ids[i]` in row `at[i]`; the other rows are empty."""
+def pad_rows(
+    ids: Sequence[Sequence[int]], row_numbers: Sequence[int], rows: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and mask of a batch, int32 and bool `[rows length]`.
+
+    Text i fills the start of row `row_numbers[i]`; the other rows stay empty.
+    """
     tokens = np.zeros((rows, length), np.int32)
     mask = np.zeros((rows, length), bool)
-    for row, text in zip(at, ids, strict=True):
+    for row, text in zip(row_numbers, ids, strict=True):
         tokens[row, : len(text)] = text
         mask[row, : len(text)] = True
     return tokens, mask
 
 
-def deal(lengths: Sequence[int], hands: int, slots: int) -> tuple[np.ndarray, int]:
-    """Deals texts to hands of so many slots, the longest first, each to the hand with the fewest tokens.
+def balance(lengths: Sequence[int], bins: int, slots: int) -> tuple[np.ndarray, int]:
+    """Distributes texts over `bins` of `slots` places so that each bin has about as many tokens.
 
-    Returns hand · slots + slot for each text, and the tokens of the fullest hand.
+    Goes from the longest text to the shortest; each goes to the bin with the fewest tokens.
+
+    Returns:
+        bin · slots + slot for each text, and the number of tokens of the fullest bin.
     """
-    where, tokens, used = np.zeros(len(lengths), np.int64), [0] * hands, [0] * hands
-    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        hand = min((hand for hand in range(hands) if used[hand] < slots), key=tokens.__getitem__)
-        where[i] = hand * slots + used[hand]
-        tokens[hand] += lengths[i]
-        used[hand] += 1
-    return where, max(tokens)
+    places = np.zeros(len(lengths), np.int64)
+    tokens, used = [0] * bins, [0] * bins
+    for i in _longest_first(lengths):
+        free = (number for number in range(bins) if used[number] < slots)
+        emptiest = min(free, key=tokens.__getitem__)
+        places[i] = emptiest * slots + used[emptiest]
+        tokens[emptiest] += lengths[i]
+        used[emptiest] += 1
+    return places, max(tokens)
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
-    """Texts for one call: `rows` on every device, padded to `length`, of at most `room` tokens a device."""
+class TextBatch:
+    """Texts for one call.
 
-    devices: list[list[int]]  # the texts of each, at most `rows`
+    Each device has `rows` rows of `length` tokens, of which at most `room` are not padding.
+    """
+
+    texts_by_device: list[list[int]]  # text numbers, at most `rows` a device
     rows: int
     length: int
     room: int
 
     def arrays(self, ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and mask `[devices·rows length]`; surplus rows are empty."""
-        texts = [ids[i] for i in itertools.chain(*self.devices)]
-        return put(texts, self.where(), len(self.devices) * self.rows, self.length)
+        texts = [ids[i] for i in itertools.chain(*self.texts_by_device)]
+        rows = len(self.texts_by_device) * self.rows
+        return pad_rows(texts, self.row_numbers(), rows, self.length)
 
-    def where(self) -> list[int]:
+    def row_numbers(self) -> list[int]:
         """The row of each text, device by device."""
-        return [device * self.rows + row for device, texts in enumerate(self.devices) for row in range(len(texts))]
+        return [
+            device * self.rows + row
+            for device, texts in enumerate(self.texts_by_device)
+            for row in range(len(texts))
+        ]
 
 
-def in_streams(lengths: Sequence[int], *, budget: int, parameters: int, attention: int, devices: int = 1) -> Iterator[Batch]:
-    """Cuts texts into batches of `budget` tokens a device (one text at least), longest first, so that a batch that does
-    not fit memory fails at once.
+def batch_by_tokens(
+    lengths: Sequence[int], *, budget: int, parameters: int, attention: int, devices: int = 1
+) -> Iterator[TextBatch]:
+    """Cuts texts into batches of at most `budget` tokens a device; a longer text is on its own.
 
-    A token costs `parameters` multiply-adds and each pair of tokens `attention`, for the padding of rows too. Batches
-    share one shape until padding is dearer than a compilation and a twentieth of their work.
+    The longest texts come first, so that a batch that does not fit into memory fails at once.
+    Batches share a shape until the padding costs more than a compilation and more than a twentieth
+    of their work.
+
+    Args:
+        lengths: number of tokens of each text.
+        parameters: multiply-adds of one token.
+        attention: multiply-adds of one pair of tokens in a row; padding counts too.
     """
     if not lengths:
         return
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    capacity = _stream_capacity(lengths, budget, devices)
+    room = min(max(budget, *lengths, 1), round_room(capacity))
+    streams = _fill_streams(lengths, capacity)
+    streams += [[]] * (-len(streams) % devices)
+    groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
+    needs = [
+        (round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1)))
+        for group in groups
+    ]
+
+    def cost(shape: tuple[int, ...]) -> int:
+        rows, length = shape
+        return devices * (room * parameters + attention * rows * length**2)
+
+    for group, (rows, length) in zip(groups, share_shapes(needs, cost), strict=True):
+        yield TextBatch(group, rows, length, room)
+
+
+def _stream_capacity(lengths: Sequence[int], budget: int, devices: int) -> int:
+    """Tokens that a device's stream may hold: `budget`, or less if the texts are few.
+
+    Few texts are divided evenly. Half the longest length is added, since texts are not split.
+    """
     longest, total = max(max(lengths), 1), sum(lengths)
     budget = max(budget, longest)
     count = max(round_up(-(-total // budget), devices), 1)
-    # Few texts are cut evenly, with some room for what a cut cannot divide.
-    most = min(budget, max(longest, -(-total // count) + longest // 2 * (count > 1)))
-    room = min(budget, round_room(most))
-    streams, left = [], 0
-    for i in order:
-        if not streams or lengths[i] > left:
+    return min(budget, max(longest, -(-total // count) + longest // 2 * (count > 1)))
+
+
+def _fill_streams(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Text numbers, the longest first, in streams of at most `capacity` tokens."""
+    streams, free = [], 0
+    for i in _longest_first(lengths):
+        if not streams or lengths[i] > free:
             streams.append([])
-            left = most
+            free = capacity
         streams[-1].append(i)
-        left -= lengths[i]
-    streams += [[]] * (-len(streams) % devices)
-    groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
-    needs = [(round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1))) for group in groups]
-    shapes = alike(needs, lambda shape: devices * (room * parameters + attention * shape[0] * shape[1] ** 2))
-    for group, (rows, length) in zip(groups, shapes, strict=True):
-        yield Batch(group, rows, length, room)
+        free -= lengths[i]
+    return streams
 
 
-def alike(needs: Sequence[tuple[int, ...]], cost: Callable[[tuple[int, ...]], int]) -> Iterator[tuple[int, ...]]:
-    """A shape for each need, at least as large in every number: one for all in a row until what it costs beyond them
-    exceeds a compilation and a twentieth of their work. `cost` is in multiply-adds."""
-    at = 0
-    while at < len(needs):
-        shape, end, real = needs[at], at, 0
+def share_shapes(
+    needs: Sequence[tuple[int, ...]], cost: Callable[[tuple[int, ...]], int]
+) -> Iterator[tuple[int, ...]]:
+    """Yields a shape for each need, at least as large in every dimension.
+
+    Consecutive needs share one shape, so that fewer programs are compiled. A new shape begins where
+    the extra work would exceed both a compilation and a twentieth of the needed work.
+
+    Args:
+        cost: multiply-adds of a shape.
+    """
+    start = 0
+    while start < len(needs):
+        shape, end, needed = needs[start], start, 0
         while end < len(needs):
-            higher = tuple(map(max, shape, needs[end]))
-            real += cost(needs[end])
-            if (end + 1 - at) * cost(higher) - real > max(COMPILATION, real // 20):
+            larger = tuple(map(max, shape, needs[end]))
+            needed += cost(needs[end])
+            extra = (end + 1 - start) * cost(larger) - needed
+            if extra > max(COMPILATION_COST, needed // 20):
                 break
-            shape, end = higher, end + 1
-        yield from [shape] * (end - at)
-        at = end
+            shape, end = larger, end + 1
+        yield from [shape] * (end - start)
+        start = end

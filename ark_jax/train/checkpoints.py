@@ -1,4 +1,4 @@
-"""Checkpoints of one stage: two are kept, a damaged one gives way to the one before."""
+"""Checkpoints of one run: the disk holds the last two, and a damaged one gives way to the first."""
 
 import contextlib
 import itertools
@@ -14,96 +14,134 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from ark_jax.log import primary, say
+from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.log import say
 
-KEPT = 2
+MAX_TO_KEEP = 2
 
 
 class Checkpoints:
-    """States under `folder`, by step; a context manager, which waits for the last one to be written.
+    """Training states under `folder`, by step. On leaving its context, the last write is done.
 
-    The disk holds `KEPT` of them and, for a moment, one more: of AdamW in float32 each is three times the trained weights.
+    The disk holds `MAX_TO_KEEP` states and, for a moment, one more. With AdamW in float32 each
+    takes three times the trained weights.
     """
 
     def __init__(self, folder: Path):
-        self.folder, self._writing = folder, None
-        keep = ocp.training.preservation_policies.LatestN(KEPT)
-        self._orbax = ocp.training.Checkpointer(folder, preservation_policy=keep, cleanup_tmp_directories=True)
+        self.folder = folder
+        self._pending_save = None
+        self._orbax = ocp.training.Checkpointer(
+            folder,
+            preservation_policy=ocp.training.preservation_policies.LatestN(MAX_TO_KEEP),
+            cleanup_tmp_directories=True,
+        )
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *_) -> None:
-        with self._explained():
+        with self._explain_failure():
             self._orbax.close()
 
-    def restore(self, abstract) -> Any | None:
-        """The newest state that reads back as it was written, on the mesh of `abstract`; None if there is none.
+    def restore(self, abstract: Any) -> Any | None:
+        """The newest state whose digest is right; None if there is none.
 
-        A damaged one stays, with `.damaged` to its name.
+        A damaged checkpoint is renamed to `STEP.damaged`, and the one before is tried.
+
+        Args:
+            abstract: shapes, types and shardings of the state, on any mesh.
         """
-        digest = jax.ShapeDtypeStruct((), jnp.uint32, sharding=NamedSharding(jax.sharding.get_mesh(), P()))
-        found = list(self._orbax.checkpoints)
-        while found:
-            last, why = found.pop(), ""
-            try:
-                loaded = self._orbax.load(last.step, {"state": abstract, "digest": digest})
-            except Exception as error:
-                causes = list(_causes(error))
-                if any(isinstance(cause, (jax.errors.JaxRuntimeError, MemoryError)) for cause in causes):
-                    raise  # memory is short: an earlier one would not fit either
-                why = _line(causes[-1])
-            if not np.all(multihost_utils.process_allgather(np.array(not why))):
-                why = why or "another process cannot read it"
-            elif int(_digest(loaded["state"])) != int(loaded["digest"]):
-                why = "its bits have changed"
-            if not why:
-                return loaded["state"]
-            then = f"the one of step {found[-1].step} is tried" if found else "none is left, so training starts anew"
-            say(f"  warning: checkpoint {last.path} is damaged ({why}) and set aside; {then}")
-            if primary():
-                names = (f"{last.path}.damaged{n or ''}" for n in itertools.count())  # a bad disk may do it again
-                Path(last.path).rename(next(name for name in names if not Path(name).exists()))
+        checkpoints = list(self._orbax.checkpoints)
+        while checkpoints:
+            newest = checkpoints.pop()
+            state, damage = self._load(newest.step, abstract)
+            if not damage:
+                return state
+            outcome = (
+                f"the one of step {checkpoints[-1].step} is tried"
+                if checkpoints
+                else "none is left, so training starts anew"
+            )
+            problem = f"is damaged ({damage}) and set aside"
+            say(f"  warning: checkpoint {newest.path} {problem}; {outcome}")
+            if is_first_process():
+                _set_aside(Path(newest.path))
             multihost_utils.sync_global_devices("damaged checkpoint set aside")
             self._orbax.reload()
         return None
 
-    def save(self, step: int, state, *, wait: bool = False) -> None:
-        """Writes a state, unless it is there, in the background or, with `wait`, now.
+    def _load(self, step: int, abstract: Any) -> tuple[Any, str]:
+        """The state, and what is wrong with it: "" if nothing is."""
+        everywhere = NamedSharding(jax.sharding.get_mesh(), P())
+        digest = jax.ShapeDtypeStruct((), jnp.uint32, sharding=everywhere)
+        loaded, damage = {}, ""
+        try:
+            loaded = self._orbax.load(step, {"state": abstract, "digest": digest})
+        except Exception as error:
+            causes = list(_causes(error))
+            out_of_memory = (jax.errors.JaxRuntimeError, MemoryError)
+            if any(isinstance(cause, out_of_memory) for cause in causes):
+                raise  # an earlier checkpoint would not fit into memory either
+            damage = _first_line(causes[-1])
+        if not np.all(multihost_utils.process_allgather(np.array(not damage))):
+            damage = damage or "another process cannot read it"
+        elif int(_digest(loaded["state"])) != int(loaded["digest"]):
+            damage = "its bits have changed"
+        return loaded.get("state"), damage
+
+    def save(self, step: int, state: Any, *, wait: bool = False) -> None:
+        """Writes a state unless its step is there: in the background or, with `wait`, at once.
 
         Raises:
-            OSError: it, or the one before it, could not be written.
+            OSError: this state, or the one before it, could not be written.
         """
-        with self._explained():
-            if self._writing:
-                self._writing.result()
-            if all(kept.step != step for kept in self._orbax.checkpoints):
-                self._writing = self._orbax.save_async(step, {"state": state, "digest": _digest(state)}, force=True)
+        with self._explain_failure():
+            if self._pending_save:
+                self._pending_save.result()
+            if all(checkpoint.step != step for checkpoint in self._orbax.checkpoints):
+                content = {"state": state, "digest": _digest(state)}
+                self._pending_save = self._orbax.save_async(step, content, force=True)
             if wait:
                 self._orbax.wait()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_failure(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            raise OSError(f"{self.folder}: a checkpoint could not be written ({_line(error)}): free some space there or make it "
-                          "writable, and run the same command again; earlier checkpoints are intact") from error
+            raise OSError(
+                f"{self.folder}: a checkpoint could not be written ({_first_line(error)}): "
+                "free some space there or make it writable, and run the same command again; "
+                "earlier checkpoints are intact"
+            ) from error
 
 
 @jax.jit
-def _digest(state) -> jax.Array:
-    """The sum of all words: the same on every mesh, and another one after a bit has flipped, which Orbax does not notice."""
-    words = lambda x: jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+def _digest(state: Any) -> jax.Array:
+    """The sum of all words, uint32: the same on every mesh.
+
+    A flipped bit changes it. Orbax does not notice one.
+    """
+
+    def words(x: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}").astype(jnp.uint32)
+
     return sum(jnp.sum(words(x)) for x in jax.tree.leaves(state))
 
 
+def _set_aside(path: Path) -> None:
+    """Renames a checkpoint to `STEP.damaged`; if that exists, to `STEP.damaged1` and so on."""
+    names = (Path(f"{path}.damaged{n or ''}") for n in itertools.count())
+    path.rename(next(name for name in names if not name.exists()))
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, the first cause last."""
     while error:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _line(error: BaseException) -> str:
-    """What an error says, without the pages that TensorStore adds."""
+def _first_line(error: BaseException) -> str:
+    """Type and first line of an error, without the pages that TensorStore adds."""
     return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:300]

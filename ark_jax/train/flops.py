@@ -1,8 +1,10 @@
-"""FLOPs that a model asks for, and how much of the devices' peak training steps make of them: MFU.
+"""FLOPs that a model asks for, and which share of the devices' peak a training run achieves (MFU).
 
-Counted are products with the weights of the layers and those of attention, of real tokens, a multiply-add as two. Not counted:
-padding, what is computed again to save memory (remat, GradCache), embeddings (they are looked up), norms, softmax and the scores
-of the loss. So MFU (model FLOPs utilisation, Chowdhery et al. 2022, appendix B) falls where memory is bought with computing.
+Counted are the products with the weights of the layers and those of attention, for real tokens; a
+multiply-add counts two. Not counted are padding, what is computed again to save memory (remat,
+GradCache), embeddings (they are looked up), norms, softmax and the scores of the loss. So MFU
+(model FLOPs utilisation, Chowdhery et al. 2022, appendix B) falls where memory is saved by
+computing again.
 """
 
 import math
@@ -14,8 +16,12 @@ import numpy as np
 
 from ark_jax.models import decoder
 
-# FLOP/s of a device in dense bfloat16 products, by its `device_kind`. TPUs: cloud.google.com/tpu/docs/v4, v5e, v5p, v6e. GPUs:
-# NVIDIA's data sheets of A100, H100, H200 and HGX B200; what they give with sparsity is halved.
+# Also means of counts, and sums that numpy made.
+Count = float | np.number
+
+# FLOP/s of a device in dense bfloat16 products, by its `device_kind`. TPUs:
+# cloud.google.com/tpu/docs/v4, v5e, v5p, v6e. GPUs: NVIDIA's data sheets of A100, H100, H200 and
+# HGX B200, halved where they are given with sparsity.
 PEAKS = {
     r"TPU v4": 275e12,
     r"TPU v5( lite|e)": 197e12,
@@ -30,23 +36,23 @@ PEAKS = {
 
 
 def weights(cfg) -> int:
-    """Entries of the matrices of all layers, with each of which every token is multiplied."""
+    """Entries of the matrices of all layers; every token is multiplied with each entry once."""
     dims, gated = cfg.dims, isinstance(cfg, decoder.Config)
     heads = 2 * dims["n"] + 2 * dims.get("k", dims["n"])  # q and o, k and v
     return cfg.layers * dims["d"] * (heads * dims["h"] + (3 if gated else 2) * dims["f"])
 
 
-def seen(cfg, lengths: Sequence[int]) -> float:
-    """Pairs of tokens in texts by themselves, one of which sees the other."""
+def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
+    """Pairs (query token, key token) that attention computes for texts of these lengths."""
     causal = isinstance(cfg, decoder.Config)
     return sum(t * (t + 1) / 2 if causal else t * t for t in lengths)
 
 
-def forward(cfg, tokens: float, pairs: float, logits: float = 0) -> np.ndarray:
-    """FLOPs of a forward pass, of products with weights and of attention: `[2]`.
+def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:
+    """FLOPs of a forward pass, `[2]`: products with weights, and attention.
 
     Args:
-        pairs: of tokens, one of which sees the other.
+        pairs: from `attention_pairs`.
         logits: tokens whose logits are computed.
     """
     products = weights(cfg) * tokens + cfg.vocab * cfg.width * logits
@@ -54,53 +60,64 @@ def forward(cfg, tokens: float, pairs: float, logits: float = 0) -> np.ndarray:
 
 
 def training(cfg, lengths: Sequence[int], adapter: int) -> float:
-    """Model FLOPs of a training step on texts of these lengths: 6 x weights x tokens + 12 x layers x heads x h x pairs.
+    """Model FLOPs of a training step on texts: 6 x weights x tokens + 12 x layers x heads x h x
+    pairs.
 
-    A causal model's pairs are those it sees, half of what is often counted. Frozen weights have no gradient: 4 x weights, and
-    6 x what is beside them.
+    A causal model has half the pairs that are often counted. Frozen weights have no gradient, so an
+    adapter's step takes 4 x weights x tokens, and 6 x its own entries.
 
     Args:
+        lengths: tokens of each text.
         adapter: entries of an adapter's factors; 0 trains all weights.
     """
-    products, attention = forward(cfg, sum(lengths), seen(cfg, lengths))
+    products, attention = forward(cfg, sum(lengths), attention_pairs(cfg, lengths))
     return float((2 if adapter else 3) * products + 3 * attention) + 6 * adapter * sum(lengths)
 
 
-def peak(kind: str) -> float | None:
-    """FLOP/s of a device by its `device_kind`, in bfloat16 whatever a model computes in; None where no figure is published."""
-    return next((rate for pattern, rate in PEAKS.items() if re.fullmatch(pattern, kind)), None)
+def peak(device_kind: str) -> float | None:
+    """A device's FLOP/s in bfloat16, whatever the model's type; None if none is published."""
+    return next((rate for kind, rate in PEAKS.items() if re.fullmatch(kind, device_kind)), None)
 
 
 class Meter:
-    """How fast training steps are; the first one added compiles, and is not counted.
+    """Measures the pace of training steps. The first step compiles and is left out."""
 
-    Args:
-        adapter: as in `training`.
-    """
+    def __init__(self):
+        self._steps: list[tuple[int, float, float]] = []
+        self._compiled = False
 
-    def __init__(self, cfg, adapter: int):
-        self._cfg, self._adapter, self._steps, self._compiled = cfg, adapter, [], False
-
-    def add(self, lengths: Sequence[int], seconds: float) -> None:
-        """A step on texts of so many tokens."""
+    def add(self, tokens: int, flops: float, seconds: float) -> None:
+        """Counts one step: its tokens without padding, its model FLOPs, and the time it took."""
         if self._compiled:
-            self._steps.append((sum(lengths), training(self._cfg, lengths, self._adapter), seconds))
+            self._steps.append((tokens, flops, seconds))
         self._compiled = True
 
     def pace(self, last: int = 0) -> dict[str, float]:
-        """Means over the `last` steps or all, on all devices together; `mfu` where their peak is known. Empty without a step."""
+        """Means over the `last` steps (0: all), on all devices together; empty before the second
+        step.
+
+        `mfu` is there if the devices' peak is known.
+        """
         if not self._steps:
             return {}
         tokens, flops, seconds = map(sum, zip(*self._steps[-last:], strict=True))
+        pace = {
+            "seconds_a_step": seconds / len(self._steps[-last:]),
+            "tokens_a_second": tokens / seconds,
+            "flops_a_second": flops / seconds,
+        }
         devices = math.prod(jax.sharding.get_mesh().shape.values())
-        most = peak(jax.devices()[0].device_kind)
-        return {"seconds_a_step": seconds / len(self._steps[-last:]), "tokens_a_second": tokens / seconds,
-                "flops_a_second": flops / seconds, **({"mfu": flops / seconds / devices / most} if most else {})}
+        if device_peak := peak(jax.devices()[0].device_kind):
+            pace["mfu"] = flops / seconds / devices / device_peak
+        return pace
 
 
-def told(pace: dict[str, float]) -> str:
-    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s` and, where it is known, `MFU 41.3 %`."""
+def describe(pace: dict[str, float]) -> str:
+    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s` and, if it is known, `MFU 41.3 %`."""
     if not pace:
         return "compiled"
-    mfu = [f"MFU {100 * pace['mfu']:.1f} %"] if "mfu" in pace else []
-    return ", ".join([f"{pace['tokens_a_second']:,.0f} tokens/s", f"{pace['flops_a_second'] / 1e12:.3g} TFLOP/s", *mfu])
+    tokens, teraflops = pace["tokens_a_second"], pace["flops_a_second"] / 1e12
+    parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s"]
+    if "mfu" in pace:
+        parts.append(f"MFU {100 * pace['mfu']:.1f} %")
+    return ", ".join(parts)

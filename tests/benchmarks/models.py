@@ -1,7 +1,9 @@
-"""Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries] [train] [qwen3]`.
+"""Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries]
+[train] [qwen3]`.
 
-Both sides compute the same numbers from the same weights on the CPU with the same threads; the differences are
-printed. The peer runs as shipped and with `torch.set_float32_matmul_precision("medium")`, faster on some CPUs.
+Both sides compute the same numbers from the same weights on the CPU with the same threads; the
+differences are printed. The peer runs as shipped and with
+`torch.set_float32_matmul_precision("medium")`, faster on some CPUs.
 """
 
 import copy
@@ -21,10 +23,10 @@ from timing import machine, race, report
 from transformers import Qwen3Config, Qwen3Model
 
 from ark_jax import Retriever, layout
-from ark_jax.data.curriculum import Example
+from ark_jax.demo.models import demo_models
 from ark_jax.models import hf
-from ark_jax.models.wheels import demo_models
-from ark_jax.train import loop
+from ark_jax.train import contrastive, fit, optim
+from ark_jax.train.batches import Example
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
@@ -33,16 +35,21 @@ TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions
 
 def under(precision: str, run):
     """`run` with torch set so; the setting is put before each run, since contenders take turns."""
+
     def go():
         torch.set_float32_matmul_precision(PRECISIONS[precision])
         return run()
+
     return go
 
 
 def stories() -> tuple[list[str], list[str]]:
     """Real passages (story sections) and questions of FairytaleQA."""
-    read = lambda pattern, field: [row[field] for path in sorted((DATA / "fairytaleqa").rglob(pattern))
-                                   for row in csv.DictReader(path.open(encoding="utf-8"))]
+    read = lambda pattern, field: [
+        row[field]
+        for path in sorted((DATA / "fairytaleqa").rglob(pattern))
+        for row in csv.DictReader(path.open(encoding="utf-8"))
+    ]
     return read("*-story.csv", "text"), read("*-questions.csv", "question")
 
 
@@ -66,15 +73,25 @@ def queries() -> None:
 
 def compete(work: str, texts: list[str], kind: str, rounds: int) -> None:
     ours, theirs = minilm()
-    run = functools.partial(theirs.encode, texts, batch_size=32, show_progress_bar=False, normalize_embeddings=True)
+    run = functools.partial(
+        theirs.encode, texts, batch_size=32, show_progress_bar=False, normalize_embeddings=True
+    )
     difference = np.abs(ours.encode(texts, kind=kind) - run()).max()
-    timings = race({"ark_jax": lambda: ours.encode(texts, kind=kind),
-                    **{f"sentence-transformers, {p}": under(p, run) for p in PRECISIONS}}, rounds=rounds)
+    timings = race(
+        {
+            "ark_jax": lambda: ours.encode(texts, kind=kind),
+            **{f"sentence-transformers, {p}": under(p, run) for p in PRECISIONS},
+        },
+        rounds=rounds,
+    )
     report(f"{work} (largest difference {difference:.0e})", "texts", len(texts), timings)
 
 
 def train() -> None:
-    """One step of contrastive training, clipping and AdamW: 32 questions and 64 passages, of 128 tokens each and as they are."""
+    """One step of contrastive training with 32 questions and 64 passages.
+
+    The passages have 128 tokens each, then their own lengths.
+    """
     passages, questions = stories()
     alike = [" ".join([*text.split(), *passages[0].split()][:150]) for text in passages[:64]]
     train_on("64 passages x 128 tokens", questions[:32], alike, 128)
@@ -83,18 +100,44 @@ def train() -> None:
 
 def train_on(work: str, questions: list[str], passages: list[str], most: int) -> None:
     ours, theirs = minilm()
-    cut = lambda texts, kind: [row[: most - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind)]
-    ids = {"query": dict(enumerate(cut(questions, "query"))),
-           "document": {f"{i:02}": row for i, row in enumerate(cut(passages, "document"))}}
+    cut = lambda texts, kind: [
+        row[: most - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind)
+    ]
+    ids = {
+        "query": dict(enumerate(cut(questions, "query"))),
+        "document": {f"{i:02}": row for i, row in enumerate(cut(passages, "document"))},
+    }
     examples = [Example(i, "", (f"{i:02}",), (f"{32 + i}",)) for i in range(32)]
-    plan = loop.Plan(epochs=1, learning_rate=1e-5, warmup=0, weight_decay=0.01, clip=1.0, batch=32, chunks=1, temperature=0.05,
-                     matryoshka=(), denominator="batch", order="question",
-                     remat="products", save_every=1, seed=0, use_negatives=True,
-                     lora_rank=0, lora_alpha=1.0, lora_targets=())
-    sides = loop._sides([range(32)], examples, ids, plan)
-    batch = loop._batch(examples, ids, plan, sides)
-    objective = loop.Objective(ours.cfg, ours.pooling, ours.width, chunks=1, rooms=tuple(side.room for side in sides),
-                               temperature=0.05, weight_decay=0.01, clip=1.0, matryoshka=())
+    config = contrastive.ContrastiveConfig(
+        epochs=1,
+        learning_rate=1e-5,
+        warmup=0,
+        weight_decay=0.01,
+        clip=1.0,
+        batch=32,
+        chunks=1,
+        temperature=0.05,
+        matryoshka=(),
+        denominator="batch",
+        order="question",
+        remat="products",
+        save_every=1,
+        seed=0,
+        use_negatives=True,
+        lora_rank=0,
+        lora_alpha=1.0,
+        lora_targets=(),
+    )
+    make_batch = contrastive.ContrastiveBatches.from_examples([examples], *ids.values(), config)
+    objective = contrastive.ContrastiveObjective(
+        ours.cfg,
+        ours.pooling,
+        ours.width,
+        pieces=1,
+        piece_tokens=make_batch.piece_tokens,
+        temperature=0.05,
+        matryoshka=(),
+    )
     encoder = copy.deepcopy(theirs[0].auto_model).train()
     for module in encoder.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -103,49 +146,80 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
     for side in ids.values():
         rows = [torch.tensor(row) for row in side.values()]
         tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        padded.append((tokens, torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])))
+        padded.append(
+            (tokens, torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows]))
+        )
 
     def mean(tokens, mask):
         x = encoder(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
         return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
     tokens = sum(map(len, itertools.chain(*(side.values() for side in ids.values()))))
-    race_steps(f"MiniLM, training step, 32 questions and {work}", tokens, objective, ours.model, batch, encoder,
-               lambda: [mean(*texts) for texts in padded])
+    race_steps(
+        f"MiniLM, training step, 32 questions and {work}",
+        tokens,
+        objective,
+        ours.model,
+        make_batch(0).arrays,
+        encoder,
+        lambda: [mean(*texts) for texts in padded],
+    )
 
 
-def race_steps(work: str, tokens: int, objective, model, batch, peer: torch.nn.Module, vectors) -> None:
-    """Steps of InfoNCE over all passages of a batch, of which the i-th is question i's, clipping and AdamW.
+def race_steps(
+    work: str, tokens: int, objective, model, batch, peer: torch.nn.Module, vectors
+) -> None:
+    """Steps of InfoNCE over all passages of a batch, of which the i-th is question i's, clipping
+    and AdamW.
 
     `vectors()` gives the peer's questions and passages.
     """
-    state, losses, peers = objective.start(jax.tree.map(jnp.copy, model)), [], []
+    optimizer = optim.adamw(weight_decay=0.01, clip=1.0)
+    state = fit.State.create(jax.tree.map(jnp.copy, model), optimizer)
+    losses, peers = [], []
 
     def step():
         nonlocal state
-        state, metrics = loop.train_step(objective, state, None, batch, 1e-5)
+        state, metrics = fit.train_step(objective, optimizer, state, None, batch, 1e-5)
         losses.append(float(metrics["loss"]))
 
-    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
+    peer_optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
 
     def peer_step():
         queries, passages = (torch.nn.functional.normalize(x, dim=1) for x in vectors())
-        loss = torch.nn.functional.cross_entropy(queries @ passages.T / 0.05, torch.arange(len(queries)))
-        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(
+            queries @ passages.T / 0.05, torch.arange(len(queries))
+        )
+        peer_optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-        optimizer.step()
+        peer_optimizer.step()
         peers.append(float(loss.detach()))
 
-    timings = race({"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5)
+    timings = race(
+        {"ark_jax": step, **{f"torch, {p}": under(p, peer_step) for p in PRECISIONS}}, rounds=5
+    )
     report(f"{work} (first losses {losses[0]:.5f}, {peers[0]:.5f})", "tokens", tokens, timings)
 
 
 def qwen3() -> None:
-    """The widths of Qwen3-0.6B in four layers, 8 x 512 tokens: hidden states, float32 and bfloat16; a training step."""
-    settings = Qwen3Config(vocab_size=4096, hidden_size=1024, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
-                           head_dim=128, intermediate_size=3072, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True,
-                           architectures=["Qwen3Model"])
+    """The widths of Qwen3-0.6B in four layers, 8 x 512 tokens.
+
+    Hidden states in float32 and bfloat16, and a training step.
+    """
+    settings = Qwen3Config(
+        vocab_size=4096,
+        hidden_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=3072,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        architectures=["Qwen3Model"],
+    )
     torch.manual_seed(0)
     reference = Qwen3Model(settings).eval()
     random = np.random.default_rng(0)
@@ -169,26 +243,54 @@ def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:
 
     ours = lambda: jax.block_until_ready(forward(model, *arrays))
     difference = np.abs(np.asarray(ours(), np.float32) - run().float().numpy()).max()
-    peers = {f"transformers, {p}": under(p, run) for p in (PRECISIONS if kind == "float32" else ("default",))}
-    report(f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})", "tokens", ids.size,
-           race({"ark_jax": ours, **peers}, rounds=5))
+    peers = {
+        f"transformers, {p}": under(p, run)
+        for p in (PRECISIONS if kind == "float32" else ("default",))
+    }
+    report(
+        f"Qwen3, 0.6B widths, 4 layers, 8 x 512, {kind} (largest difference {difference:.0e})",
+        "tokens",
+        ids.size,
+        race({"ark_jax": ours, **peers}, rounds=5),
+    )
 
 
 def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     """Contrastive training of 8 questions of 8 tokens, each with its passage; clipping, AdamW."""
     model, cfg, _ = loaded
     texts = lambda x: (layout.rows(x), layout.rows(np.ones_like(x, bool)))
-    batch = {"queries": texts(asked), "passages": texts(ids), "positive": layout.rows(np.eye(8, dtype=bool)),
-             "negative": layout.rows(~np.eye(8, dtype=bool))}
-    objective = loop.Objective(cfg, "lasttoken", cfg.width, chunks=1, rooms=(asked.size, ids.size), temperature=0.05,
-                               weight_decay=0.01, clip=1.0, matryoshka=())
+    batch = {
+        "queries": texts(asked),
+        "passages": texts(ids),
+        "positive": layout.rows(np.eye(8, dtype=bool)),
+        "negative": layout.rows(~np.eye(8, dtype=bool)),
+    }
+    objective = contrastive.ContrastiveObjective(
+        cfg,
+        "lasttoken",
+        cfg.width,
+        pieces=1,
+        piece_tokens=(asked.size, ids.size),
+        temperature=0.05,
+        matryoshka=(),
+    )
     last = lambda x: theirs(torch.from_numpy(x).long(), use_cache=False).last_hidden_state[:, -1]
-    race_steps("Qwen3, 0.6B widths, 4 layers, training step, 8 x 512", ids.size + asked.size, objective, model, batch, theirs,
-               lambda: [last(asked), last(ids)])
+    race_steps(
+        "Qwen3, 0.6B widths, 4 layers, training step, 8 x 512",
+        ids.size + asked.size,
+        objective,
+        model,
+        batch,
+        theirs,
+        lambda: [last(asked), last(ids)],
+    )
 
 
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
-    print(f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, jax {jax.__version__}")
+    print(
+        f"{machine()}; torch {torch.__version__} with {torch.get_num_threads()} threads, "
+        f"jax {jax.__version__}"
+    )
     for name in sys.argv[1:] or ["encode", "queries", "train", "qwen3"]:
         {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3}[name]()

@@ -1,12 +1,15 @@
-"""Personalised PageRank against networkx, igraph, scikit-network, scipy and torch, per seed set, at equal measured error.
+"""Personalised PageRank against networkx, igraph, scikit-network, scipy and torch.
 
     python tests/benchmarks/pagerank.py [thousand] [fb15k237] [hundred_thousand] [million]
 
-Peers are in the extra [reference]. Every contender that has a knob is set to the loosest
-value whose mean L1 error over its sets is at most ARK_BENCH_ERROR (1e-6), measured against our float64 ranks at a bound of
-1e-13, which are first checked against igraph's (prpack, exact to rounding). scipy and torch run the bare loop
-x = a s + (1-a) P x on all columns with just so many steps, no residual ever taken. Ours is given the graph laid out, as
-igraph's and scikit-network's objects are; what that takes is printed. No seed dangles, so conventions agree.
+Peers are in the extra [reference]. Times are per seed set, at equal measured error. Every contender
+with a tolerance takes the loosest value whose mean L1 error over its sets is at most
+ARK_BENCH_ERROR (1e-6). The reference is our float64 ranks at a bound of 1e-13. They are first
+checked against igraph's (prpack, exact to rounding). scipy and torch run the bare loop
+x = a s + (1-a) P x on all columns for a fixed number of steps and compute no residual. Ours gets
+the
+graph laid out, as igraph and scikit-network get their objects; the time for the layout is printed.
+No seed dangles, so conventions agree.
 """
 
 import os
@@ -25,15 +28,21 @@ from ark_jax.graph.walk import Walk
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ERROR = float(os.environ.get("ARK_BENCH_ERROR", "1e-6"))
 TELEPORT = 0.15
-SIZES = {"thousand": (1_000, 2_000), "hundred_thousand": (100_000, 1_000_000), "million": (1_000_000, 10_000_000)}
+SIZES = {
+    "thousand": (1_000, 2_000),
+    "hundred_thousand": (100_000, 1_000_000),
+    "million": (1_000_000, 10_000_000),
+}
 BATCHES = tuple(int(b) for b in os.environ.get("ARK_BENCH_BATCHES", "1,64,256").split(","))
 
 
 def power_law(n: int, m: int) -> scipy.sparse.csr_array:
-    """n nodes and some m undirected edges without weights: one end by a power law, the other uniform."""
+    """n nodes and about m undirected unweighted edges: one end by a power law, the other uniform."""  # noqa: E501
     rng = np.random.default_rng(0)
     chance = np.arange(1, n + 1) ** -0.5
-    ends = rng.permutation(n)[np.stack([rng.choice(n, m, p=chance / chance.sum()), rng.integers(0, n, m)])]
+    ends = rng.permutation(n)[
+        np.stack([rng.choice(n, m, p=chance / chance.sum()), rng.integers(0, n, m)])
+    ]
     ends = ends[:, ends[0] != ends[1]]
     half = scipy.sparse.coo_array((np.ones(ends.shape[1]), ends), (n, n)).tocsr()
     both = (half + half.T).tocsr()
@@ -51,7 +60,7 @@ def fb15k237() -> scipy.sparse.csr_array:
 
 
 def first_that(name: str, settings, error) -> object:
-    """The first of `settings`, loosest first, with an error within ERROR; the best one if none is."""
+    """The first of `settings`, loosest first, with an error within ERROR; the best one if none is."""  # noqa: E501
     tried = []
     for setting in settings:
         tried.append((error(setting), setting))
@@ -62,8 +71,13 @@ def first_that(name: str, settings, error) -> object:
     return setting
 
 
-def contenders(adjacency: scipy.sparse.csr_array, seeds: list[list[int]], exact: np.ndarray, walk: Walk) -> dict:
-    """name -> a run over all seed sets, or a sample of them where the peer takes one at a time and is slow."""
+def contenders(
+    adjacency: scipy.sparse.csr_array, seeds: list[list[int]], exact: np.ndarray, walk: Walk
+) -> dict:
+    """name -> a run over all seed sets.
+
+    A slow peer that takes one set at a time runs over a sample of them.
+    """
     import igraph
     import networkx as nx
     import torch
@@ -72,12 +86,18 @@ def contenders(adjacency: scipy.sparse.csr_array, seeds: list[list[int]], exact:
     n, count = adjacency.shape[0], len(seeds)
     few = seeds[: 3 if n > 10_000 else 16]
     error = lambda rows: float(np.abs(np.asarray(rows) - exact[: len(rows)]).sum(axis=1).mean())
-    ours = lambda bound, dtype="float32": ark.personalized_pagerank(walk, seeds, teleport=TELEPORT, tolerance=bound, dtype=dtype)
-    bound = first_that("ark_jax", [10.0 ** (-k / 2) for k in range(6, 26)], lambda t: error(ours(t)))
+    ours = lambda bound, dtype="float32": ark.personalized_pagerank(
+        walk, seeds, teleport=TELEPORT, tolerance=bound, dtype=dtype
+    )
+    bound = first_that(
+        "ark_jax", [10.0 ** (-k / 2) for k in range(6, 26)], lambda t: error(ours(t))
+    )
     out = {"ark_jax": (lambda: ours(bound), count)}
 
     graph = igraph.Graph(n=n, edges=np.stack(scipy.sparse.triu(adjacency).tocoo().coords, 1))
-    by_igraph = lambda: [graph.personalized_pagerank(reset_vertices=s, damping=1 - TELEPORT) for s in few]
+    by_igraph = lambda: [
+        graph.personalized_pagerank(reset_vertices=s, damping=1 - TELEPORT) for s in few
+    ]
     assert error(by_igraph()) < 1e-7, "igraph's ranks and ours differ"
     out["igraph prpack"] = by_igraph, len(few)
 
@@ -88,19 +108,35 @@ def contenders(adjacency: scipy.sparse.csr_array, seeds: list[list[int]], exact:
         return [ranker.fit_predict(matrix, weights=dict.fromkeys(s, 1)) for s in few]
 
     for solver in ("piteration", "bicgstab"):
-        tolerance = first_that(solver, [10.0**-k for k in range(2, 13)], lambda t, s=solver: error(by_sknetwork(s, t)))
-        out[f"scikit-network {solver}"] = (lambda s=solver, t=tolerance: by_sknetwork(s, t)), len(few)
+        tolerance = first_that(
+            solver, [10.0**-k for k in range(2, 13)], lambda t, s=solver: error(by_sknetwork(s, t))
+        )
+        out[f"scikit-network {solver}"] = (
+            (lambda s=solver, t=tolerance: by_sknetwork(s, t)),
+            len(few),
+        )
 
     if n <= 100_000:
         plain = nx.from_scipy_sparse_array(adjacency)
         fewer = few[:2] if n > 10_000 else few
 
         def by_networkx(tolerance):
-            ranks = [nx.pagerank(plain, alpha=1 - TELEPORT, personalization=dict.fromkeys(s, 1), tol=tolerance / n, weight=None,
-                                 max_iter=1000) for s in fewer]
+            ranks = [
+                nx.pagerank(
+                    plain,
+                    alpha=1 - TELEPORT,
+                    personalization=dict.fromkeys(s, 1),
+                    tol=tolerance / n,
+                    weight=None,
+                    max_iter=1000,
+                )
+                for s in fewer
+            ]
             return [[r[i] for i in range(n)] for r in ranks]
 
-        mean = first_that("networkx", [10.0**-k for k in range(3, 12)], lambda t: error(by_networkx(t)))
+        mean = first_that(
+            "networkx", [10.0**-k for k in range(3, 12)], lambda t: error(by_networkx(t))
+        )
         out["networkx"] = (lambda: by_networkx(mean)), len(fewer)
 
     start = np.zeros((n, count))
@@ -118,10 +154,15 @@ def contenders(adjacency: scipy.sparse.csr_array, seeds: list[list[int]], exact:
 
     for dtype in (np.float64, np.float32):
         name, by, s = f"scipy {np.dtype(dtype).name} block", step.astype(dtype), start.astype(dtype)
-        steps = first_that(name, range(4, 160, 2), lambda k, m=by, s=s: error(loop(m, s[:, :3], k).T))
+        steps = first_that(
+            name, range(4, 160, 2), lambda k, m=by, s=s: error(loop(m, s[:, :3], k).T)
+        )
         out[name] = (lambda m=by, s=s, k=steps: loop(m, s, k)), count
     parts = (torch.from_numpy(x) for x in (step.indptr, step.indices, step.data.astype(np.float32)))
-    theirs, home = torch.sparse_csr_tensor(*parts, step.shape), torch.from_numpy(start.astype(np.float32))
+    theirs, home = (
+        torch.sparse_csr_tensor(*parts, step.shape),
+        torch.from_numpy(start.astype(np.float32)),
+    )
     out["torch CSR float32 block"] = (lambda k=steps: loop(theirs, home, k)), count
     return out
 
@@ -148,14 +189,19 @@ def main(names: list[str]) -> None:
         start = time.perf_counter()
         walk = Walk(adjacency)
         walk.edges("float32")
-        print(f"\n== {name}: {n:,} nodes, {edges // 2:,} edges; laid out in {time.perf_counter() - start:.2f} s")
+        seconds = time.perf_counter() - start
+        print(f"\n== {name}: {n:,} nodes, {edges // 2:,} edges; laid out in {seconds:.2f} s")
         inside = np.flatnonzero(np.diff(adjacency.indptr))
         for batch in BATCHES:
             rng = np.random.default_rng(batch)
             seeds = [rng.choice(inside, 3, replace=False).tolist() for _ in range(batch)]
-            exact = ark.personalized_pagerank(walk, seeds, teleport=TELEPORT, tolerance=1e-13, dtype="float64")
+            exact = ark.personalized_pagerank(
+                walk, seeds, teleport=TELEPORT, tolerance=1e-13, dtype="float64"
+            )
             runs = contenders(adjacency, seeds, exact, walk)
-            timings = race({label: run for label, (run, _) in runs.items()}, rounds=5 if n < 1_000_000 else 3)
+            timings = race(
+                {label: run for label, (run, _) in runs.items()}, rounds=5 if n < 1_000_000 else 3
+            )
             for label, (_, amount) in runs.items():  # per seed set
                 timings[label].seconds[:] = [s / amount for s in timings[label].seconds]
             report(f"{name}, batch {batch}, L1 error of {ERROR:g}, a seed set", "sets", 1, timings)

@@ -1,10 +1,13 @@
-"""What more devices, pieces and a pod change: `python tests/benchmarks/scale.py devices|memory|estimate`.
+"""What more devices, pieces and a pod change: `python tests/benchmarks/scale.py
+devices|memory|estimate`.
 
-devices   a training step on 1, 2, 4, 8 fake CPU devices, the same batch: its time and all that travels
-memory    what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of them run in LIMIT
-estimate  a three-stage run of Qwen3-Embedding-0.6B on a v5e-256 and on 8 x H100, on paper
+devices   a training step on 1, 2, 4, 8 fake CPU devices, the same batch: its time and all that
+travels memory    what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of
+them run in LIMIT estimate  a three-stage run of Qwen3-Embedding-0.6B on a v5e-256 and on 8 x H100,
+on paper
 
-Each figure is of a process of its own, since devices and memory limits are given to a process. Tables are Markdown.
+Each figure is of a process of its own, since devices and memory limits are given to a process.
+Tables are Markdown.
 """
 
 import collections
@@ -25,24 +28,49 @@ from flax import nnx
 from timing import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import pod
+from support import pod
 
 from ark_jax import Retriever, layout
+from ark_jax.demo.models import demo_models
 from ark_jax.models import decoder
-from ark_jax.models.wheels import demo_models
-from ark_jax.train import flops, loop
+from ark_jax.train import fit, flops
+from ark_jax.train.contrastive import ContrastiveObjective
 
-# Heads, key heads and ffn of Qwen3-0.6B's proportions, and small enough for eight steps on two cores.
-SMALL = decoder.Config(vocab=4096, width=256, layers=6, heads=16, kv_heads=8, head_dim=32, ffn=768, rope_theta=1e6,
-                       rope_llama3=None, norm_eps=1e-6, qk_norm=True, qkv_bias=False, tied=True, dtype="float32",
-                       compute="float32")
+# Heads, key heads and ffn of Qwen3-0.6B's proportions, and small enough for eight steps on two
+# cores.
+SMALL = decoder.Config(
+    vocab=4096,
+    width=256,
+    layers=6,
+    heads=16,
+    kv_heads=8,
+    head_dim=32,
+    ffn=768,
+    rope_theta=1e6,
+    rope_llama3=None,
+    norm_eps=1e-6,
+    qk_norm=True,
+    qkv_bias=False,
+    tied=True,
+    dtype="float32",
+    compute="float32",
+)
 LIMIT = 4  # GiB of a process, by `ulimit -d`
 
 
 def alone(*args: object) -> dict | str:
-    """What this program, run with other arguments, prints as JSON; if it fails, the last line of why."""
-    done = subprocess.run([sys.executable, __file__, *map(str, args)], capture_output=True, text=True, check=False)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+    """What this program, run with other arguments, prints as JSON.
+
+    If it fails, the last line of why.
+    """
+    done = subprocess.run(
+        [sys.executable, __file__, *map(str, args)], capture_output=True, text=True, check=False
+    )
+    return (
+        json.loads(done.stdout.splitlines()[-1])
+        if done.returncode == 0
+        else done.stderr.strip().splitlines()[-1]
+    )
 
 
 def table(*rows: tuple) -> None:
@@ -52,8 +80,9 @@ def table(*rows: tuple) -> None:
     print()
 
 
-def told(batch: pod.Batch) -> str:
-    return f"{batch.queries:,} questions x {batch.short} tokens, {batch.passages:,} passages x {batch.long}, float32"
+def describe(batch: pod.Batch) -> str:
+    questions = f"{batch.queries:,} questions x {batch.short} tokens"
+    return f"{questions}, {batch.passages:,} passages x {batch.long}, float32"
 
 
 def opened(name: str):
@@ -65,39 +94,58 @@ def opened(name: str):
 
 
 def step(name: str, batch: pod.Batch):
-    """(compiled training step, its arguments) for texts without padding, of which the i-th passage is question i's."""
+    """(compiled training step, its arguments) for texts without padding.
+
+    Passage i is the positive of question i.
+    """
     model, cfg, pooling = opened(name)
     random = np.random.default_rng(0)
-    texts = lambda *shape: (layout.rows(random.integers(5, cfg.vocab, shape, np.int32)), layout.rows(np.ones(shape, bool)))
+    texts = lambda *shape: (
+        layout.rows(random.integers(5, cfg.vocab, shape, np.int32)),
+        layout.rows(np.ones(shape, bool)),
+    )
     positive = np.eye(batch.queries, batch.passages, dtype=bool)
-    given = {"queries": texts(batch.queries, batch.short), "passages": texts(batch.passages, batch.long),
-             "positive": layout.rows(positive), "negative": layout.rows(~positive)}
+    arrays = {
+        "queries": texts(batch.queries, batch.short),
+        "passages": texts(batch.passages, batch.long),
+        "positive": layout.rows(positive),
+        "negative": layout.rows(~positive),
+    }
     room = pod.rooms(batch.queries * batch.short, batch.passages * batch.long // batch.pieces)
-    objective = loop.Objective(cfg, pooling, cfg.width, batch.pieces, room, temperature=0.05, weight_decay=0.01, clip=1.0,
-                               matryoshka=())
-    args = objective.start(model), None, given, 1e-5
-    return loop.train_step.lower(objective, *args).compile(), args
+    objective = ContrastiveObjective(
+        cfg, pooling, cfg.width, batch.pieces, room, temperature=0.05, matryoshka=()
+    )
+    args = fit.State.create(model, pod.OPTIMIZER), None, arrays, 1e-5
+    return fit.train_step.lower(objective, pod.OPTIMIZER, *args).compile(), args
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
+# --- devices
+# --------------------------------------------------------------------------------------------------
 
 WORK = pod.Batch(queries=32, short=16, passages=64, long=64, pieces=1)
 
 
 def devices() -> None:
-    print(f"{machine()}; {told(WORK)}, mesh (1, n, 1)\n")
+    print(f"{machine()}; {describe(WORK)}, mesh (1, n, 1)\n")
     kinds = ("all-gather", "all-reduce", "all-to-all")
     for name in ("MiniLM", "Qwen3"):
         rows = [("model", "devices", "step", "compilation", *kinds)]
         for n in (1, 2, 4, 8):
-            found = alone("on", name, n)
+            measured = alone("on", name, n)
             arrays, size = collections.Counter(), collections.Counter()
-            for kind, _, one, times, _ in found["collectives"]:
+            for kind, _, one, times, _ in measured["collectives"]:
                 arrays[kind] += times
                 size[kind] += times * one
             assert set(arrays) <= set(kinds), arrays
-            rows.append((name, n, f"{found['step']:.2f} s", f"{found['compilation']:.1f} s",
-                         *(f"{arrays[kind]} arrays, {size[kind] / 1e6:.1f} MB" for kind in kinds)))
+            rows.append(
+                (
+                    name,
+                    n,
+                    f"{measured['step']:.2f} s",
+                    f"{measured['compilation']:.1f} s",
+                    *(f"{arrays[kind]} arrays, {size[kind] / 1e6:.1f} MB" for kind in kinds),
+                )
+            )
         table(*rows)
 
 
@@ -113,46 +161,81 @@ def on(name: str, n: str) -> None:
             state, metrics = program(state, *rest)
             metrics["loss"].block_until_ready()
             times.append(time.perf_counter() - start)
-    print(json.dumps({"step": statistics.median(times[1:]), "compilation": compilation,
-                      "collectives": pod.collectives(program.as_text())}))
+    print(
+        json.dumps(
+            {
+                "step": statistics.median(times[1:]),
+                "compilation": compilation,
+                "collectives": pod.collectives(program.as_text()),
+            }
+        )
+    )
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- memory
+# --------------------------------------------------------------------------------------------------
 
 MANY = pod.Batch(queries=1024, short=16, passages=1024, long=32, pieces=1)
 
 
 def memory() -> None:
-    print(f"{machine()}; MiniLM, {told(MANY)}\n")
-    rows = [("train.chunks", "temporaries, by XLA", "process before the step", "at its most", "step",
-             f"under `ulimit -d` of {LIMIT} GiB")]
+    print(f"{machine()}; MiniLM, {describe(MANY)}\n")
+    rows = [
+        (
+            "train.chunks",
+            "temporaries, by XLA",
+            "process before the step",
+            "at its most",
+            "step",
+            f"under `ulimit -d` of {LIMIT} GiB",
+        )
+    ]
     for pieces in (1, 2, 4, 8, 16, 32):
         bound = alone("peak", pieces, LIMIT)
         failed = isinstance(bound, str)
-        found = alone("peak", pieces, 0) if failed else bound
-        rows.append((pieces, *(f"{found[name] / 2**30:.2f} GiB" for name in ("temporary", "before", "most")),
-                     f"{found['seconds']:.0f} s", bound if failed else "runs"))
+        measured = alone("peak", pieces, 0) if failed else bound
+        rows.append(
+            (
+                pieces,
+                *(f"{measured[name] / 2**30:.2f} GiB" for name in ("temporary", "before", "most")),
+                f"{measured['seconds']:.0f} s",
+                bound if failed else "runs",
+            )
+        )
     table(*rows)
 
 
 def peak(pieces: str, limit: str) -> None:
-    """Memory of one real step, in a process that may have `limit` GiB, 0 for as many as there are."""
+    """Memory of one real step, in a process with `limit` GiB (0: no limit)."""
     if int(limit):
         resource.setrlimit(resource.RLIMIT_DATA, (int(limit) * 2**30,) * 2)
-    resident = lambda: int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+    resident = lambda: (
+        int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+    )
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         program, args = step("MiniLM", MANY._replace(pieces=int(pieces)))
         before, start = resident(), time.perf_counter()
         loss = float(program(*args)[1]["loss"])
-    print(json.dumps({"temporary": program.memory_analysis().temp_size_in_bytes, "before": before, "most": resident(),
-                      "seconds": time.perf_counter() - start, "loss": loss}))
+    print(
+        json.dumps(
+            {
+                "temporary": program.memory_analysis().temp_size_in_bytes,
+                "before": before,
+                "most": resident(),
+                "seconds": time.perf_counter() - start,
+                "loss": loss,
+            }
+        )
+    )
 
 
-# --- a pod, on paper -------------------------------------------------------------------------------------------------
+# --- a pod, on paper
+# -------------------------------------------------------------------------------------------------
+
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Of one device: bytes of its memory, bytes a second of it and of what comes in over all its links."""
+    """One device: bytes of memory, and bytes a second of the memory and of all incoming links."""
 
     kind: str
     devices: int
@@ -162,13 +245,21 @@ class Machine:
     pieces: int  # that a batch is encoded in, so that it fits
 
 
-# cloud.google.com/tpu/docs/v5e: 16 GB, 819 GB/s, links of 400 GB/s both ways. NVIDIA's data sheet of the H100 SXM: 80 GB,
-# 3.35 TB/s, NVLink of 900 GB/s both ways.
-MACHINES = {"v5e-256": Machine("TPU v5 lite", 256, 16e9, 819e9, 200e9, pieces=5),
-            "8 x H100": Machine("NVIDIA H100 80GB HBM3", 8, 80e9, 3.35e12, 450e9, pieces=20)}
+# cloud.google.com/tpu/docs/v5e: 16 GB, 819 GB/s, links of 400 GB/s both ways. NVIDIA's data sheet
+# of the H100 SXM: 80 GB, 3.35 TB/s, NVLink of 900 GB/s both ways.
+MACHINES = {
+    "v5e-256": Machine("TPU v5 lite", 256, 16e9, 819e9, 200e9, pieces=5),
+    "8 x H100": Machine("NVIDIA H100 80GB HBM3", 8, 80e9, 3.35e12, 450e9, pieces=20),
+}
 MFU = 0.4  # assumed, here and in embedding
-QUESTIONS, CHUNKS, REWRITES, EPOCHS = 10_000, 100_000, 10, (3, 4, 3)  # a run; configs/ark.py has these rewrites and epochs
-# A step: 256 questions of 64 tokens, in stage 1 with 10 positives each, later with 20 negatives too, of 512 tokens all.
+QUESTIONS, CHUNKS, REWRITES, EPOCHS = (
+    10_000,
+    100_000,
+    10,
+    (3, 4, 3),
+)  # a run; configs/ark.py has these rewrites and epochs
+# A step: 256 questions of 64 tokens, in stage 1 with 10 positives each, later with 20 negatives
+# too, of 512 tokens all.
 STEPS = (pod.Batch(256, 64, 256 * 10, 512, 1), *[pod.Batch(256, 64, 256 * 30, 512, 1)] * 2)
 
 
@@ -177,40 +268,72 @@ def model() -> decoder.Config:
 
 
 def travel(name: str) -> None:
-    """What a device holds and what travels in a step of stage 2, compiled for as many fake CPU devices."""
+    """What a device holds and what travels in a step of stage 2, compiled for fake CPU devices."""
     batch = STEPS[1]._replace(pieces=MACHINES[name].pieces)
     print(json.dumps(pod.compiled(model(), (1, MACHINES[name].devices, 1), batch)))
 
 
 def estimate() -> None:
-    """A step takes its slowest part where compute, memory and links work at once, and compute + links where they do not:
+    """A step takes its slowest part where compute, memory and links work at once, and compute +
+    links where they do not:
 
     compute = (6 x weights x tokens + 12 x layers x heads x h x pairs) / (devices x peak x MFU)
-    memory  = (10 x weights x pieces + 4 x products x tokens of a device + 28 x parameters / devices) / bandwidth
-    links   = what a device receives in the compiled step / bandwidth
+    memory  = (10 x weights x pieces + 4 x products x tokens of a device + 28 x parameters /
+    devices) / bandwidth links   = what a device receives in the compiled step / bandwidth
     """
     cfg = model()
     print(f"{inspect.getdoc(estimate)}\n")
-    rows = [("on", "compute", "memory", "links", "a step of stages 2, 3", "tokens/s", "held by a device")]
+    rows = [
+        (
+            "on",
+            "compute",
+            "memory",
+            "links",
+            "a step of stages 2, 3",
+            "tokens/s",
+            "held by a device",
+        )
+    ]
     runs = [("on", *(f"stage {i}" for i in (1, 2, 3)), "embedding, twice", "three stages")]
     for name, m in MACHINES.items():
-        found = alone("travel", name)
+        measured = alone("travel", name)
         speed = m.devices * flops.peak(m.kind) * MFU
-        links = sum(received(pod.Moved(*x)) for x in found["collectives"]) / m.links
-        parts = [(compute(cfg, batch) / speed, traffic(cfg, batch, m) / m.hbm, links) for batch in STEPS]
+        links = sum(received(pod.Moved(*x)) for x in measured["collectives"]) / m.links
+        parts = [
+            (compute(cfg, batch) / speed, traffic(cfg, batch, m) / m.hbm, links) for batch in STEPS
+        ]
         tokens = STEPS[1].queries * STEPS[1].short + STEPS[1].passages * STEPS[1].long
         between = lambda least, most, unit=" s": f"{least:.2f} to {most:.2f}{unit}"
         bounds = [(max(part), part[0] + part[2]) for part in parts]
-        rows.append((name, *(f"{x * 1e3:.0f} ms" for x in parts[1]), between(*bounds[1]),
-                     f"{tokens / bounds[1][1] / 1e6:.2f} to {tokens / bounds[1][0] / 1e6:.2f} M",
-                     f"{(found['arguments'] + found['temporary']) / 1e9:.1f} of {m.memory / 1e9:.0f} GB"))
-        count = [epochs * -(-QUESTIONS // batch.queries) for epochs, batch in zip(EPOCHS, STEPS, strict=True)]
+        rows.append(
+            (
+                name,
+                *(f"{x * 1e3:.0f} ms" for x in parts[1]),
+                between(*bounds[1]),
+                f"{tokens / bounds[1][1] / 1e6:.2f} to {tokens / bounds[1][0] / 1e6:.2f} M",
+                f"{(measured['arguments'] + measured['temporary']) / 1e9:.1f} of "
+                f"{m.memory / 1e9:.0f} GB",
+            )
+        )
+        count = [
+            epochs * -(-QUESTIONS // batch.queries)
+            for epochs, batch in zip(EPOCHS, STEPS, strict=True)
+        ]
         stages = [[n * least, n * most] for n, (least, most) in zip(count, bounds, strict=True)]
         texts = [512] * CHUNKS + [64] * (REWRITES + 1) * QUESTIONS
-        embedding = 2 * flops.forward(cfg, sum(texts), flops.seen(cfg, texts)).sum() / speed
+        embedding = (
+            2 * flops.forward(cfg, sum(texts), flops.attention_pairs(cfg, texts)).sum() / speed
+        )
         minutes = [tuple(x / 60 for x in stage) for stage in stages]
         total = [sum(some) + embedding / 60 for some in zip(*minutes, strict=True)]
-        runs.append((name, *(between(*stage, " min") for stage in minutes), f"{embedding / 60:.2f} min", between(*total, " min")))
+        runs.append(
+            (
+                name,
+                *(between(*stage, " min") for stage in minutes),
+                f"{embedding / 60:.2f} min",
+                between(*total, " min"),
+            )
+        )
     table(*rows)
     table(*runs)
 
@@ -223,18 +346,32 @@ def compute(cfg, batch: pod.Batch) -> float:
 def traffic(cfg, batch: pod.Batch, m: Machine) -> float:
     """Bytes that a device reads and writes at least, where all but products is fused into them.
 
-    Every piece reads the gathered weights in bfloat16 three times (for vectors, for the gradient of activations, and once more as
-    GradCache encodes twice) and writes their gradient in float32. A product reads its input and writes its output, both times
-    forward and twice the same backward. AdamW reads weights, moments and gradient and writes all but the last.
+    Every piece reads the gathered weights in bfloat16 three times (for vectors, for the gradient of
+    activations, and once more as GradCache encodes twice) and writes their gradient in float32. A
+    product reads its input and writes its output, both times forward and twice the same backward.
+    AdamW reads weights, moments and gradient and writes all but the last.
     """
     d, heads, keys, f = cfg.width, cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim, cfg.ffn
-    products = 2 * cfg.layers * sum(a + b for a, b in [(d, heads), (d, keys), (d, keys), (heads, d), (d, f), (d, f), (f, d)])
+    products = (
+        2
+        * cfg.layers
+        * sum(
+            a + b for a, b in [(d, heads), (d, keys), (d, keys), (heads, d), (d, f), (d, f), (f, d)]
+        )
+    )
     tokens = (batch.queries * batch.short + batch.passages * batch.long) / m.devices
-    return 10 * flops.weights(cfg) * m.pieces + 4 * products * tokens + 28 * pod.parameters("0.6B") / m.devices
+    return (
+        10 * flops.weights(cfg) * m.pieces
+        + 4 * products * tokens
+        + 28 * pod.parameters("0.6B") / m.devices
+    )
 
 
 def received(x: pod.Moved) -> float:
-    """Bytes that come into a device: what it ends up with and did not have; a sum is scattered, then gathered."""
+    """Bytes that come into a device: what it ends up with and did not have.
+
+    A sum is scattered, then gathered.
+    """
     return x.times * x.bytes * (x.devices - 1) / x.devices * (2 if x.kind == "all-reduce" else 1)
 
 

@@ -1,9 +1,13 @@
-"""Near pairs and exact top-k against numpy, torch and faiss: `python tests/benchmarks/search.py [similar] [topk]`.
+"""Near pairs and exact top-k against numpy, torch and faiss.
 
-Vectors of unit length, made here: `similar` has them once alike in all directions, the least that a screen in a subspace
-can use, and once with the spectrum of sentence embeddings (like that of MiniLM: a quarter of the directions holds
-three quarters of the squared length). numpy's and faiss's OpenBLAS picks its kernels as it is loaded: to try others, set
-OPENBLAS_CORETYPE=Haswell (of use with AVX-512; without it that, or Zen, is what is picked). torch runs as shipped and with
+    python tests/benchmarks/search.py [similar] [topk]
+
+The vectors are random and of unit length. `similar` runs with two spectra. The first is flat, the
+worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
+quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
+faiss
+chooses its kernels when it is loaded. On a machine with AVX-512, OPENBLAS_CORETYPE=Haswell selects
+others; elsewhere Haswell or Zen is the default. torch runs as shipped and with
 `set_float32_matmul_precision("medium")`. NODES, QUERIES, KEYS, WIDTH and ROUNDS make it smaller.
 """
 
@@ -19,23 +23,39 @@ import numpy as np
 from timing import machine, race, report
 
 from ark_jax import layout
-from ark_jax.search import near_pairs, top_k
+from ark_jax.retrieval.dense import near_pairs, top_k
 
-NODES, QUERIES, KEYS, WIDTH, ROUNDS = (int(os.environ.get(name, value)) for name, value in (
-    ("NODES", 20_000), ("QUERIES", 2_000), ("KEYS", 100_000), ("WIDTH", 1_024), ("ROUNDS", 3)))
+NODES, QUERIES, KEYS, WIDTH, ROUNDS = (
+    int(os.environ.get(name, value))
+    for name, value in (
+        ("NODES", 20_000),
+        ("QUERIES", 2_000),
+        ("KEYS", 100_000),
+        ("WIDTH", 1_024),
+        ("ROUNDS", 3),
+    )
+)
 THRESHOLD, K = 0.8, 20
 PRECISIONS = {"default": "highest", "tuned": "medium"}
 
 
 def unit(rng: np.random.Generator, n: int, decay: float = 0.0) -> np.ndarray:
-    x = rng.standard_normal((n, WIDTH), dtype=np.float32) * np.arange(1, WIDTH + 1, dtype=np.float32) ** -decay
+    x = (
+        rng.standard_normal((n, WIDTH), dtype=np.float32)
+        * np.arange(1, WIDTH + 1, dtype=np.float32) ** -decay
+    )
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def nodes(decay: float) -> np.ndarray:
-    """Half of them alone, half about centres, ten a centre: thousands of pairs above the threshold and as many below."""
+    """Half of the vectors are alone, half lie about centres, ten to a centre.
+
+    Thousands of pairs lie above the threshold and as many below.
+    """
     rng = np.random.default_rng(0)
-    near = unit(rng, NODES // 20, decay)[rng.integers(0, NODES // 20, NODES // 2)] + 0.5 * unit(rng, NODES // 2, decay)
+    near = unit(rng, NODES // 20, decay)[rng.integers(0, NODES // 20, NODES // 2)] + 0.5 * unit(
+        rng, NODES // 2, decay
+    )
     x = np.concatenate([unit(rng, NODES - NODES // 2, decay), near])[rng.permutation(NODES)]
     # In coordinates of no meaning, as a model's are.
     x = x @ np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32)
@@ -49,12 +69,15 @@ def under(precision: str, run):
     def go():
         torch.set_float32_matmul_precision(PRECISIONS[precision])
         return run()
+
     return go
 
 
 def grown(run) -> float:
     """MiB by which the process's memory grows while it runs."""
-    now = lambda: int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    now = lambda: (
+        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    )
     before, most, done = now(), [0.0], threading.Event()
 
     def watch():
@@ -85,7 +108,9 @@ def torch_near(x: np.ndarray, block: int = 2048) -> np.ndarray:
     x, out = torch.from_numpy(x), []
     for i in range(0, len(x), block):
         for j in range(i, len(x), block):
-            found = (x[i : i + block] @ x[j : j + block].T >= THRESHOLD).nonzero() + torch.tensor([i, j])
+            found = (x[i : i + block] @ x[j : j + block].T >= THRESHOLD).nonzero() + torch.tensor(
+                [i, j]
+            )
             out.append(found[found[:, 0] < found[:, 1]])
     return torch.cat(out).numpy()
 
@@ -98,7 +123,11 @@ def faiss_near(index, x: np.ndarray) -> np.ndarray:
 
 def same_pairs(name: str, ours: np.ndarray, theirs: np.ndarray, x: np.ndarray) -> None:
     """Pairs that only one of both has must lie within float32's rounding of the threshold."""
-    other = np.array(sorted(set(map(tuple, ours.tolist())) ^ set(map(tuple, theirs.tolist())))).reshape(-1, 2).astype(int)
+    other = (
+        np.array(sorted(set(map(tuple, ours.tolist())) ^ set(map(tuple, theirs.tolist()))))
+        .reshape(-1, 2)
+        .astype(int)
+    )
     away = np.abs(np.vecdot(*(x[other[:, side]].astype(np.float64) for side in (0, 1))) - THRESHOLD)
     if len(other) and away.max() > 1e-6:
         raise SystemExit(f"{name} has other pairs: {other[away > 1e-6][:3].tolist()}")
@@ -112,37 +141,72 @@ def similar() -> None:
         x = nodes(decay)
         index = faiss.IndexFlatIP(WIDTH)
         index.add(x)
-        peers = {"numpy, upper triangle": functools.partial(numpy_near, x),
-                 **{f"torch, upper triangle, {p}": under(p, functools.partial(torch_near, x)) for p in PRECISIONS}}
-        ours = {"ark_jax": functools.partial(near_pairs, x, THRESHOLD),
-                "ark_jax, float32 screen": functools.partial(near_pairs, x, THRESHOLD, screen="float32")}
+        peers = {
+            "numpy, upper triangle": functools.partial(numpy_near, x),
+            **{
+                f"torch, upper triangle, {p}": under(p, functools.partial(torch_near, x))
+                for p in PRECISIONS
+            },
+        }
+        ours = {
+            "ark_jax": functools.partial(near_pairs, x, THRESHOLD),
+            "ark_jax, float32 screen": functools.partial(
+                near_pairs, x, THRESHOLD, screen="float32"
+            ),
+        }
         # The first run of all: it compiles, and later ones find memory that the process has kept.
-        print(f"\nmemory beside the vectors ({x.nbytes / 2**20:.0f} MiB), at most: {grown(ours['ark_jax']):.0f} MiB")
+        print(
+            f"\nmemory beside the vectors ({x.nbytes / 2**20:.0f} MiB), "
+            f"at most: {grown(ours['ark_jax']):.0f} MiB"
+        )
         pairs, _ = near_pairs(x, THRESHOLD)
-        for name, run in {**peers, "faiss, range_search": lambda index=index, x=x: faiss_near(index, x)}.items():
+        for name, run in {
+            **peers,
+            "faiss, range_search": lambda index=index, x=x: faiss_near(index, x),
+        }.items():
             start = time.perf_counter()
             same_pairs(name, pairs, run(), x)
             # Slower by far, so once is enough.
             if name.startswith("faiss"):
-                print(f"{name}: {(time.perf_counter() - start) * 1e3:,.0f} ms, once, with whatever else ran")
-        report(f"cosine >= {THRESHOLD} among {NODES:,} x {WIDTH}, {spectrum}: {len(pairs):,} pairs, the same for all; "
-               "operations of the full upper triangle", "GFLOP", products / 1e9, race({**ours, **peers}, rounds=ROUNDS))
+                milliseconds = (time.perf_counter() - start) * 1e3
+                print(f"{name}: {milliseconds:,.0f} ms, once, with whatever else ran")
+        report(
+            f"cosine >= {THRESHOLD} among {NODES:,} x {WIDTH}, {spectrum}: {len(pairs):,} pairs, "
+            "the same for all; operations of the full upper triangle",
+            "GFLOP",
+            products / 1e9,
+            race({**ours, **peers}, rounds=ROUNDS),
+        )
 
 
 def torch_top(queries: np.ndarray, keys: np.ndarray, block: int = 1000) -> np.ndarray:
     import torch
 
     queries, keys = map(torch.from_numpy, (queries, keys))
-    return torch.cat([(queries[at : at + block] @ keys.T).topk(K).indices for at in range(0, len(queries), block)]).numpy()
+    return torch.cat(
+        [
+            (queries[at : at + block] @ keys.T).topk(K).indices
+            for at in range(0, len(queries), block)
+        ]
+    ).numpy()
 
 
-def same_keys(name: str, ours: np.ndarray, scores: np.ndarray, theirs: np.ndarray, queries: np.ndarray, keys: np.ndarray) -> None:
+def same_keys(
+    name: str,
+    ours: np.ndarray,
+    scores: np.ndarray,
+    theirs: np.ndarray,
+    queries: np.ndarray,
+    keys: np.ndarray,
+) -> None:
     """The same inner products at every rank, to float32's rounding."""
     for query, mine, found, values in zip(queries, ours, theirs, scores, strict=True):
         if (mine != found).any():
             away = np.abs(keys[found].astype(np.float64) @ query.astype(np.float64) - values).max()
             if away > 1e-6:
-                raise SystemExit(f"{name} has other keys, by {away:.1e}: {found.tolist()}, not {mine.tolist()}")
+                raise SystemExit(
+                    f"{name} has other keys, by {away:.1e}: {found.tolist()}, not {mine.tolist()}"
+                )
 
 
 def topk() -> None:
@@ -154,10 +218,20 @@ def topk() -> None:
     index.add(keys)
     ours = {"ark_jax": functools.partial(top_k, queries, keys, K)}
     if os.environ.get("BFLOAT16"):
-        ours["ark_jax, bfloat16 screen"] = functools.partial(top_k, queries, keys, K, screen="bfloat16")
-    peers = {"faiss, IndexFlatIP": lambda: index.search(queries, K)[1],
-             **{f"torch, matmul and topk, {p}": under(p, functools.partial(torch_top, queries, keys)) for p in PRECISIONS}}
-    print(f"\nmemory beside the vectors ({keys.nbytes / 2**20:.0f} MiB), at most: {grown(ours['ark_jax']):.0f} MiB")
+        ours["ark_jax, bfloat16 screen"] = functools.partial(
+            top_k, queries, keys, K, screen="bfloat16"
+        )
+    peers = {
+        "faiss, IndexFlatIP": lambda: index.search(queries, K)[1],
+        **{
+            f"torch, matmul and topk, {p}": under(p, functools.partial(torch_top, queries, keys))
+            for p in PRECISIONS
+        },
+    }
+    print(
+        f"\nmemory beside the vectors ({keys.nbytes / 2**20:.0f} MiB), "
+        f"at most: {grown(ours['ark_jax']):.0f} MiB"
+    )
     found, scores = top_k(queries, keys, K)
     for name, run in peers.items():
         same_keys(name, found, scores, run(), queries, keys)
@@ -166,10 +240,18 @@ def topk() -> None:
             raise SystemExit(f"{name} has other keys")
     product = jax.jit(lambda x, y: (x @ y.T)[0, 0])
     some = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])
-    bare = race({"product": lambda: product(*some).block_until_ready()}, rounds=ROUNDS)["product"].median
-    print(f"a bare product of XLA's: {2 * some[0].shape[0] * some[1].size / bare / 1e9:.0f} GFLOP/s")
-    report(f"{K} best of {KEYS:,} x {WIDTH} for {QUERIES:,} queries, the same for all", "GFLOP", 2 * QUERIES * KEYS * WIDTH / 1e9,
-           race({**ours, **peers}, rounds=ROUNDS))
+    bare = race({"product": lambda: product(*some).block_until_ready()}, rounds=ROUNDS)[
+        "product"
+    ].median
+    print(
+        f"a bare product of XLA's: {2 * some[0].shape[0] * some[1].size / bare / 1e9:.0f} GFLOP/s"
+    )
+    report(
+        f"{K} best of {KEYS:,} x {WIDTH} for {QUERIES:,} queries, the same for all",
+        "GFLOP",
+        2 * QUERIES * KEYS * WIDTH / 1e9,
+        race({**ours, **peers}, rounds=ROUNDS),
+    )
 
 
 if __name__ == "__main__":

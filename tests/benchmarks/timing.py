@@ -1,4 +1,7 @@
-"""Paired timings: contenders take turns in one process, contended samples are dropped, medians and ratios are printed."""
+"""Paired timings: contenders take turns in one process.
+
+Contended samples are dropped; medians and ratios are printed.
+"""
 
 import dataclasses
 import os
@@ -16,7 +19,10 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds of the clean samples of one contender; all samples, and `clean` False, where too few were clean."""
+    """Seconds of the clean samples of one contender.
+
+    If too few are clean, all samples are here and `clean` is False.
+    """
 
     seconds: list[float]
     clean: bool
@@ -33,7 +39,10 @@ def _busy() -> float:
 
 
 def _own() -> float:
-    return sum(r.ru_utime + r.ru_stime for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        r.ru_utime + r.ru_stime
+        for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def _quiet(patience: float = 20.0) -> None:
@@ -47,7 +56,10 @@ def _quiet(patience: float = 20.0) -> None:
 
 
 def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> dict[str, Timing]:
-    """Runs every contender once to warm up, then `rounds` times in turn. A contender must block until its work is done."""
+    """Runs every contender once to warm up, then `rounds` times in turn.
+
+    A contender must block until its work is done.
+    """
     samples: dict[str, list[tuple[float, bool]]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
@@ -68,7 +80,9 @@ def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> 
     return out
 
 
-def report(work: str, unit: str, amount: float, timings: Mapping[str, Timing], ours: str = "ark_jax") -> None:
+def report(
+    work: str, unit: str, amount: float, timings: Mapping[str, Timing], ours: str = "ark_jax"
+) -> None:
     """One line a contender: median, rate, and how many times faster ours is."""
     print(f"\n{work}")
     for name, t in timings.items():

@@ -1,0 +1,116 @@
+"""Gold chunks of a question: the chunks that hold its evidence passages or one of its answers."""
+
+import bisect
+import functools
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from ark_jax.data.records import Chunk
+from ark_jax.text.word_boundaries import is_unspaced
+
+
+def gold_chunks(
+    evidence: Sequence[str], documents: Mapping[str, str], chunks: Sequence[Chunk]
+) -> list[list[str]]:
+    """Finds the chunks that hold each evidence passage.
+
+    A chunk holds a passage if it shares at least half of the shorter of the two. Overlapping chunks
+    may hold the same passage, and so may chunks of distant places if the document repeats it; each
+    of them counts. If chunk borders cut a passage so that no chunk has half, the chunks that share
+    most of it hold it.
+
+    Args:
+        evidence: verbatim passages.
+        documents: document id -> text.
+        chunks: the chunks to search.
+
+    Returns:
+        For each passage that occurs in a chunk, the ids of the chunks that hold it.
+    """
+    gold = []
+    for passage in evidence:
+        places = {
+            document: _occurrences(documents[document], passage)
+            for document in dict.fromkeys(chunk.document for chunk in chunks)
+        }
+        shared = {
+            chunk.id: _shared_length(chunk, places[chunk.document], len(passage))
+            for chunk in chunks
+        }
+        longest = max(shared.values(), default=0)
+        if not longest:
+            continue
+        holders = [
+            chunk.id
+            for chunk in chunks
+            if 0 < min(len(passage), chunk.end - chunk.start) <= 2 * shared[chunk.id]
+        ]
+        gold.append(holders or [id for id, length in shared.items() if length == longest])
+    return gold
+
+
+def _occurrences(text: str, passage: str) -> list[int]:
+    """Start offsets of a passage in a text; occurrences do not overlap."""
+    starts, start = [], text.find(passage) if passage else -1
+    while start >= 0:
+        starts.append(start)
+        start = text.find(passage, start + len(passage))
+    return starts
+
+
+def _shared_length(chunk: Chunk, starts: Sequence[int], length: int) -> int:
+    """Largest number of characters that a chunk shares with one occurrence of a passage."""
+    first = bisect.bisect_right(starts, chunk.start - length)
+    end = bisect.bisect_left(starts, chunk.end)
+    overlaps = (
+        min(chunk.end, start + length) - max(chunk.start, start) for start in starts[first:end]
+    )
+    return max(overlaps, default=0)
+
+
+def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[str]]:
+    """Finds the chunks that contain an answer, as one needed passage that any of them fulfils.
+
+    An answer is contained if its tokens occur in order, ignoring case. Tokens are those of DPR:
+    NFD, lower case, runs of letters, digits and marks, other characters one by one, blanks ignored.
+    In scripts without blanks between words every letter is a token; DPR takes a whole sentence for
+    one word there.
+
+    Args:
+        answers: accepted answers; empty ones are ignored.
+        chunks: the chunks to search.
+
+    Returns:
+        `[[chunk id, ...]]`, or `[]` if no chunk contains an answer.
+    """
+    targets = [tokens for tokens in map(_tokens, answers) if tokens.strip()]
+    holders = [
+        chunk.id for chunk in chunks if any(tokens in _tokens(chunk.text) for tokens in targets)
+    ]
+    return [holders] if holders else []
+
+
+@functools.lru_cache(4096)  # questions about one document tokenise the same chunks
+def _tokens(text: str) -> str:
+    """Tokens between single blanks, so that `in` on two such strings compares whole tokens."""
+    normalised = unicodedata.normalize("NFD", text).lower()
+    return f" {' '.join(normalised.translate(_SEPARATED).split())} "
+
+
+class _SeparatedCharacters(dict):
+    """A table for `str.translate`: blanks around one-character tokens. Filled on demand."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        category = unicodedata.category(character)[0]
+        if category in "ZC":
+            separated = " "
+        elif category in "LNM" and not is_unspaced(character):
+            separated = character
+        else:
+            separated = f" {character} "
+        self[code] = separated
+        return separated
+
+
+_SEPARATED = _SeparatedCharacters()

@@ -1,0 +1,177 @@
+"""A row of an input file: its fields by name and type, and the problems found in it."""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+
+from ark_jax.data.records import Problem
+
+TYPE_NAMES = {
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether `text` contains a surrogate: half a pair, or a byte that was not valid UTF-8."""
+    return not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
+    """The defect of a value that should be text, and the fix; None for valid text.
+
+    Args:
+        value: the value of a field.
+        blank: whether the text may be empty.
+    """
+    if not isinstance(value, str):
+        return f"is {TYPE_NAMES[type(value)]}", "write a string"
+    if not blank and not value.strip():
+        return "is empty", "fill it in or delete it"
+    if has_surrogate(value):
+        return "holds bytes or \\u escapes that are not valid UTF-8", "write whole characters"
+    return None
+
+
+class InputRow:
+    """One row of an input file, whose fields are read by name and type.
+
+    A field with a problem gives an empty value, and the problem is added to `problems`, so that one
+    pass finds all problems. A record made from the row is valid only if the row is `ok`. `remarks`
+    describe parts of a valid row that are ignored.
+
+    Args:
+        file: path of the file.
+        line: number of the line or row, from 1.
+        values: field -> value.
+        unit: "line", or "row" if `line` counts the elements of an array.
+    """
+
+    def __init__(self, file: str, line: int, values: Mapping[str, object], unit: str = "line"):
+        self.file, self.line, self.values, self.unit = file, line, values, unit
+        self.problems: list[Problem] = []
+        self.remarks: list[Problem] = []
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def key(self) -> str:
+        """The name of the id's field: "id" or "_id"."""
+        return "id" if "id" in self.values and "_id" not in self.values else "_id"
+
+    def add_problem(self, field: str, defect: str, fix: str) -> None:
+        self.problems.append(self._problem(field, defect, fix))
+
+    def add_remark(self, field: str, defect: str, outcome: str) -> None:
+        self.remarks.append(self._problem(field, defect, outcome))
+
+    def _problem(self, field: str, defect: str, consequence: str) -> Problem:
+        place = f" in row {self.line}" if self.unit == "row" else ""
+        return Problem(self.file, self.line, field, f"{defect}{place}; {consequence}")
+
+    def has(self, field: str, *, required: bool = True) -> bool:
+        """Whether the row has the field. A likely misspelling is a problem in any case."""
+        if field in self.values:
+            return True
+        similar = [name for name in self.values if abs(len(name) - len(field)) < 2]
+        matches = difflib.get_close_matches(field, similar, 1, 0.8)
+        if matches:
+            match = matches[0]
+            self.add_problem(
+                field, f"is missing, but there is {match!r}", f"rename {match!r} to {field!r}"
+            )
+        elif required:
+            self.add_problem(field, "is missing", "add it")
+        return False
+
+    def claim_id(self, lines: dict[str, int], field: str, id: str) -> None:
+        """Registers the row's id in `lines`, id -> line; an id of another row is a problem."""
+        if id in lines:
+            defect = f"{id!r} of {self.unit} {lines[id]} comes again"
+            self.add_problem(field, defect, "give every row its own id")
+        elif id:
+            lines[id] = self.line
+
+    def text(self, field: str, *, required: bool = True, blank: bool = False) -> str:
+        """The string in a field; `blank` allows an empty one."""
+        if not self.has(field, required=required):
+            return ""
+        value = self.values[field]
+        if fault := text_fault(value, blank=blank):
+            self.add_problem(field, *fault)
+            return ""
+        return value
+
+    def items(self, field: str, *, required: bool = True) -> list:
+        """The list in a field, with at least one item if the field is required."""
+        if not self.has(field, required=required):
+            return []
+        value = self.values[field]
+        if not isinstance(value, list):
+            self.add_problem(field, f"is {TYPE_NAMES[type(value)]}", "write a list, [...]")
+            return []
+        return self._checked_length(field, value, required)
+
+    def _checked_length(self, field: str, value: list, required: bool) -> list:
+        if required and not value:
+            self.add_problem(field, "is empty", "list at least one item")
+        return value
+
+    def pairs(self, field: str, columns: tuple[str, str], *, required: bool = True) -> list:
+        """The items of a list of pairs, which may also be written as an object of two lists."""
+        value = self.values.get(field)
+        if not isinstance(value, dict):
+            return self.items(field, required=required)
+        lists = [value.get(column) for column in columns]
+        if not all(isinstance(items, list) for items in lists) or len(lists[0]) != len(lists[1]):
+            self.add_problem(
+                field,
+                f"is an object without {' and '.join(columns)}, two lists of one length",
+                "write them, or a list",
+            )
+            return []
+        return self._checked_length(
+            field, [list(pair) for pair in zip(*lists, strict=True)], required
+        )
+
+    def texts(self, field: str, *, required: bool = True) -> tuple[str, ...]:
+        """The strings of a list; an empty one is a problem."""
+        values = self.items(field, required=required)
+        faults = [(i, text_fault(value)) for i, value in enumerate(values, 1)]
+        faults = [(i, fault) for i, fault in faults if fault]
+        for i, (defect, fix) in faults:
+            self.add_problem(field, f"item {i} {defect}", fix)
+        return () if faults else tuple(values)
+
+    def flag(self, field: str, default: bool) -> bool:
+        """The boolean in a field, or `default` without the field."""
+        if not self.has(field, required=False):
+            return default
+        value = self.values[field]
+        if not isinstance(value, bool):
+            self.add_problem(field, f"is {TYPE_NAMES[type(value)]}", "write true or false")
+            return default
+        return value
+
+    def objects(self, field: str) -> Iterator["InputRow"]:
+        """The objects of a list, as rows. Iteration adds their problems to this row."""
+        for i, value in enumerate(self.items(field), 1):
+            if not isinstance(value, dict):
+                self.add_problem(
+                    field, f"item {i} is {TYPE_NAMES[type(value)]}", "write an object, {...}"
+                )
+                continue
+            part = InputRow(self.file, self.line, value, self.unit)
+            yield part
+            self.problems += [
+                Problem(p.file, p.line, field, f"item {i}: {p.field} {p.message}")
+                for p in part.problems
+            ]

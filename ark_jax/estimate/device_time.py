@@ -1,0 +1,147 @@
+"""What models without weights would compute: token counts of scoring, training and tokenising.
+
+The code that will do the work says its shapes: the scorer how it shares prefixes, the trainer how
+its batches are laid out.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from ark_jax import layout
+from ark_jax.estimate.device_work import Model
+from ark_jax.models import hf, language, lora, prefix_plan, retriever
+from ark_jax.text.tokens import load_tokenizer
+from ark_jax.train import batches
+from ark_jax.train.placement import TextGrid
+
+
+class Judge(language.LanguageModel):
+    """A language model without weights: it stores what it should score, as ids and lengths."""
+
+    @classmethod
+    def of(cls, model: Model) -> "Judge":
+        if not model.causal:
+            raise ValueError(f"{model.folder}: generates no text; give a decoder as generator.path")
+        tokenizer = load_tokenizer(str(model.folder), model.cfg.vocab)
+        longest = hf.read_config(model.folder).get("max_position_embeddings", 2048)
+        stop_ids = (tokenizer.eos_token_id or 0,)
+        return cls(None, model.cfg, tokenizer, model.folder, longest, stop_ids)
+
+    def log_likelihood(self, pairs, **_) -> language.LogLikelihoods:
+        self.rows = self._encode_pairs(pairs)
+        zeros, ones = np.zeros(len(pairs), np.float32), np.ones(len(pairs), np.int32)
+        return language.LogLikelihoods(zeros, ones)
+
+
+def tokenizing(model: Model) -> retriever.Retriever:
+    """A retriever that can only tokenise."""
+    (queries, width), (limit, lower) = (
+        retriever.read_prompts_and_width(model.folder),
+        retriever.read_text_limit(model.folder),
+    )
+    tokenizer = load_tokenizer(str(model.folder), model.cfg.vocab)
+    positions = (
+        hf.read_config(model.folder).get("max_position_embeddings", 512)
+        if model.causal
+        else model.cfg.max_length
+    )
+    return retriever.Retriever(
+        None,
+        model.cfg,
+        tokenizer,
+        model.folder,
+        {},
+        "",
+        queries,
+        min(limit or tokenizer.model_max_length, positions),
+        width or model.cfg.width,
+        lower,
+    )
+
+
+def shared_prefix_work(
+    model: Model, rows: Sequence[tuple[list[int], int]]
+) -> tuple[float, np.ndarray]:
+    """Tokens and FLOPs of scoring rows that share their prefixes.
+
+    Args:
+        rows: token ids, and how many of them at the end are the target.
+    """
+    tokens, flops = 0.0, np.zeros(2)
+    for group in prefix_plan.group_by_prefix(
+        [(ids, len(ids) - target - 1) for ids, target in rows]
+    ):
+        prefix = group.prefix_length
+        suffixes = [len(rows[i][0]) - prefix for i in group.members]
+        pairs = prefix * (prefix + 1) / 2 + sum(n * prefix + n * (n + 1) / 2 for n in suffixes)
+        targets = sum(rows[i][1] for i in group.members)
+        tokens += prefix + sum(suffixes)
+        flops += model.flops(prefix + sum(suffixes), pairs, targets)
+    return tokens, flops
+
+
+def training(
+    model: Model,
+    examples: Sequence[batches.Example],
+    lengths: tuple[dict[str, int], dict[str, int]],
+    settings,
+    epochs: int,
+    seed: int,
+    use_negatives: bool,
+) -> tuple[int, float, np.ndarray]:
+    """Steps, tokens and FLOPs of a contrastive stage. A step computes what its fullest batch needs.
+
+    A backward pass takes twice the products of a forward pass. Of attention it takes five for two,
+    since it computes the weights anew.
+
+    Args:
+        lengths: tokens of each question and of each passage, by id.
+        settings: `config.train`.
+    """
+    order = batches.shuffled_order(examples, epochs=epochs, seed=seed, by=settings.order)
+    batched = [
+        [examples[j] for j in order[start : start + settings.batch]]
+        for start in range(0, len(order), settings.batch)
+    ]
+    questions = [[example.question for example in batch] for batch in batched]
+    passages = [batches.distinct_chunks(batch, use_negatives=use_negatives) for batch in batched]
+    total, flops = 0, np.zeros(2)
+    kinds = zip((questions, passages), lengths, (1, settings.chunks), strict=True)
+    for batches_of_ids, tokens_by_id, pieces in kinds:
+        counts = [[tokens_by_id[id] for id in ids] for ids in batches_of_ids]
+        grid = TextGrid.from_lengths(counts, pieces)
+        tokens = grid.piece_tokens * grid.pieces * layout.batch_multiple()
+        pairs = grid.rows * grid.length**2 * (0.5 if model.causal else 1)
+        again = (settings.remat == "all") + (pieces > 1)
+        flops += len(batched) * model.flops(tokens, pairs) * (3 + again, 3.5 + again)
+        total += len(batched) * tokens
+    return len(batched), total, flops
+
+
+def trained(model: Model, settings) -> int:
+    """Parameters that training changes, under `config.train`."""
+    if not settings.lora_rank:
+        return model.total
+    rows = lora.target_weights(model.folder, settings.lora_targets)
+    rank, alpha = settings.lora_rank, settings.lora_alpha
+    adapter = jax.eval_shape(
+        lambda: lora.init(rows, model.cfg, rank=rank, alpha=alpha, key=jax.random.key(0))
+    )
+    return sum(leaf.size for leaf in jax.tree.leaves(adapter))
+
+
+def speed_note(models: Sequence[Model]) -> str:
+    """What the times rest on: the devices, and their measured speed at the models' widths."""
+    speeds = {
+        f"{model.speed() / 1e9:,.0f} GFLOP/s at {model.folder.name}'s width "
+        f"in {model.compute}": None
+        for model in models
+    }
+    devices = math.prod(jax.sharding.get_mesh().shape.values())
+    return (
+        f"device: {devices} x {jax.devices()[0].device_kind}, measured {' and '.join(speeds)}; "
+        "times leave out what is compiled, searched and saved"
+    )

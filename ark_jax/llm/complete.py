@@ -1,0 +1,326 @@
+"""Calls to language models: one function, `complete`, for several backends.
+
+A call is a prompt, or a conversation that ends in one. If a reply has the wrong form, the model is
+told so and asked again, at most `reasks` times. Each reply is on disk before the next request of
+its call is sent, so a run that was killed makes only the missing requests.
+"""
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ark_jax.llm import rule_based
+from ark_jax.llm.pricing import Usage, find_price, reply_cost
+from ark_jax.llm.reply_cache import ReplyCache, digest, reply_text
+from ark_jax.runtime.log import read_rows, say
+
+BACKENDS = ("openai", "local", "replay", "none")
+UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One task for the model. Calls with equal `turns` and `draw` are one request.
+
+    Args:
+        item: names the task, such as `extract/CHUNK`.
+        kind: extract, glean, rewrite, read or judge.
+        turns: texts of the user and the model in turn, ending with the user's.
+        fields: what the prompt's template was filled with; the backend `none` works from it.
+        draw: tells apart requests that repeat the same turns for another sample.
+    """
+
+    item: str
+    kind: str
+    turns: tuple[str, ...]
+    fields: dict = dataclasses.field(default_factory=dict)
+    draw: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class LLMSettings:
+    """The fields of `config.llm`, or of another role's section of the config."""
+
+    backend: str
+    model: str
+    base_url: str
+    key_env: str
+    temperature: float
+    max_tokens: int
+    concurrency: int
+    requests_per_minute: int
+    tokens_per_minute: int
+    timeout: float
+    retries: int
+    reasks: int
+    price: tuple[float, ...]
+    max_cost: float
+    replies: str
+
+    def __post_init__(self):
+        if self.concurrency < 1:
+            raise ValueError(
+                f"llm.concurrency={self.concurrency}: must be at least 1, the requests sent at once"
+            )
+
+    def key(self, turns: Sequence[str], draw: int = 0) -> str:
+        """The cache key of a reply: a hash of everything that decides it."""
+        fields = [self.backend, self.model]
+        fields += [self.base_url] if self.backend == "openai" else []
+        fields += [self.temperature, self.max_tokens, list(turns)]
+        fields += [draw] if draw else []
+        return digest(json.dumps(fields))
+
+
+@dataclasses.dataclass(frozen=True)
+class Completions:
+    """The replies to a sequence of calls."""
+
+    texts: dict[str, list[str]]  # item -> its reply, then the corrected ones
+    rejected: dict[str, str]  # item -> why no model will answer it
+    drifted: list[str]  # items whose recorded reply belongs to another version of the prompt
+    usage: Usage
+
+
+# accept(call, texts, is_cut) returns what is wrong with the replies so far, in words to the model,
+# or None if they are accepted. `is_cut`: the last reply was cut off at `max_tokens`.
+Accept = Callable[[Call, list[str], bool], str | None]
+# generate(conversations, on_reply) calls `on_reply(i, completion)` as soon as conversation i is
+# answered.
+Generate = Callable[[list[tuple[str, ...]], Callable[[int, dict], None]], None]
+
+
+def accept_all(call: Call, texts: list[str], is_cut: bool) -> None:
+    """Accepts every reply."""
+
+
+def complete(
+    calls: Sequence[Call],
+    settings: LLMSettings,
+    cache: Path,
+    label: str,
+    accept: Accept = accept_all,
+    generate: Generate | None = None,
+) -> Completions:
+    """Returns the replies to all calls, from the cache where it has them.
+
+    Args:
+        cache: the file of replies.
+        label: names the progress lines.
+        accept: checks a reply.
+        generate: the model of the `local` backend.
+
+    Raises:
+        RuntimeError: calls failed for good, or the cost limit is reached. The message says how to
+            go on; the replies so far are kept.
+        ValueError: the backend is unknown, or a cost limit is set for a model without a price.
+    """
+    if settings.backend not in BACKENDS:
+        raise ValueError(f"llm.backend={settings.backend!r}: must be one of {', '.join(BACKENDS)}")
+    if settings.backend == "none":
+        return _apply_rules(calls)
+    if settings.backend == "replay":
+        return _replay(calls, settings)
+    conversations = Conversations(calls, settings, ReplyCache(cache), accept)
+    open_calls = [call for call in calls if conversations.next_turns(call)]
+    if len(open_calls) < len(calls):
+        count = len(calls) - len(open_calls)
+        say(f"  {label}: {count:,} of {len(calls):,} replies are in the cache")
+    if open_calls and settings.backend == "local":
+        _generate_locally(open_calls, conversations, generate)
+    elif open_calls:
+        from ark_jax.llm.concurrent import RequestPool
+
+        asyncio.run(RequestPool(conversations, open_calls, label).run())
+    return conversations.completions()
+
+
+class Conversations:
+    """The state of each call: the replies so far, and what to send next."""
+
+    def __init__(
+        self, calls: Sequence[Call], settings: LLMSettings, cache: ReplyCache, accept: Accept
+    ):
+        self.settings, self.cache, self.accept = settings, cache, accept
+        self.rows_by_item: dict[str, list[dict]] = {call.item: [] for call in calls}
+        self.price = None
+        if settings.backend == "openai":
+            self.price = _price_or_error(settings)
+        self.usage = Usage(len(calls))
+        self.keys_of_earlier_runs = frozenset(cache.rows)
+        self.counted_keys: set[str] = set()  # keys in `usage`, since equal calls are one request
+        for row in cache.rows.values():
+            if row["key"].startswith(UNUSED_PREFIX) and row.get("item") in self.rows_by_item:
+                self.usage.add(row["reply"], row.get("cost", 0.0))
+
+    def next_turns(self, call: Call) -> tuple[str, ...] | None:
+        """The next turns that the cache has no reply to. None: the call is done."""
+        while turns := self._turns_after(self.rows_by_item[call.item], call):
+            row = self.cache.rows.get(self.settings.key(turns, call.draw))
+            if row is None:
+                return turns
+            self._take(call, row)
+        return None
+
+    def record(self, call: Call, turns: tuple[str, ...], reply: dict, seconds: float = 0.0) -> None:
+        """Adds a reply to the cache and to its call."""
+        row = {
+            "item": call.item,
+            "kind": call.kind,
+            "turn": len(self.rows_by_item[call.item]),
+            "key": self.settings.key(turns, call.draw),
+            "prompt": digest(turns),
+            "seconds": round(seconds, 3),
+            "cost": reply_cost(reply, self.price),
+            "reply": reply,
+        }
+        self.cache.add(row)
+        self._take(call, row)
+
+    def record_unused(self, call: Call, unused: list[dict]) -> None:
+        """Moves completions without a usable text to the cache, since they are paid for."""
+        while unused:
+            reply = unused.pop()
+            cost = reply_cost(reply, self.price)
+            self.usage.add(reply, cost)
+            self.cache.add(
+                {
+                    "item": call.item,
+                    "key": f"{UNUSED_PREFIX}{time.time_ns()}",
+                    "cost": cost,
+                    "reply": {"usage": reply.get("usage")},
+                }
+            )
+
+    def _take(self, call: Call, row: dict) -> None:
+        rows = self.rows_by_item[call.item]
+        if row["key"] not in self.counted_keys:
+            self.counted_keys.add(row["key"])
+            self.usage.asked_again += bool(rows)
+            self.usage.cached += row["key"] in self.keys_of_earlier_runs
+            self.usage.add(row["reply"], row.get("cost", 0.0))
+        rows.append(row)
+
+    def _turns_after(self, rows: list[dict], call: Call) -> tuple[str, ...] | None:
+        """The turns that follow these replies, or None."""
+        if not rows:
+            return call.turns
+        last = rows[-1]["reply"]
+        if "error" in last or len(rows) > self.settings.reasks:
+            return None
+        is_local = self.settings.backend == "local"
+        is_cut = not is_local and last["choices"][0].get("finish_reason") == "length"
+        texts = [reply_text(row["reply"]) for row in rows]
+        remark = self.accept(call, texts, is_cut)
+        if remark is None:
+            return None
+        if is_local:
+            # Without the wrong reply: a small model repeats it if it sees it, and its context is
+            # short.
+            turns = (*call.turns[:-1], f"{call.turns[-1]}\n\n{remark}")
+        else:
+            turns = (*call.turns, texts[-1], remark)
+        is_repeated = self.settings.key(turns, call.draw) == rows[-1]["key"]
+        return None if is_repeated else turns
+
+    def completions(self) -> Completions:
+        """The replies recorded so far."""
+        texts, rejected = {}, {}
+        for item, rows in self.rows_by_item.items():
+            texts[item] = [reply_text(row["reply"]) for row in rows]
+            for row in rows:
+                if "error" in row["reply"]:
+                    rejected[item] = row["reply"]["error"]
+        return Completions(texts, rejected, [], self.usage)
+
+
+def _price_or_error(settings: LLMSettings) -> tuple[float, float] | None:
+    price = find_price(settings.model, settings.price)
+    if settings.max_cost and not price:
+        raise ValueError(
+            f"llm.max_cost={settings.max_cost}: no price of {settings.model} is known; give "
+            "--config.llm.price='(IN, OUT)', USD of a million tokens in and out"
+        )
+    return price
+
+
+def _apply_rules(calls: Sequence[Call]) -> Completions:
+    """The backend `none`: replies made without a model."""
+    texts = rule_based.replies([call.fields for call in calls])
+    by_item = {call.item: [text] for call, text in zip(calls, texts, strict=True)}
+    return Completions(by_item, {}, [], Usage(len(calls)))
+
+
+def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
+    """The backend `replay`: replies from a recording, which is never changed."""
+    path = Path(settings.replies).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording"
+        )
+    recorded = _read_recording(path, calls)
+    missing = [call.item for call in calls if call.item not in recorded]
+    if missing:
+        raise RuntimeError(
+            f"{path} has no reply for {len(missing)} of {len(calls)} calls, the first being "
+            f"{missing[0]}: the documents or the chunking changed since it was recorded. Record "
+            "again with --config.llm.backend=openai, or use --config.llm.backend=none"
+        )
+    usage = Usage(len(calls), asked_again=sum(len(recorded[call.item]) - 1 for call in calls))
+    rejected, drifted, texts = {}, [], {}
+    for call in calls:
+        replies = [row["reply"] for row in recorded[call.item]]
+        for reply in replies:
+            usage.add(reply, 0.0)
+        texts[call.item] = list(map(reply_text, replies))
+        if "error" in replies[-1]:
+            rejected[call.item] = replies[-1]["error"]
+        if recorded[call.item][0].get("prompt") != digest(call.turns):
+            drifted.append(call.item)
+    return Completions(texts, rejected, drifted, usage)
+
+
+def _read_recording(path: Path, calls: Sequence[Call]) -> dict[str, list[dict]]:
+    """The rows of each item. A call that was not recorded takes the rows of an equal prompt."""
+    by_item: dict[str, list[dict]] = {}
+    by_prompt: dict[str, list[dict]] = {}
+    for row in filter(_is_reply, read_rows(path)):
+        if not row.get("turn"):
+            by_item[row["item"]] = by_prompt[row.get("prompt")] = []
+        by_item.setdefault(row["item"], []).append(row)
+    for call in calls:
+        prompt = digest(call.turns)
+        if call.item not in by_item and prompt in by_prompt:
+            by_item[call.item] = by_prompt[prompt]
+    return by_item
+
+
+def _is_reply(row: object) -> bool:
+    has_reply = isinstance(row, dict) and "item" in row and isinstance(row.get("reply"), dict)
+    return has_reply and not str(row.get("key", "")).startswith(UNUSED_PREFIX)
+
+
+def _generate_locally(
+    calls: Sequence[Call], conversations: Conversations, generate: Generate
+) -> None:
+    """The backend `local`: generates all replies at once, then those that need a correction."""
+    while requests := _open_requests(calls, conversations):
+
+        def record(i: int, reply: dict, requests=requests) -> None:
+            conversations.record(*requests[i], reply)
+
+        generate([turns for _, turns in requests], record)
+
+
+def _open_requests(
+    calls: Iterable[Call], conversations: Conversations
+) -> list[tuple[Call, tuple[str, ...]]]:
+    """The next request of each open call. Of equal requests the last call stands for all."""
+    requests = {}
+    for call in calls:
+        if turns := conversations.next_turns(call):
+            requests[conversations.settings.key(turns, call.draw)] = call, turns
+    return list(requests.values())

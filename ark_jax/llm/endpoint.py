@@ -1,0 +1,301 @@
+"""A client of one OpenAI-compatible endpoint. It keeps rate limits, retries and hides the API key.
+The official client sends the requests. Its own retries are off, since it treats each request alone:
+here a status 429 pauses all requests, and rate limits are kept rather than hit.
+"""
+
+import asyncio
+import functools
+import json
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from ark_jax.llm import errors
+from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted, TransientError
+
+MINUTE = 60.0  # seconds over which the rate limits hold
+BACKOFF = 1.0  # seconds; the longest first wait, which doubles with each retry
+MAX_BACKOFF = 60.0  # seconds
+CONNECT_TIMEOUT = 10.0  # seconds
+# Retries of an empty reply, and of an address that refuses and has never answered. Both rarely
+# pass, and every empty reply is paid for.
+MAX_COSTLY_RETRIES = 2
+
+
+class RateLimiter:
+    """A token bucket: at most `per_minute` in any minute, 0 for no limit.
+
+    A twentieth of the limit may be taken at once; the rest refills evenly over the minute.
+    """
+
+    def __init__(self, per_minute: float):
+        self.burst = per_minute / 20
+        self.rate = (per_minute - self.burst) / MINUTE
+        self.level, self._updated = self.burst, time.monotonic()
+
+    def wait(self, amount: float) -> float:
+        """Seconds until `amount` may be taken.
+
+        A full bucket gives more than a burst too; the level is negative afterwards.
+        """
+        if not self.rate:
+            return 0.0
+        now = time.monotonic()
+        self.level = min(self.burst, self.level + (now - self._updated) * self.rate)
+        self._updated = now
+        return max(0.0, min(amount, self.burst) - self.level) / self.rate
+
+    def take(self, amount: float) -> None:
+        """Takes `amount` from the bucket; a negative one is given back."""
+        self.level -= amount
+
+
+class Endpoint:
+    """Sends chat requests within the endpoint's limits.
+
+    It is an async context manager, used in one event loop.
+    Args:
+        base_url: "" for the client's default address.
+        key_env: the environment variable that holds the key.
+        max_tokens: of a reply.
+        timeout: seconds that a whole reply may take.
+        retries: per request, after transient errors. A 429 does not count while other requests
+            succeed.
+        requests_per_minute: 0 for no limit.
+        tokens_per_minute: 0 for no limit. A request's tokens are estimated from earlier replies
+            before it is sent, and corrected by its own reply.
+
+    Raises:
+        RuntimeError: the client is not installed, or there is no usable key.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str,
+        key_env: str,
+        temperature: float,
+        max_tokens: int,
+        timeout: float,
+        retries: int,
+        requests_per_minute: int,
+        tokens_per_minute: int,
+    ):
+        try:
+            import openai
+        except ImportError:
+            raise RuntimeError(
+                "llm.backend=openai needs the client: pip install 'ark-jax[llm]'"
+            ) from None
+        key = _read_key(key_env, base_url)
+        self._redact = functools.partial(errors.redact, key=key)
+        self.retries_made = 0
+        self.in_flight = 0  # requests whose replies are awaited
+        self.closing = False  # set once nothing more may be sent
+        self.unused: list[dict] = []  # completions without a usable text, which are paid for
+        self._openai, self._timeout, self._retries = openai, timeout, retries
+        self._client = openai.AsyncOpenAI(
+            api_key=key or "none",
+            base_url=base_url or None,
+            max_retries=0,
+            timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
+        )
+        self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
+        self._unsupported: set[str] = set()  # parameters that the model does not take
+        self._queue = asyncio.Lock()
+        self._requests = RateLimiter(requests_per_minute)
+        self._tokens = RateLimiter(tokens_per_minute)
+        self._paused_until = 0.0
+        self._connected = False  # whether the address has ever replied
+        self._answered = 0  # requests
+        # First guesses, corrected by each reply: four bytes per token, and short replies.
+        self._tokens_per_byte, self._reply_tokens, self._replies = 0.25, max_tokens / 4, 0
+
+    async def __aenter__(self) -> "Endpoint":
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self._client.close()
+
+    async def ask(self, messages: list[dict]) -> dict:
+        """Sends a conversation and returns the chat completion as a dict without nulls.
+
+        It has a text in `choices[0].message.content`. One that was cut at `max_tokens` has
+        `finish_reason` "length".
+
+        Raises:
+            RequestRejected, RetriesExhausted, EndpointUnusable
+        """
+        attempts, counted = 0, Counter()
+        while True:
+            answered_before = self._answered
+            try:
+                return await self._attempt(messages)
+            except TransientError as error:
+                failure = error
+            attempts += 1
+            kind = failure.final_error
+            counted[kind] += not (failure.busy and self._answered > answered_before)
+            if counted[kind] > self._allowed_retries(kind):
+                raise kind(f"{failure} ({attempts} times)" if attempts > 1 else str(failure))
+            self.retries_made += 1
+            # Full jitter on top of the server's wait: requests refused together do not return
+            # together.
+            backoff = min(MAX_BACKOFF, BACKOFF * 2 ** (attempts - 1))
+            wait = failure.wait + random.random() * backoff
+            if failure.busy:
+                pause_end = time.monotonic() + (failure.wait or wait)
+                self._paused_until = max(self._paused_until, pause_end)
+            await asyncio.sleep(wait)
+
+    def _allowed_retries(self, kind: type[RuntimeError]) -> int:
+        return self._retries if kind is RetriesExhausted else min(MAX_COSTLY_RETRIES, self._retries)
+
+    async def _attempt(self, messages: list[dict]) -> dict:
+        """Sends a request, and sends it again without a parameter that the model does not take."""
+        size = len(json.dumps(messages, ensure_ascii=False).encode(errors="replace"))
+        while True:
+            parameters = self._supported_parameters() | {"messages": messages}
+            estimate = await self._wait_for_turn(size)
+            status, headers, body = await self._send(parameters)
+            self._connected = True
+            if status == 200:
+                reply = self._parse(body)
+                self._correct_estimates(reply, size, estimate)
+                if problem := errors.classify_completion(reply, self._redact):
+                    self.unused.append(reply)
+                    raise problem
+                self._answered += 1
+                return reply
+            message = self._redact(errors.error_message(body))
+            named = {
+                name
+                for name in ("max_tokens", "temperature")
+                if name in parameters and name in message
+            }
+            is_unsupported = re.search("not support|unsupported", message, re.I)
+            if status != 400 or not named or not is_unsupported:
+                raise errors.classify_status(status, headers, message)
+            self._unsupported |= named
+            self.retries_made += 1
+
+    def _supported_parameters(self) -> dict:
+        parameters = dict(self._parameters)
+        if "max_tokens" in self._unsupported:  # newer models have another name for it
+            parameters["max_completion_tokens"] = parameters.pop("max_tokens")
+        if "temperature" in self._unsupported:
+            del parameters["temperature"]
+        return parameters
+
+    async def _wait_for_turn(self, size: int) -> float:
+        """Waits for the end of a pause and for room within the limits, first come first served.
+
+        Args:
+            size: bytes of the prompt.
+
+        Returns:
+            The tokens that were taken from the limit.
+        """
+        async with self._queue:
+            while True:
+                if self.closing:
+                    raise RetriesExhausted("not sent: no request can succeed any more")
+                reply_tokens = min(self._parameters["max_tokens"], self._reply_tokens)
+                tokens = size * self._tokens_per_byte + reply_tokens
+                pause = self._paused_until - time.monotonic()
+                wait = max(pause, self._requests.wait(1), self._tokens.wait(tokens))
+                if wait <= 0:
+                    break
+                # Not the whole wait, since a reply that arrives may shorten it.
+                await asyncio.sleep(min(wait, MINUTE / 60))
+            self._requests.take(1)
+            self._tokens.take(tokens)
+            return tokens
+
+    async def _send(self, parameters: dict) -> tuple[int, Mapping[str, str], str]:
+        """Status, headers and body of the reply."""
+        self.in_flight += 1
+        try:
+            async with asyncio.timeout(self._timeout):
+                # `chat.completions.create` takes a third more time, and hides whether a bad body
+                # was cut off or came from a wrong address.
+                post = self._client.post("/chat/completions", cast_to=str, body=parameters)
+                return 200, {}, await post
+        except self._openai.APIStatusError as error:
+            return error.status_code, error.response.headers, error.response.text
+        except self._openai.APIConnectionError as error:
+            raise self._connection_error(error.__cause__) from None
+        except TimeoutError:
+            reason = f"no reply within {self._timeout:g} s, see config.llm.timeout"
+            raise TransientError(reason) from None
+        except UnicodeEncodeError:
+            raise RequestRejected(
+                "the prompt is not Unicode text: it holds half of a surrogate pair"
+            ) from None
+        finally:
+            self.in_flight -= 1
+
+    def _connection_error(self, cause: BaseException | None) -> TransientError:
+        name = type(cause).__name__
+        reason = self._redact(f"{name}: {cause}")
+        if self._connected or name not in ("ConnectError", "ConnectTimeout", "UnsupportedProtocol"):
+            return TransientError(reason)
+        reason = f"nothing answers at {self._address()}, see config.llm.base_url: {reason}"
+        return TransientError(reason, final_error=EndpointUnusable)
+
+    def _parse(self, body: str) -> dict:
+        """The completion in a body of status 200; its form is checked."""
+        try:
+            reply = errors.drop_nulls(json.loads(body))
+        except ValueError:
+            reply = None
+            if body.lstrip()[:1] in ("{", ""):
+                raise TransientError("a reply cut off in the middle") from None
+        match reply:
+            case {"choices": []}:
+                return reply
+            case {"choices": [{"message": dict(message)}, *_]} if isinstance(
+                message.get("content", ""), str
+            ):
+                return reply
+            # OpenRouter passes on a provider's error like this.
+            case {"error": {"code": int(status), **fields}} if 400 <= status < 600:
+                message = self._redact(str(fields.get("message", fields)))
+                raise errors.classify_status(status, {}, message)
+        problem = f"no chat completion but {self._redact(body)!r}"
+        if self._answered:
+            raise TransientError(problem)
+        raise EndpointUnusable(f"{self._address()}, see config.llm.base_url, gives {problem}")
+
+    def _address(self) -> str:
+        return self._redact(str(self._client.base_url))
+
+    def _correct_estimates(self, reply: dict, size: int, estimate: float) -> None:
+        """Replaces a request's estimated tokens by the real ones and updates the running means."""
+        match reply:
+            case {"usage": {"prompt_tokens": int(prompt_tokens), "total_tokens": int(total)}}:
+                self._tokens.take(total - estimate)
+                self._replies += 1
+                weight = max(0.1, 1 / self._replies)
+                # Not `completion_tokens`: some servers count thinking in the total only.
+                self._reply_tokens += weight * (total - prompt_tokens - self._reply_tokens)
+                self._tokens_per_byte += weight * (prompt_tokens / size - self._tokens_per_byte)
+
+
+def _read_key(key_env: str, base_url: str) -> str:
+    """The API key; "" where a `base_url` is set, which may need none."""
+    key = os.environ.get(key_env, "").strip()
+    if not key and not base_url:
+        raise RuntimeError(
+            f"llm.backend=openai: set ${key_env} to your key, or config.llm.base_url to an "
+            "endpoint that needs none, or use --config.llm.backend=none"
+        )
+    if not re.fullmatch("[!-~]*", key):
+        raise RuntimeError(
+            f"llm.backend=openai: ${key_env} holds blanks or letters that no key has; set it again"
+        )
+    return key

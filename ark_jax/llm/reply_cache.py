@@ -1,0 +1,122 @@
+"""The replies of a language model on disk, so that no request is paid for twice.
+
+The file has one JSON row per request, in the order of arrival:
+
+    item: what the request was for, such as `extract/CHUNK`.
+    kind: extract, glean, rewrite, read or judge.
+    turn: 0; 1 and more where the model was asked to correct its reply.
+    key: hash of everything that decides the reply.
+    prompt: hash of the conversation.
+    reply: an OpenAI chat completion, or {"error": why there will never be one}.
+    seconds, cost: time and USD.
+
+It is a run's cache, its ledger, and the recording that the `replay` backend reads.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ark_jax.runtime.log import append_row
+
+
+def digest(turns: str | Sequence[str]) -> str:
+    """SHA-256 of a prompt or conversation. A conversation of one turn has its prompt's digest."""
+    if not isinstance(turns, str):
+        turns = turns[0] if len(turns) == 1 else json.dumps(turns)
+    return hashlib.sha256(turns.encode()).hexdigest()
+
+
+def reply_text(reply: dict) -> str:
+    """The text of a chat completion; empty for an error."""
+    return (reply["choices"][0]["message"].get("content") or "") if "choices" in reply else ""
+
+
+def strip_thinking(text: str) -> str:
+    """A reply without its `<think>` block. The opening or the closing tag may be missing."""
+    text = re.sub(r"<think>.*?(</think>|\Z)", " ", text, flags=re.DOTALL | re.IGNORECASE)
+    return re.split("</think>", text, flags=re.IGNORECASE)[-1]
+
+
+def repair_json(text: str) -> object:
+    """The value of damaged JSON, or a list of several values. None if it is nested too deeply."""
+    import json_repair
+
+    try:
+        return json_repair.loads(text)
+    except (ValueError, RecursionError):  # a small model may repeat an opening bracket without end
+        return None
+
+
+class ReplyCache:
+    """The rows of one file by key. Several processes may share the file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: dict[str, dict] = {}
+        self.spent = 0.0  # USD, of all requests ever made
+        self._read_bytes = 0
+        self._claimed: set[str] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the rows that other processes have added."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_size == self._read_bytes:
+                return
+            with self.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+            self._read_bytes += data.rfind(b"\n") + 1
+            for row in parse_rows(data):
+                self._index(row)
+
+    def add(self, row: dict) -> None:
+        """Appends a row. It survives a killed process; requests do not wait until it is on disk."""
+        self._index(row)
+        append_row(row, self.path, sync=False)
+
+    def _index(self, row: dict) -> None:
+        if row["key"] not in self.rows:
+            self.spent += row.get("cost", 0.0)
+        self.rows[row["key"]] = row
+
+    @contextlib.contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """Reserves the request `key` for the block. Yields whether the caller should make it.
+
+        False means that its reply is known, or that another task or process is making it. A process
+        that dies loses its claims.
+        """
+        if key in self._claimed:
+            yield False
+            return
+        if not self._claimed:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_file = self.path.with_suffix(".lock").open("a")
+        position = int(key[:15], 16)  # each key locks one byte of the lock file
+        try:
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, position)
+        except OSError:
+            yield False
+            return
+        self._claimed.add(key)
+        try:
+            self.refresh()
+            yield key not in self.rows
+        finally:
+            self._claimed.remove(key)
+            fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, position)
+
+
+def parse_rows(data: bytes) -> Iterator[dict]:
+    """The rows in a file's content. A row that a kill cut short is skipped."""
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and "key" in row and isinstance(row.get("reply"), dict):
+                yield row

@@ -1,0 +1,112 @@
+"""Packs the texts of a batch end to end, so that products with weights see no padding.
+
+Every device holds one stream of the texts that are its own: rows `[b t ...]` become streams
+`[streams a ...]`, one per batch device. Attention alone unpacks them to rows again. Both directions
+are gathers and each is the other's gradient, so nothing is ever scattered.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Int, Shaped
+
+from ark_jax.layout import activation_spec
+
+
+def multiply_adds(model: nnx.Module, cfg) -> dict[str, int]:
+    """The cost of a token (`parameters`) and of a pair of tokens (`attention`), in multiply-adds.
+
+    Planners weigh padding against compilations with them.
+    """
+    # Softmax and narrow heads make attention three times as slow as its multiply-adds say.
+    return {
+        "parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
+        "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"],
+    }
+
+
+@typing.no_type_check  # tree operations put other leaves into it
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["places", "sources"], meta_fields=["capacity"]
+)
+@dataclasses.dataclass(frozen=True)
+class PackingPlan:
+    """Maps tokens of rows to places of streams and back. An index past the end reads zeros."""
+
+    places: Int[Array, "b t"]  # token of a row -> its place in the stream of the row's device
+    sources: Int[Array, "streams a"]  # place -> token, counted through all rows of the device
+    capacity: int  # places in a stream
+
+
+def plan_packing(mask: Bool[Array, "b t"], capacity: int) -> PackingPlan:
+    """Packs the visible tokens of each device in row order.
+
+    Args:
+        capacity: the places of a stream. No device may have more visible tokens: the plan is made
+            inside a compiled program, which cannot check this, and surplus tokens are dropped.
+    """
+
+    def local(mask):
+        visible = mask.reshape(-1)
+        places = jnp.where(visible, jnp.cumsum(visible) - 1, capacity).reshape(mask.shape)
+        return places, jnp.flatnonzero(visible, size=capacity, fill_value=visible.size)[None]
+
+    spec = activation_spec("b t")
+    places, sources = jax.shard_map(local, in_specs=spec, out_specs=(spec, spec))(mask)
+    return PackingPlan(places, sources, capacity)
+
+
+def pack(x: Shaped[Array, "b t *rest"], plan: PackingPlan) -> Shaped[Array, "streams a *rest"]:
+    """Rows to streams."""
+    return _move(pack_shard, x, plan)
+
+
+def unpack(x: Shaped[Array, "streams a *rest"], plan: PackingPlan) -> Shaped[Array, "b t *rest"]:
+    """Streams to rows, with zeros for padding."""
+    return _move(unpack_shard, x, plan)
+
+
+def _move(local: Callable, x: Array, plan: PackingPlan) -> Array:
+    index = activation_spec("b t")
+    spec = jax.typeof(x).sharding.spec  # axes after the tokens stay cut as they are
+    move = jax.shard_map(local, in_specs=(spec, index, index), out_specs=spec)
+    return move(x, plan.places, plan.sources)
+
+
+def pack_shard(
+    x: Shaped[Array, "b t *rest"], places: Int[Array, "b t"], sources: Int[Array, "1 a"]
+) -> Shaped[Array, "1 a *rest"]:
+    """`pack` on one device, which has one stream."""
+    stream = _gather(x.reshape(-1, *x.shape[2:]), sources.reshape(-1), places.reshape(-1))
+    return stream.reshape(*sources.shape, *x.shape[2:])
+
+
+def unpack_shard(
+    x: Shaped[Array, "1 a *rest"], places: Int[Array, "b t"], sources: Int[Array, "1 a"]
+) -> Shaped[Array, "b t *rest"]:
+    """`unpack` on one device."""
+    rows = _gather(x.reshape(x.shape[1:]), places.reshape(-1), sources.reshape(-1))
+    return rows.reshape(*places.shape, *x.shape[2:])
+
+
+@jax.custom_vjp
+def _gather(x: Array, index: Int[Array, " i"], inverse: Int[Array, " j"]) -> Array:
+    """`x[index]`. JAX would scatter the gradient, which is a gather by `inverse`."""
+    return x.at[index].get(mode="fill", fill_value=0)
+
+
+def _gather_forward(x: Array, index: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _gather(x, index, inverse), (index, inverse)
+
+
+def _gather_backward(indices: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    index, inverse = indices
+    return _gather(gradient, inverse, index), None, None
+
+
+_gather.defvjp(_gather_forward, _gather_backward)

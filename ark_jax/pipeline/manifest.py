@@ -1,0 +1,96 @@
+"""The manifest of a finished stage: what it was made from, and the digests of its files."""
+
+import json
+import os
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.pipeline.fingerprints import file_digest
+from ark_jax.pipeline.stage import Stage, setting
+
+MANIFEST_FILE = "manifest.json"
+
+
+def read_manifest(folder: Path) -> dict | None:
+    """The manifest of a stage's folder, None if the stage is not finished.
+
+    Raises:
+        ValueError: the file is not JSON.
+    """
+    try:
+        return json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / MANIFEST_FILE} is damaged ({error}): delete {folder}, and the stage is "
+            "made again"
+        ) from None
+
+
+def write_manifest(folder: Path, stage: str, inputs: dict, outputs: dict, counts: dict) -> None:
+    """Writes it whole or not at all, and durably."""
+    manifest = {"stage": stage, **inputs, "outputs": outputs, "counts": counts}
+    unfinished = folder / f"{MANIFEST_FILE}.new"
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    sync(unfinished)
+    os.replace(unfinished, folder / MANIFEST_FILE)
+
+
+def inputs_of(stage: Stage, config, fresh: dict[str, str]) -> dict:
+    """Everything that decides a stage's output.
+
+    Args:
+        fresh: stages that are up to date -> the fingerprints of their outputs.
+    """
+    return {
+        "inputs": {name: fresh[name] for name in stage.after},
+        "config": {field: setting(config, field) for field in stage.settings},
+        "external": stage.external(config),
+        "version": __version__,
+    }
+
+
+def outputs_of(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
+    """file -> [bytes, sha256], of all files but those `skipped` and what lies below them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    kept_files = [path for path in files if not any(map(path.is_relative_to, skipped))]
+    for path in kept_files:
+        sync(path)
+    return {
+        path.relative_to(folder).as_posix(): [path.stat().st_size, file_digest(path)]
+        for path in kept_files
+    }
+
+
+def difference(manifest: dict, inputs: dict, folder: Path) -> str:
+    """Why a finished stage no longer fits its inputs, in words; empty if it does."""
+    for field, value in inputs["config"].items():
+        if field not in manifest["config"]:
+            return f"config.{field} is new"
+        if manifest["config"][field] != value:
+            return f"config.{field} was {manifest['config'][field]}, is {value}"
+    if manifest["inputs"].keys() != inputs["inputs"].keys():
+        before, now = (", ".join(parts["inputs"]) for parts in (manifest, inputs))
+        return f"was made from {before}, is from {now}"
+    for kind in ("inputs", "external"):
+        for name, value in inputs[kind].items():
+            if manifest[kind].get(name) != value:
+                return f"{name} changed"
+    if manifest["version"] != inputs["version"]:
+        return f"made by ark_jax {manifest['version']}"
+    for name, (size, _) in manifest["outputs"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            return f"{name} is {'damaged' if path.is_file() else 'missing'}"
+    return ""
+
+
+def sync(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,145 @@
+"""What the tools of the command line know of a method: one value, `Recipe`."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
+from ark_jax.pipeline.stage import Context, Stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a config names outside the workdir; `ark-jax doctor` looks at all of it.
+
+    Attributes:
+        data: a file or folder of documents and questions; None if the method reads none.
+        models: dotted config field -> folder or hub name.
+        files: dotted config field -> file.
+        roles: the sections of the config that ask a language model.
+    """
+
+    data: str | None = None
+    models: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    roles: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What a run has still to do, as a recipe foresees it for `ark-jax plan`.
+
+    Attributes:
+        inputs: what the input holds -> how many.
+        work: `estimate.device_work.Work` of each stage.
+        disk: what is stored -> bytes.
+        notes: what the figures rest on.
+    """
+
+    inputs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    work: tuple = ()
+    disk: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a finished run is compared by in a sweep.
+
+    Attributes:
+        system: what was measured.
+        values: metric -> {"mean"} and, if there is an interval, {"low", "high"}.
+        by_question: metric -> question -> value, for differences question by question.
+        draws: of the bootstrap of these differences; `seed` is its seed.
+    """
+
+    system: str
+    values: Mapping[str, Mapping[str, float]]
+    by_question: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    draws: int = 1000
+    seed: int = 0
+
+
+def counted_outcome(workdir: Path) -> Outcome:
+    """The numbers that the stages of a finished run counted."""
+    values = {}
+    for folder in sorted(path.parent for path in workdir.glob(f"*/{MANIFEST_FILE}")):
+        for name, value in read_manifest(folder)["counts"].items():
+            if isinstance(value, int | float):
+                values[name] = {"mean": float(value)}
+    return Outcome("", values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A method. A module that defines one calls it `RECIPE`; `config.recipe` names the module.
+
+    Attributes:
+        name: what messages call it.
+        stages: config -> its stages in order; must not start jax.
+        check: raises ValueError for a config that some stage would fail on.
+        needs: what a config names outside the workdir.
+        metrics: what a sweep can compare runs by -> how a table calls it.
+        headline: the metric that a sweep sorts by, unless it is told another.
+        outcome: the values of a finished workdir by these metrics; by default, what its stages
+            counted.
+        training_files: name of a format -> writes what the stages are trained on in that format.
+        prepared: stages that `plan` runs in a temporary folder, since they only read the input.
+        llm_calls: (context, done stages) -> `estimate.llm_calls.Calls`, and notes.
+        forecast: (context, done stages) -> what devices compute and what the disk stores.
+    """
+
+    name: str
+    stages: Callable[[object], list[Stage]]
+    check: Callable[[object], None] = lambda config: None
+    needs: Callable[[object], Needs] = lambda config: Needs()
+    metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    headline: str = ""
+    outcome: Callable[[Path], Outcome] = counted_outcome
+    training_files: Mapping[str, Callable[[Context], None]] = dataclasses.field(
+        default_factory=dict
+    )
+    prepared: tuple[str, ...] = ()
+    llm_calls: Callable[[Context, set[str]], tuple[list, list[str]]] = lambda context, done: (
+        [],
+        [],
+    )
+    forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe that `config.recipe` names: one of `ark_jax.recipes`, or a module's dotted path.
+
+    Raises:
+        ValueError: there is no such module, or it defines no RECIPE.
+    """
+    path = name if "." in name else f"ark_jax.recipes.{name}.recipe"
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and not f"{path}.".startswith(f"{error.name}."):
+            raise  # the module is there, and what it imports is not
+        raise ValueError(
+            f"config.recipe={name!r}: no module {path}; name a recipe of ark_jax ({_names()}) or "
+            "the dotted path of your own module"
+        ) from None
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"config.recipe={name!r}: {path} defines no RECIPE = Recipe(...)")
+    return recipe
+
+
+def _names() -> str:
+    return ", ".join(sorted(recipe_names()))
+
+
+def recipe_names() -> Iterable[str]:
+    """The recipes of the package, by the folders that define one."""
+    folder = Path(__file__).parents[1] / "recipes"
+    return (path.parent.name for path in folder.glob("*/recipe.py"))
+
+
+def recipe_of(config) -> Recipe:
+    """The recipe of a config. A config of an earlier version names none and means "ark"."""
+    return load_recipe(config.get("recipe", "ark"))

@@ -1,0 +1,216 @@
+"""Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives it selects."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.models.language import LanguageModel
+from ark_jax.recipes.ark.scored_prompts import TARGETS, scored_pairs
+from ark_jax.text import prompts
+
+SCHEMA = pa.schema(
+    [
+        ("question", pa.string()),
+        ("chunk", pa.string()),
+        ("answer", pa.int32()),  # position among the question's reference answers
+        ("forward", pa.float32()),  # mean log p(answer | question, chunk), nats
+        ("forward_tokens", pa.int32()),
+        ("backward", pa.float32()),  # mean log p(question | answer, chunk), nats
+        ("backward_tokens", pa.int32()),
+        ("retriever", pa.float32()),  # cosine under the base retriever
+        ("chunk_tokens", pa.int32()),
+        ("cut", pa.bool_()),  # whether the chunk was shortened to fit the model
+    ]
+)
+REDUCTIONS = {  # of the scores of several reference answers
+    "first": lambda scores: scores[0],
+    "max": max,
+    "mean": lambda scores: float(np.mean(scores)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighing:
+    """How raw scores become one (eq. 6).
+
+    Attributes:
+        answers: how several reference answers are reduced: first, max or mean.
+        normalise: minmax scales each part to [0, 1] per question; none leaves it.
+        forward, backward, retriever: the weights of S_f, S_b and S_v.
+    """
+
+    answers: str
+    normalise: str
+    forward: float
+    backward: float
+    retriever: float
+
+
+def align(
+    lm: LanguageModel,
+    templates: Mapping[str, str],
+    questions: Sequence[Question],
+    candidates: Mapping[str, Sequence[tuple[Chunk, float]]],
+    *,
+    references: int,
+    batch_tokens: int,
+    label: str,
+) -> pa.Table:
+    """Raw scores of every candidate chunk of every question, a table of SCHEMA.
+
+    Args:
+        templates: as of `scored_prompts.load_templates`.
+        candidates: question id -> (chunk, cosine) pairs.
+        references: how many of a question's answers are scored; 0: all.
+    """
+    rows, pairs = [], []
+    for question in questions:
+        for chunk, cosine in candidates[question.id]:
+            for i, answer in enumerate(question.answers[: references or None]):
+                asked = {"question": question.question, "answer": answer}
+                passage = _fit(lm, templates, chunk.text, asked, question.id)
+                pairs += scored_pairs(templates, passage=passage, **asked)
+                row = {
+                    "question": question.id,
+                    "chunk": chunk.id,
+                    "answer": i,
+                    "retriever": cosine,
+                    "chunk_tokens": chunk.tokens,
+                    "cut": passage != chunk.text,
+                }
+                rows.append(row)
+    scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)
+    for i, row in enumerate(rows):
+        for offset, name in enumerate(TARGETS):
+            row[name] = float(scores.mean[2 * i + offset])
+            row[f"{name}_tokens"] = int(scores.tokens[2 * i + offset])
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _fit(
+    lm: LanguageModel,
+    templates: Mapping[str, str],
+    passage: str,
+    asked: dict[str, str],
+    question_id: str,
+) -> str:
+    """The passage, cut at its end if the whole prompt would not fit the model.
+
+    Question and answer are never cut.
+    """
+    # A token is at least one character, so short texts need no tokenising.
+    characters = len(passage) + sum(map(len, asked.values())) + max(map(len, templates.values()))
+    if characters < lm.max_length:
+        return passage
+    without_passage = [prompts.fill(templates[name], passage="", **asked) for name in TARGETS]
+    longest = max(len(lm.tokenizer(prompt)["input_ids"]) for prompt in without_passage)
+    room = lm.max_length - longest - 8  # tokens may split anew where the passage ends
+    if room < 1:
+        raise ValueError(
+            f"question {question_id!r}: with an answer and the prompt it takes {longest} of the "
+            f"{lm.max_length} tokens that generator.path reads, which leaves none for a passage; "
+            "leave it out or take a longer model"
+        )
+    encoded = lm.tokenizer(passage, add_special_tokens=False, return_offsets_mapping=True)
+    spans = encoded["offset_mapping"]
+    return passage if len(spans) <= room else passage[: spans[room - 1][1]]
+
+
+def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
+    """One row per (question, chunk): the score of eq. 6 and its parts. It calls no model.
+
+    Of several reference answers, both the largest and the mean log-likelihood are given, whichever
+    is weighed.
+
+    Raises:
+        ValueError: an unknown way to reduce or normalise.
+    """
+    if weighing.answers not in REDUCTIONS:
+        known = ", ".join(REDUCTIONS)
+        raise ValueError(f"score.answers={weighing.answers!r}: must be one of {known}")
+    if weighing.normalise not in ("none", "minmax"):
+        raise ValueError(f"score.normalise={weighing.normalise!r}: must be 'none' or 'minmax'")
+    by_question: dict[str, dict[str, list[dict]]] = {}
+    for row in table.to_pylist():
+        by_question.setdefault(row["question"], {}).setdefault(row["chunk"], []).append(row)
+    rows = []
+    for question, chunks in by_question.items():
+        scores = _weigh(chunks, weighing)
+        for (chunk, raw), score in zip(chunks.items(), scores.tolist(), strict=True):
+            row = {"question": question, "chunk": chunk, "score": score}
+            rows.append(row | {"retriever": raw[0]["retriever"]} | _summaries(raw))
+    return rows
+
+
+def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
+    """The score of each chunk of one question."""
+    reduce = REDUCTIONS[weighing.answers]
+    parts = {
+        name: np.array([reduce([row[name] for row in rows]) for rows in chunks.values()])
+        for name in ("forward", "backward", "retriever")
+    }
+    if weighing.normalise == "minmax":
+        parts = {name: _minmax(values) for name, values in parts.items()}
+    return (
+        weighing.forward * parts["forward"]
+        + weighing.backward * parts["backward"]
+        + weighing.retriever * parts["retriever"]
+    )
+
+
+def _summaries(rows: list[dict]) -> dict[str, float]:
+    """Largest and mean of both log-likelihoods over the reference answers of one chunk."""
+    return {
+        f"{name}_{how}": REDUCTIONS[how]([row[name] for row in rows])
+        for name in ("forward", "backward")
+        for how in ("max", "mean")
+    }
+
+
+def _minmax(values: np.ndarray) -> np.ndarray:
+    spread = values.max() - values.min()
+    return (values - values.min()) / spread if spread > 1e-12 else np.full_like(values, 0.5)
+
+
+def keep_clearest(
+    rows: Sequence[Mapping], positives: Mapping[str, Sequence[str]], keep: float
+) -> dict[str, list[str]]:
+    """Keeps the `keep` fraction of questions with the largest margin.
+
+    A question's margin is its lowest positive score minus its highest other score. If several
+    chunks explain an answer equally well, perhaps none is needed for it. A question without another
+    chunk has an infinite margin. Among equal margins the smaller id comes first.
+
+    Raises:
+        ValueError: `keep` is not in (0, 1].
+    """
+    if not 0 < keep <= 1:
+        raise ValueError(
+            f"config.score.keep={keep}: must be above 0 and at most 1, a share of the questions"
+        )
+    lowest_positive: dict[str, float] = {}
+    highest_other: dict[str, float] = {}
+    for row in rows:
+        question, score = row["question"], row["score"]
+        if row["chunk"] in positives[question]:
+            lowest_positive[question] = min(lowest_positive.get(question, np.inf), score)
+        else:
+            highest_other[question] = max(highest_other.get(question, -np.inf), score)
+    deficit = lambda question: highest_other.get(question, -np.inf) - lowest_positive[question]
+    order = sorted(positives, key=lambda question: (deficit(question), question))
+    clearest = set(order[: math.ceil(keep * len(order))])
+    return {
+        question: list(chunks) for question, chunks in positives.items() if question in clearest
+    }
+
+
+def top_chunks(rows: Sequence[Mapping], count: int | None = None) -> dict[str, list[str]]:
+    """question -> its `count` best chunks, or all, best first; ties go to the smaller chunk id."""
+    ranked: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row["question"], -row["score"], row["chunk"])):
+        ranked.setdefault(row["question"], []).append(row["chunk"])
+    return {question: chunks[:count] for question, chunks in ranked.items()}

@@ -1,0 +1,43 @@
+"""The curriculum: which stages train a retriever, from which model, on whose negatives."""
+
+from ark_jax.recipes.common.systems import Systems
+
+# stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
+# without a curriculum, on all negatives at once, mined by the base model.
+MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
+
+
+def stage_name(stage: int) -> str:
+    return f"stage{stage}"
+
+
+def mine_name(stage: int) -> str:
+    return f"mine{stage}"
+
+
+def trained_stages(config) -> tuple[str, ...]:
+    """The names of the training stages, in their order."""
+    return tuple(stage_name(stage) for stage in config.train.stages)
+
+
+def systems(config) -> Systems:
+    """The systems that the closing table compares."""
+    merged = ("merged",) if config.train.merge != 1 else ()
+    return Systems(config.evaluate, (*trained_stages(config), *merged))
+
+
+def model_before(config, stage: int) -> str:
+    """The system whose model a training stage starts from."""
+    position = list(config.train.stages).index(stage)
+    return stage_name(config.train.stages[position - 1]) if position else "base"
+
+
+def epochs(train, stage: int) -> int:
+    """The epochs of a stage under `config.train`; stage 0 takes as many as all stages together."""
+    return train.epochs[stage - 1] if stage else sum(train.epochs)
+
+
+def training_inputs(stage: int) -> tuple[str, ...]:
+    """The stages whose outputs a training stage learns from."""
+    mined = (mine_name(stage),) if stage in MINING_SIZES else ()
+    return ("data", "positives", *mined)

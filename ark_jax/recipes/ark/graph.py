@@ -1,0 +1,117 @@
+"""The stages graph and communities: a knowledge graph, and the part of it around each question."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data.records import Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.corpus import (
+    ChunkTexts,
+    candidate_chunks,
+    chunks_by_document,
+    load_questions,
+)
+from ark_jax.recipes.common.models import encode
+from ark_jax.runtime.distributed import is_first_process
+
+COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
+RULES = ("exact", "overlap", "mention", "question", "embedding")  # by which seeds are chosen
+
+
+def build_graph(context: Context, folder: Path) -> dict:
+    """Stores the knowledge graph, with similarity edges beside the relations.
+
+    Raises:
+        ValueError: the extraction gave no entity.
+    """
+    from ark_jax.graph.extract import Entity, Relation
+    from ark_jax.graph.store import KnowledgeGraph
+
+    graph = KnowledgeGraph.from_records(
+        load_rows(context / "extract" / "entities.parquet", Entity),
+        load_rows(context / "extract" / "relations.parquet", Relation),
+    )
+    if not len(graph):
+        config = context.config
+        by_rules = config.llm.backend == "none" and not config.graph.openie
+        fix = (
+            "llm.backend=none reads scripts that set words apart by blanks; name a language model "
+            "in config.llm.backend"
+            if by_rules
+            else "look at extract/quarantine.parquet for what the model replied"
+        )
+        raise ValueError(f"the extraction gave no entity: {fix}")
+    vectors = encode(context, "base", graph.texts(), "document", "embed entities")
+    graph = graph.with_similar(vectors, context.config.graph.similarity)
+    if is_first_process():
+        graph.save(folder)
+        np.save(folder / "vectors.npy", vectors)
+    return graph.summary()
+
+
+def find_communities(context: Context, folder: Path) -> dict:
+    """Stores the large and the small community of every training question, with seeds and ranks."""
+    from ark_jax.graph.pagerank import COLUMNS, personalized_pagerank
+    from ark_jax.graph.store import KnowledgeGraph
+    from ark_jax.graph.walk import Walk
+
+    context.enter_mesh()
+    settings = context.config.graph
+    graph = KnowledgeGraph.load(context / "graph")
+    questions = load_questions(context, "train")
+    seeds = _find_seeds(context, graph, questions)
+    rows, walk = [], Walk(graph)
+    block = COLUMNS * walk.devices  # memory may not hold the ranks of all questions
+    for start in range(0, len(questions), block):
+        part = slice(start, start + block)
+        ranks = personalized_pagerank(
+            walk,
+            [seed.nodes for seed in seeds[part]],
+            teleport=settings.teleport,
+            tolerance=settings.tolerance,
+            dtype="float64",
+        )
+        for question, seed, rank in zip(questions[part], seeds[part], ranks, strict=True):
+            rows += _community_rows(question, seed, rank, settings)
+    save_rows(rows, folder / "communities.parquet")
+    counts = {f"seeds_by_{rule}": sum(seed.rule == rule for seed in seeds) for rule in RULES}
+    return {"questions": len(questions), **counts}
+
+
+def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
+    from ark_jax.graph.community import SeedFinder
+
+    vectors = np.load(context / "graph" / "vectors.npy")
+    chunks = chunks_by_document(context)
+
+    def nearest(text: str) -> np.ndarray:
+        similarities = vectors @ encode(context, "base", [text], "query")[0]
+        return np.argsort(-similarities, kind="stable")[:5]
+
+    finder = SeedFinder(graph, ChunkTexts(chunks), nearest)
+    seeds = []
+    for question in questions:
+        chunk_ids = [chunk.id for chunk in candidate_chunks(question, chunks)]
+        seeds.append(finder.find(question.question, question.answers, chunk_ids))
+    return seeds
+
+
+def _community_rows(question: Question, seed, rank: np.ndarray, settings) -> list[dict]:
+    from ark_jax.graph.community import community
+
+    rows = []
+    for size in COMMUNITY_SIZES:
+        least, most = settings[size]
+        nodes = community(rank, at_least=least, at_most=most, floor=settings.floor)
+        row = {
+            "question": question.id,
+            "size": size,
+            "rule": seed.rule,
+            "seeds": [int(i) for i in seed.nodes],
+            "nodes": nodes,
+            "ranks": rank[nodes].tolist(),
+        }
+        rows.append(row)
+    return rows

@@ -1,0 +1,250 @@
+"""The recipe ARK: its stages, and what the tools know of them.
+
+Each stage is a thin layer between files and the room that does the work. Heavy imports stand inside
+the stage functions, since looking up what is done must not start jax.
+"""
+
+import functools
+
+from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline.stage import Stage
+from ark_jax.recipes.ark import estimate, mine, report, train, training_data
+from ark_jax.recipes.ark.checks import check
+from ark_jax.recipes.ark.curriculum import (
+    MINING_SIZES,
+    mine_name,
+    model_before,
+    stage_name,
+    systems,
+    trained_stages,
+    training_inputs,
+)
+from ark_jax.recipes.ark.extract import extract
+from ark_jax.recipes.ark.graph import build_graph, find_communities
+from ark_jax.recipes.ark.report_sections import SECTIONS
+from ark_jax.recipes.ark.rewrite import rewrite
+from ark_jax.recipes.ark.score import choose_positives, score
+from ark_jax.recipes.common import dependencies, evaluate, ingest, judge, outcome, retrieve
+from ark_jax.recipes.common.export import export_retriever
+from ark_jax.recipes.common.report import with_report
+from ark_jax.train import trainer_formats
+
+METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
+COMPUTE = ("retriever.compute",)
+LLM_SETTINGS = tuple(
+    f"llm.{name}"
+    for name in ("backend", "model", "base_url", "temperature", "max_tokens", "reasks")
+)
+COMMUNITIES = tuple(
+    f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small")
+)
+SCORE = ("score.candidates", "score.references", "score.shard", "generator.dtype")
+POSITIVES = tuple(
+    f"score.{name}"
+    for name in (
+        "answers",
+        "normalise",
+        "forward",
+        "backward",
+        "retriever",
+        "positives",
+        "keep",
+        "supervision",
+    )
+)
+MINE = tuple(f"mine.{name}" for name in ("by", "model", "top", "negatives", "margin", "spare"))
+TRAIN = tuple(
+    f"train.{name}"
+    for name in (
+        "warmup",
+        "weight_decay",
+        "clip",
+        "batch",
+        "chunks",
+        "temperature",
+        "matryoshka",
+        "denominator",
+        "merge_copies",
+        "order",
+        "lora_rank",
+        "lora_alpha",
+        "lora_targets",
+    )
+)
+
+
+def stages(config) -> list[Stage]:
+    """The stages of a config, in order.
+
+    Raises:
+        ValueError: a setting that a stage would fail on.
+    """
+    check(config)
+    made = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
+    return with_report(
+        [*made, *_closing_stages(config)], title="ARK run", gather=report.gather, sections=SECTIONS
+    )
+
+
+def _graph_stages(config) -> list[Stage]:
+    """From documents to rewritten questions."""
+    base, llm = dependencies.models("retriever"), dependencies.language_model("llm")
+    # A language model that is not asked decides nothing by its settings.
+    llm_settings = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
+    no_device = config.llm.backend != "local"
+    return [
+        Stage(
+            "data",
+            after=(),
+            settings=ingest.INGEST_SETTINGS,
+            run=ingest.ingest,
+            external=dependencies.all_of(dependencies.input_files, base),
+            alone=True,
+        ),
+        Stage(
+            "extract",
+            after=("data",),
+            settings=(*llm_settings, "graph.gleanings"),
+            run=extract,
+            external=dependencies.all_of(
+                dependencies.prompt_texts("extract", "glean"), _openie_records, llm
+            ),
+            alone=no_device,
+        ),
+        Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
+        Stage("communities", ("data", "graph"), (*COMMUNITIES, *COMPUTE), find_communities, base),
+        Stage(
+            "rewrite",
+            after=("data", "graph", "communities"),
+            settings=(*llm_settings, "graph.rewrites"),
+            run=rewrite,
+            external=dependencies.all_of(dependencies.prompt_texts("rewrite"), llm),
+            alone=no_device,
+        ),
+    ]
+
+
+def _openie_records(config) -> dict[str, str]:
+    path = config.graph.openie
+    return {"openie": dependencies.input_digest(path) if path else ""}
+
+
+def _score_stages() -> list[Stage]:
+    """From candidates to positives."""
+    models = dependencies.models("retriever", "generator")
+    prompts = dependencies.prompt_texts("forward", "backward")
+    external = dependencies.all_of(models, prompts)
+    return [
+        Stage("score", ("data",), (*SCORE, *COMPUTE), score, external),
+        Stage("positives", ("data", "score"), POSITIVES, choose_positives, alone=True),
+    ]
+
+
+def _training_stages(config) -> list[Stage]:
+    """Mining and training in turn, and the merge of the last stage with the base."""
+    base = dependencies.models("retriever")
+    stages = []
+    for stage in config.train.stages:
+        before = model_before(config, stage)
+        model = () if before == "base" else (before,)
+        if stage in MINING_SIZES:
+            miner = model if config.mine.model == "previous" else ()
+            inputs = ("data", "rewrite", "positives", *miner)
+            run = functools.partial(mine.mine, stage=stage)
+            stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, base))
+        settings = (*_own_settings(stage), *TRAIN, "seed", *COMPUTE)
+        inputs = (*training_inputs(stage), *model)
+        run = functools.partial(train.train, stage=stage)
+        stages.append(Stage(stage_name(stage), inputs, settings, run, base))
+    if config.train.merge != 1:
+        last = trained_stages(config)[-1:]
+        stages.append(Stage("merged", last, ("train.merge", *COMPUTE), train.merge, base))
+    return stages
+
+
+def _own_settings(stage: int) -> tuple[str, str]:
+    """The fields of a stage's own epochs and rate.
+
+    A change of a later stage's settings thus trains no earlier stage again.
+    """
+    if stage == 0:
+        return "train.epochs", "train.learning_rates.0"
+    return f"train.epochs.{stage - 1}", f"train.learning_rates.{stage - 1}"
+
+
+def _closing_stages(config) -> list[Stage]:
+    """Retrieval, answers, judgement, export."""
+    compared, base = systems(config), dependencies.models("retriever")
+    stages = [
+        Stage(
+            "baselines",
+            after=("data",),
+            settings=(*retrieve.RETRIEVAL_SETTINGS, *COMPUTE),
+            run=functools.partial(retrieve.retrieve_baselines, systems=compared),
+            external=dependencies.all_of(base, dependencies.compared_retrievers),
+        ),
+        Stage(
+            "evaluate",
+            after=("data", "baselines", *compared.tuned),
+            settings=(*evaluate.EVALUATION_SETTINGS, *COMPUTE, "seed"),
+            run=functools.partial(evaluate.evaluate, systems=compared),
+            external=dependencies.all_of(
+                dependencies.prompt_texts("read"), dependencies.language_model("reader")
+            ),
+        ),
+    ]
+    if config.judge.repeats:
+        judging = Stage(
+            "judge",
+            after=("data", "evaluate"),
+            settings=judge.JUDGE_SETTINGS,
+            run=functools.partial(judge.judge_answers, system=compared.last),
+            external=dependencies.all_of(
+                dependencies.prompt_texts("judge"), dependencies.language_model("judge")
+            ),
+            alone=config.judge.backend != "local",
+        )
+        stages.append(judging)
+    export = functools.partial(
+        export_retriever, system=compared.last, curriculum=trained_stages(config), method=METHOD
+    )
+    return [*stages, Stage("export", (compared.last, "evaluate"), (), export, alone=True)]
+
+
+def needs(config) -> Needs:
+    """The input, models, records and endpoints that a config names."""
+    roles = ("llm", "reader", *(("judge",) if config.judge.repeats else ()))
+    local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
+    retrievers = {f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}
+    return Needs(
+        data=config.data.path,
+        models={
+            "retriever.path": config.retriever.path,
+            "generator.path": config.generator.path,
+            **local,
+            **retrievers,
+        },
+        files={"graph.openie": config.graph.openie},
+        roles=roles,
+    )
+
+
+def _training_file(format: str):
+    return lambda context: training_data.write_training_files(
+        context, format, stages(context.config)
+    )
+
+
+RECIPE = Recipe(
+    name="ark",
+    stages=stages,
+    check=check,
+    needs=needs,
+    metrics=outcome.METRICS,
+    headline="ndcg@10",
+    outcome=outcome.read_outcome,
+    training_files={name: _training_file(name) for name in trainer_formats.FORMATS},
+    prepared=("data",),
+    llm_calls=estimate.llm_calls,
+    forecast=estimate.forecast,
+)

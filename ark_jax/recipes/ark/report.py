@@ -1,0 +1,302 @@
+"""What the report of an ARK run shows, read from its finished stages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data.records import Question
+from ark_jax.graph.store import KnowledgeGraph
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.recipes.ark.curriculum import mine_name, stage_name, systems, trained_stages
+from ark_jax.recipes.ark.score import load_positives
+from ark_jax.recipes.common.corpus import ChunkTexts, chunks_by_document, load_questions
+from ark_jax.recipes.common.evaluate import verdict
+from ark_jax.recipes.common.report import Counts
+from ark_jax.recipes.common.systems import DEPTH
+
+# Losses that every run counts, and losses that a stage counts only if there are any.
+LOSSES = {
+    ("rewrite", "quarantined"): "Rewriting replies quarantined",
+    ("rewrite", "holding_the_answer"): "Rewritten questions that hold the answer",
+}
+OPTIONAL_LOSSES = {
+    ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
+    ("score", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
+    "which it cuts",
+    ("evaluate", "without_gold"): "Held-out questions without a gold passage",
+    ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose documents were cut to fit "
+    "the reader (full)",
+    ("evaluate", "unanswered"): "Prompts that the reader did not answer",
+    ("judge", "disqualified"): "Verdicts of the judge that could not be used",
+}
+
+
+def gather(context: Context, counts: Counts) -> dict:
+    """The data of the page's sections.
+
+    It reads only the stages of this config: a workdir may hold those of another one too.
+    """
+    config = context.config
+    evaluated = load_json(context / "evaluate" / "metrics.json")
+    rows = load_rows(context / "evaluate" / "questions.parquet")
+    texts = ChunkTexts(chunks_by_document(context))
+    held_out = {question.id: question for question in load_questions(context, "held_out")}
+    mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
+    last = systems(config).last
+    curriculum = trained_stages(config)
+    return {
+        "verdict": verdict(evaluated["table"], evaluated["metrics"], curriculum),
+        "metrics": evaluated["metrics"],
+        "table": evaluated["table"],
+        "facts": _facts(config, counts),
+        "curves": {name: _load_curve(context / name / "curve.jsonl") for name in curriculum},
+        "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
+        "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
+        "community": _community(context),
+        "examples": _examples(context, mined, texts),
+        **_moves(rows, last, held_out, evaluated["gold"], texts),
+        "answers": _answers(rows, ("base", last), held_out),
+        "counts": _losses(counts),
+        "quarantine": _quarantined(context),
+        "judge": load_json(context / "judge" / "judge.json") if "judge" in counts else {},
+    }
+
+
+def _facts(config, counts: Counts) -> list[list]:
+    data, graph = counts["data"], counts["graph"]
+    local = Path(config.llm.path or config.generator.path).name
+    llm = {
+        "replay": "recorded replies",
+        "none": "none: statistics, templates",
+        "openai": config.llm.model,
+        "local": f"{local}, on this run's devices",
+    }
+    return [
+        ["Documents", data["documents"]],
+        ["Chunks", data["chunks"]],
+        ["Training questions", data["train_questions"]],
+        ["Held-out questions", data["held_out_questions"]],
+        [
+            "Graph",
+            f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
+            f"{graph['augmented_edges']:,} with those of similarity",
+        ],
+        ["LLM", llm[config.llm.backend]],
+        ["Retriever", Path(config.retriever.path).name],
+        ["Generator and reader", Path(config.generator.path).name],
+    ]
+
+
+def _losses(counts: Counts) -> list[list]:
+    """What was rejected, cut or set aside, in words and numbers."""
+    extracted, rewritten = counts["extract"], counts["rewrite"]
+    reasons = extracted["quarantine_reasons"].items()
+    drifted = extracted["drifted_prompts"] + rewritten["drifted_prompts"]
+    unmarked = counts["evaluate"]["without_marked_evidence"]
+    optional = [
+        [label, counts[stage][name]]
+        for (stage, name), label in OPTIONAL_LOSSES.items()
+        if name in counts.get(stage, ())
+    ]
+    return [
+        ["Extraction records quarantined", extracted["quarantined"]],
+        *([f"of these: {reason}", count] for reason, count in reasons),
+        *([label, counts[stage][name]] for (stage, name), label in LOSSES.items()),
+        ["Recorded replies whose prompt has changed since", drifted],
+        ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
+        ["Held-out questions without marked evidence", unmarked],
+        *optional,
+    ]
+
+
+def _load_curve(path: Path) -> list[dict]:
+    return list(map(json.loads, path.read_text().splitlines()))
+
+
+def _cosines(context: Context, stage: int) -> dict[str, list[float]]:
+    """The cosines of a stage's positives and negatives to their questions."""
+    folder = context / mine_name(stage)
+    load = lambda name: [row["cosine"] for row in load_rows(folder / f"{name}.parquet")]
+    return {"positive": load("positives"), "negative": load("negatives")}
+
+
+def _community(context: Context, limit: int = 200) -> dict:
+    """The most connected large community of the first `limit` questions, as the report draws it."""
+    graph = KnowledgeGraph.load(context / "graph")
+    rows = load_rows(context / "communities" / "communities.parquet")
+    edges = np.concatenate([graph.edges, graph.similar])
+    inside = lambda row: np.isin(edges, row["nodes"]).all(1)
+    large = [row for row in rows if row["size"] == "large"][:limit]
+    row = max(large, key=lambda row: (inside(row).sum(), row["question"]), default=None)
+    if row is None:
+        return {}
+    small = {
+        node
+        for other in rows
+        if other["size"] == "small" and other["question"] == row["question"]
+        for node in other["nodes"]
+    }
+    positions = {node: i for i, node in enumerate(row["nodes"])}
+    question = next(q for q in load_questions(context, "train") if q.id == row["question"])
+    similar = {
+        tuple(map(int, edges[i])): bool(i >= len(graph.edges)) for i in np.flatnonzero(inside(row))
+    }
+    nodes = [
+        {
+            "name": graph.names[node],
+            "type": graph.types[node],
+            "rank": rank,
+            "seed": node in row["seeds"],
+            "small": node in small,
+        }
+        for node, rank in zip(row["nodes"], row["ranks"], strict=True)
+    ]
+    drawn = [
+        {"a": positions[a], "b": positions[b], "similarity": is_similar}
+        for (a, b), is_similar in similar.items()
+    ]
+    answer = question.answers[0]
+    return {"question": question.question, "answer": answer, "nodes": nodes, "edges": drawn}
+
+
+def _examples(
+    context: Context, mined: Sequence[int], texts: Mapping[str, str], count: int = 3
+) -> list[dict]:
+    """Training questions with their positives, hard negatives and scores."""
+    scores = load_rows(context / "score" / "scores.parquet")
+    raw = {(row["question"], row["chunk"]): row for row in scores if row["answer"] == 0}
+    weighted = load_rows(context / "positives" / "positives.parquet")
+    unified = {(row["question"], row["chunk"]): row["score"] for row in weighted}
+    negatives = {
+        stage: load_rows(context / mine_name(stage) / "negatives.parquet") for stage in mined
+    }
+    rewritten = load_rows(context / "rewrite" / "rewritten.parquet")
+
+    def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
+        row = raw.get((question, chunk), {})
+        return {
+            "chunk": chunk,
+            "text": texts[chunk],
+            "forward": row.get("forward"),
+            "backward": row.get("backward"),
+            "retriever": row.get("retriever", cosine),
+            "score": unified.get((question, chunk)),
+        }
+
+    examples = []
+    positives = load_positives(context)
+    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    for question in questions[:: max(len(questions) // count, 1)][:count]:
+        own = lambda rows, question=question: [r for r in rows if r["question"] == question.id]
+        hard = {
+            stage_name(stage): [
+                passage(question.id, row["chunk"], row["cosine"])
+                for row in own(negatives[stage])[:4]
+            ]
+            for stage in mined
+        }
+        versions = {
+            size: [row["text"] for row in own(rewritten) if row["size"] == size]
+            for size in ("large", "small")
+        }
+        example = {
+            "question": question.question,
+            "answers": list(question.answers),
+            "rewritten": versions,
+            "positives": [passage(question.id, chunk) for chunk in positives[question.id]],
+            "negatives": hard,
+        }
+        examples.append(example)
+    return examples
+
+
+def _quarantined(context: Context, limit: int = 20) -> list[dict]:
+    """The first replies of each step that could not be used."""
+    replies = []
+    for stage, item in (("extract", "chunk"), ("rewrite", "item")):
+        rows = load_rows(context / stage / "quarantine.parquet")[:limit]
+        replies += [
+            {"stage": stage, "item": row[item], "reason": row["reason"], "text": row["text"]}
+            for row in rows
+        ]
+    return replies
+
+
+def _moves(
+    rows: list[dict],
+    last: str,
+    questions: Mapping[str, Question],
+    gold: Mapping[str, list[list[str]]],
+    texts: Mapping[str, str],
+    limit: int = 5,
+) -> dict:
+    """Held-out questions whose first needed passage rose or fell the most.
+
+    It also counts all questions whose passage rose or fell.
+    """
+    needed = {id: {chunk for holders in gold[id] for chunk in holders} for id in questions}
+    compared = {
+        (row["system"], row["question"]): row for row in rows if row["system"] in ("base", last)
+    }
+
+    def rank(system: str, question: str) -> int | None:
+        ranked = compared[system, question]["ranked"][:DEPTH]
+        return next((i for i, id in enumerate(ranked, 1) if id in needed[question]), None)
+
+    ranks = {id: (rank("base", id), rank(last, id)) for id in questions}
+    beyond = DEPTH + 1
+    gain = {
+        id: np.log2(before or beyond) - np.log2(after or beyond)
+        for id, (before, after) in ranks.items()
+    }
+
+    def first_passage(system: str, question: str) -> dict | None:
+        best = next(iter(compared[system, question]["ranked"]), None)
+        return best and {"text": texts[best]}
+
+    def describe(question: str) -> dict:
+        before, after = ranks[question]
+        found = next(
+            id
+            for system in (last, "base")
+            for id in compared[system, question]["ranked"]
+            if id in needed[question]
+        )
+        return {
+            "question": questions[question].question,
+            "answers": list(questions[question].answers),
+            "passage": texts[found],
+            "before": before,
+            "after": after,
+            "first": {system: first_passage(system, question) for system in ("base", last)},
+            "given": {system: compared[system, question]["answer"] for system in ("base", last)},
+        }
+
+    order = sorted(gain, key=lambda id: (-gain[id], id))
+    rose = [id for id in order if gain[id] > 0]
+    fell = [id for id in reversed(order) if gain[id] < 0]
+    stayed = len(order) - len(rose) - len(fell)
+    return {
+        "tally": {"rose": len(rose), "fell": len(fell), "stayed": stayed},
+        "wins": list(map(describe, rose[:limit])),
+        "losses": list(map(describe, fell[:limit])),
+    }
+
+
+def _answers(
+    rows: list[dict], names: tuple[str, str], questions: Mapping[str, Question], limit: int = 10
+) -> list[dict]:
+    """Answers of the first and the last system, to questions that were read."""
+    replies = {(row["system"], row["question"]): row["answer"] for row in rows}
+    read = [q for q in questions.values() if replies[names[0], q.id] is not None]
+    return [
+        {
+            "question": question.question,
+            "answers": list(question.answers),
+            "given": {name: replies[name, question.id] for name in names},
+        }
+        for question in read[:limit]
+    ]

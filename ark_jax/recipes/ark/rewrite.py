@@ -1,0 +1,158 @@
+"""The rewrite stage: each question is asked anew through the entities of its communities."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+from ark_jax.data.records import Question
+from ark_jax.llm import complete
+from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.ask import ask
+from ark_jax.recipes.common.corpus import load_questions
+from ark_jax.text import prompts
+
+
+def rewriting_calls(context: Context, communities: list[dict] | None = None) -> list[complete.Call]:
+    """A call for every community.
+
+    Args:
+        communities: rows without entities, in place of those of the workdir: for estimates, before
+            a graph exists.
+    """
+    from ark_jax.graph.store import KnowledgeGraph
+
+    graph = None
+    if communities is None:
+        graph = KnowledgeGraph.load(context / "graph")
+        communities = load_rows(context / "communities" / "communities.parquet")
+    questions = {question.id: question for question in load_questions(context, "train")}
+    template = prompts.load("rewrite", context.config.prompts.rewrite)
+    count = context.config.graph.rewrites
+    calls = []
+    for row in communities:
+        question = questions[row["question"]]
+        filled = prompts.fill(
+            template,
+            question=question.question,
+            answer=question.answers[0],
+            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
+            count=count,
+        )
+        names = [graph.names[node] for node in row["nodes"]]
+        fields = {"question": question.question, "names": names, "count": count}
+        item = f"rewrite/{question.id}/{row['size']}"
+        calls.append(complete.Call(item, "rewrite", (filled,), fields))
+    return calls
+
+
+def _describe(graph, node: int) -> str:
+    description = (graph.descriptions[node] or [""])[0]
+    return f"- {graph.names[node]} ({graph.types[node]}): {description}"
+
+
+def rewrite(context: Context, folder: Path) -> dict:
+    """Stores the rewritten questions of each community, and replies that could not be read.
+
+    A question whose reply gives none keeps its original words, so that none goes without.
+    """
+    questions = {question.id: question for question in load_questions(context, "train")}
+    count, calls = context.config.graph.rewrites, rewriting_calls(context)
+    original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
+    accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
+    answers = ask(context, calls, "rewrite", accept)
+    rows, quarantine, leaking, without = [], [], 0, 0
+    for call in calls:
+        question, texts = original(call), answers.texts[call.item]
+        parsed = parse_questions(*texts)
+        problem = answers.rejected.get(call.item) or remark(parsed, question, count)
+        if problem:
+            quarantine.append({"item": call.item, "reason": problem, "text": "\n".join(texts)})
+        new = [text for text in parsed if not same_question(text, question.question)][:count]
+        leaking += sum(_holds_answer(text, question) for text in new)
+        without += not new
+        size = call.item.rsplit("/", 1)[1]
+        rows += [
+            {"question": question.id, "size": size, "text": text}
+            for text in new or [question.question]
+        ]
+    save_rows(rows, folder / "rewritten.parquet")
+    save_rows(quarantine, folder / "quarantine.parquet")
+    return {
+        "calls": len(calls),
+        "rewritten": len(rows),
+        "quarantined": len(quarantine),
+        "holding_the_answer": leaking,
+        "not_rewritten": without,
+        "drifted_prompts": len(answers.drifted),
+        "llm": dataclasses.asdict(answers.usage),
+    }
+
+
+def _holds_answer(text: str, question: Question) -> bool:
+    return any(answer.lower() in text.lower() for answer in question.answers)
+
+
+def parse_questions(*replies: str) -> list[str]:
+    """The distinct, non-empty questions of one reply after the other."""
+    questions: dict[str, str] = {}
+    for reply in replies:
+        for question in _parse_reply(reply):
+            questions.setdefault(_normalise(question), question)
+    return list(questions.values())
+
+
+def same_question(a: str, b: str) -> bool:
+    """Whether two questions differ in nothing but case, spacing and the last mark."""
+    return _normalise(a) == _normalise(b)
+
+
+def _normalise(question: str) -> str:
+    return " ".join(question.casefold().split()).rstrip("?.! ")
+
+
+def _parse_reply(reply: str) -> list[str]:
+    """The questions of a reply's first JSON value with the key `questions`.
+
+    Else they are those of the first value that holds strings; if no value is whole, it is mended.
+    """
+    text = strip_thinking(reply)
+    starts = [match.start() for match in re.finditer(r"[{\[]", text)]
+    fallback: list[str] = []
+    for start in starts:
+        try:
+            value = json.JSONDecoder().raw_decode(text, start)[0]
+        except ValueError:
+            continue
+        except RecursionError:  # it would come again from each of its thousand brackets
+            break
+        questions = _strings(value)
+        if questions and isinstance(value, dict) and "questions" in value:
+            return questions
+        fallback = fallback or questions
+    return fallback or (_strings(repair_json(text[starts[0] :])) if starts else [])
+
+
+def _strings(value) -> list[str]:
+    """The strings of a list, or of an object's list `questions`, or else of its first list."""
+    if isinstance(value, dict):
+        values = (value.get("questions"), *value.values())
+        value = next((x for x in values if isinstance(x, list)), [])
+    if not isinstance(value, list):
+        return []
+    return [" ".join(x.split()) for x in value if isinstance(x, str) and x.strip()]
+
+
+def remark(questions: list[str], original: Question, count: int) -> str | None:
+    """What the model is told about its reply; None if the reply will do."""
+    new = [text for text in questions if not same_question(text, original.question)]
+    if len(new) >= count:
+        return None
+    same = " One of them is the original question." if len(new) < len(questions) else ""
+    return (
+        f"{count} different questions were asked for, {len(new)} could be used.{same} Write "
+        f"{count - len(new)} more that differ from one another and from the original; reply in "
+        "the same JSON form only."
+    )

@@ -1,0 +1,179 @@
+"""The stages score and positives: how well chunks explain an answer, and which ones are taught."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.ark.scored_prompts import load_templates
+from ark_jax.recipes.common.corpus import (
+    ChunkTexts,
+    candidate_chunks,
+    candidate_ids,
+    chunks_by_document,
+    evidence_chunks,
+    load_questions,
+)
+from ark_jax.recipes.common.models import encode, load_generator, load_retriever
+from ark_jax.runtime import distributed
+from ark_jax.runtime.distributed import is_first_process
+
+
+def score(context: Context, folder: Path) -> dict:
+    """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard."""
+    from ark_jax.recipes.ark import alignment
+
+    config, chunks = context.config, chunks_by_document(context)
+    questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
+    templates = load_templates(config.prompts)
+    candidates, cut = _find_candidates(context, questions, chunks)
+    shards = _shards(questions, config.score.shard)
+    paths = [folder / f"shard-{i:05d}.parquet" for i in range(len(shards))]
+    for i, (shard, path) in enumerate(zip(shards, paths, strict=True), 1):
+        if distributed.on_first_process(path.is_file):
+            continue
+        table = alignment.align(
+            load_generator(context),
+            templates,
+            shard,
+            candidates,
+            references=config.score.references,
+            batch_tokens=config.generator.batch_tokens,
+            label=f"score {i}/{len(shards)}",
+        )
+        if is_first_process():
+            pq.write_table(table, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+    counts = distributed.on_first_process(lambda: _join_shards(paths, folder))
+    return counts | {"cut_by_the_retriever": cut}
+
+
+def _find_candidates(
+    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[dict[str, list[tuple[Chunk, float]]], int]:
+    """question -> its candidates with cosines, nearest first; how many chunks were truncated."""
+    chunk_ids = candidate_ids(questions, chunks)
+    texts = ChunkTexts(chunks).lookup(chunk_ids)
+    passages = encode(context, "base", texts, "document", "embed chunks")
+    vectors = dict(zip(chunk_ids, passages, strict=True))
+    asked = [question.question for question in questions]
+    queries = encode(context, "base", asked, "query", "embed questions")
+    cut = load_retriever(context).truncated["embed chunks"]
+    candidates = {}
+    for question, query in zip(questions, queries, strict=True):
+        # Cosines are rounded to what is equal in all batches: ties must not depend on shards.
+        cosines = [
+            (chunk, round(float(vectors[chunk.id] @ query), 5))
+            for chunk in candidate_chunks(question, chunks)
+        ]
+        cosines.sort(key=lambda pair: (-pair[1], pair[0].id))
+        candidates[question.id] = cosines[: context.config.score.candidates or None]
+    return candidates, cut
+
+
+def _join_shards(paths: list[Path], folder: Path) -> dict:
+    """Replaces the shards' tables by one."""
+    table = pa.concat_tables([pq.read_table(path) for path in paths])
+    pq.write_table(table, folder / "scores.parquet")
+    for path in paths:
+        path.unlink()
+    return {"scored": len(table), "cut_passages": sum(table.column("cut").to_pylist())}
+
+
+def _shards(questions: list[Question], size: int) -> list[list[Question]]:
+    """Groups of at least `size` questions; questions over the same documents stay together."""
+    shards: list[list[Question]] = []
+    for question in questions:
+        if shards and (len(shards[-1]) < size or shards[-1][-1].documents == question.documents):
+            shards[-1].append(question)
+        else:
+            shards.append([question])
+    return shards
+
+
+def choose_positives(context: Context, folder: Path) -> dict:
+    """Stores each question's positives: its top M chunks by weighted score, or its evidence."""
+    from ark_jax.recipes.ark import alignment
+
+    settings = context.config.score
+    fields = [field.name for field in dataclasses.fields(alignment.Weighing)]
+    weighing = alignment.Weighing(**{name: settings[name] for name in fields})
+    rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
+    questions = load_questions(context, "train")
+    marked = evidence_chunks(context, questions, chunks_by_document(context))
+    evidence = {
+        question: {chunk for holders in passages for chunk in holders}
+        for question, passages in marked.items()
+    }
+    if settings.supervision == "gold":
+        positives = _marked_positives(evidence)
+        rows += _unscored_rows(rows, positives)
+    else:
+        top = alignment.top_chunks(rows, settings.positives)
+        positives = alignment.keep_clearest(rows, top, settings.keep)
+    flagged = [
+        row | {"positive": row["chunk"] in positives.get(row["question"], ())} for row in rows
+    ]
+    save_rows(flagged, folder / "positives.parquet")
+    return _count_positives(positives, evidence)
+
+
+def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    positives = {question: sorted(chunks) for question, chunks in evidence.items() if chunks}
+    if not positives:
+        raise ValueError(
+            "config.score.supervision=gold: no training question has evidence; mark it in the "
+            "data, or train by alignment"
+        )
+    return positives
+
+
+def _unscored_rows(rows: list[dict], positives: Mapping[str, Sequence[str]]) -> list[dict]:
+    """Rows for positives that were not scored, with a score below all others."""
+    known = {(row["question"], row["chunk"]) for row in rows}
+    blank = dict.fromkeys(rows[0]) | {"score": -np.inf}
+    return [
+        blank | {"question": question, "chunk": chunk}
+        for question, chunks in positives.items()
+        for chunk in chunks
+        if (question, chunk) not in known
+    ]
+
+
+def _count_positives(
+    positives: Mapping[str, Sequence[str]], evidence: Mapping[str, set[str]]
+) -> dict:
+    holding = [
+        chunk in evidence[question]
+        for question, chunks in positives.items()
+        for chunk in chunks
+        if evidence[question]
+    ]
+    counts = {"questions": len(positives), "positives": sum(map(len, positives.values()))}
+    if holding:
+        counts["share_holding_evidence"] = round(float(np.mean(holding)), 4)
+    return counts
+
+
+def load_positives(context: Context) -> dict[str, list[str]]:
+    """question -> its positives, best first."""
+    from ark_jax.recipes.ark import alignment
+
+    rows = load_rows(context / "positives" / "positives.parquet")
+    return alignment.top_chunks([row for row in rows if row["positive"]])
+
+
+def load_next_best(context: Context, count: int) -> dict[str, list[str]]:
+    """question -> the `count` chunks that score best after the positives."""
+    from ark_jax.recipes.ark import alignment
+
+    rows = load_rows(context / "positives" / "positives.parquet")
+    return (
+        alignment.top_chunks([row for row in rows if not row["positive"]], count) if count else {}
+    )

@@ -1,0 +1,207 @@
+"""Config sections of the ARK recipe: graph, alignment scores, negatives, training."""
+
+import dataclasses
+
+from ark_jax.recipes.common.settings import Common
+from ark_jax.schema import field
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSection:
+    """The knowledge graph, its communities and the rewritten questions."""
+
+    openie: str = field(
+        "", "File of triples in HippoRAG's form, instead of extraction by the language model."
+    )
+    gleanings: int = field(
+        0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
+    )
+    similarity: float = field(
+        0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
+    )
+    teleport: float = field(
+        0.15,
+        "Probability that personalised PageRank jumps back to a seed; the paper's 0.85 (Table 4) "
+        "is the released code's damping factor.",
+        above=0,
+        maximum=1,
+    )
+    tolerance: float = field(
+        1e-13,
+        "Largest residual at which PageRank stops; 1e-4 halves the time on a large graph but may "
+        "break ties differently.",
+        above=0,
+    )
+    floor: float = field(
+        1e-4, "Smallest PageRank of a community member (Algorithm 1, line 4).", minimum=0, maximum=1
+    )
+    large: tuple[int, int] = field(
+        (20, 50), "Smallest and largest size of a large community.", unit="entities", minimum=1
+    )
+    small: tuple[int, int] = field(
+        (3, 10), "Smallest and largest size of a small community.", unit="entities", minimum=1
+    )
+    rewrites: int = field(
+        10, "Rewritten questions for each question and community size.", unit="questions", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreSection:
+    """Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives."""
+
+    candidates: int = field(
+        0,
+        "Chunks to score for each question: those nearest to it under the base retriever; "
+        "0: all chunks of its documents.",
+        unit="chunks",
+        minimum=0,
+    )
+    shard: int = field(32, "Questions scored between two saves.", unit="questions", minimum=1)
+    references: int = field(
+        0, "Reference answers to score for each question; 0: all.", unit="answers", minimum=0
+    )
+    answers: str = field(
+        "max", "How scores of several answers become one.", choices=("max", "mean", "first")
+    )
+    normalise: str = field(
+        "none",
+        "Scaling of each score over the chunks of a question, before weighing.",
+        choices=("none", "minmax"),
+    )
+    forward: float = field(1.0, "Weight of the forward score in eq. 6.", minimum=0)
+    backward: float = field(1.0, "Weight of the backward score in eq. 6.", minimum=0)
+    retriever: float = field(1.0, "Weight of the base retriever's cosine in eq. 6.", minimum=0)
+    positives: int = field(2, "Best chunks that become positives.", unit="chunks", minimum=1)
+    keep: float = field(
+        0.6,
+        "Fraction to train on, by largest margin: lowest positive score minus highest other score.",
+        unit="fraction of questions",
+        above=0,
+        maximum=1,
+    )
+    supervision: str = field(
+        "alignment",
+        "Source of positives: the alignment score, or evidence that annotators marked.",
+        choices=("alignment", "gold"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MineSection:
+    """Hard negatives of stages 0, 2 and 3."""
+
+    by: str = field(
+        "rewritten",
+        "What finds candidates: vectors of the rewritten questions or of the question itself, "
+        "BM25, or chance.",
+        choices=("rewritten", "question", "bm25", "random"),
+    )
+    model: str = field(
+        "previous",
+        "Retriever that finds candidates: the previous stage's, or base for every stage.",
+        choices=("previous", "base"),
+    )
+    top: int = field(20, "Candidates for each query.", unit="chunks", minimum=1)
+    negatives: int = field(
+        20, "Hardest candidates that become negatives of a question.", unit="chunks", minimum=1
+    )
+    margin: float = field(
+        0.95,
+        "Largest cosine of a negative to its question, relative to the nearest positive's; "
+        "0: no limit.",
+        unit="fraction of cosine",
+        minimum=0,
+        maximum=1,
+    )
+    spare: int = field(
+        0,
+        "Best-aligned chunks after the positives that never become negatives, since they may "
+        "answer the question too.",
+        unit="chunks",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Fine-tuning of the retriever in stages, as a curriculum."""
+
+    stages: tuple[int, ...] = field(
+        (1, 2, 3),
+        "Stages to train, in order; (0,) replaces the curriculum by one stage with all negatives.",
+        choices=(0, 1, 2, 3),
+    )
+    epochs: tuple[int, int, int] = field(
+        (3, 4, 3), "Epochs of stages 1, 2 and 3; stage 0 takes their sum.", unit="epochs", minimum=0
+    )
+    learning_rates: tuple[float, float, float] = field(
+        (1e-5, 8e-6, 4e-6),
+        "Peak learning rates of stages 1, 2 and 3; stage 0 takes the first.",
+        minimum=0,
+    )
+    warmup: float = field(
+        0.1, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
+    )
+    weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
+    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
+    chunks: int = field(
+        1, "Pieces in which GradCache encodes a batch, to save memory.", unit="pieces", minimum=1
+    )
+    temperature: float = field(0.05, "Divisor of cosines in the contrastive loss.", above=0)
+    matryoshka: tuple[int, ...] = field(
+        (), "Narrower widths whose truncated vectors are trained too.", unit="components", minimum=1
+    )
+    denominator: str = field(
+        "batch",
+        "Chunks in the loss of stages 2 and 3: own hard negatives (eq. 8), the whole batch but "
+        "the question's other positives, or all of the batch.",
+        choices=("own", "batch", "all"),
+    )
+    merge_copies: bool = field(
+        True, "Treat chunks with equal text as one, so that no copy of a positive is a negative."
+    )
+    order: str = field(
+        "document",
+        "Order of training: questions shuffled, or documents shuffled and their questions "
+        "kept together.",
+        choices=("question", "document"),
+    )
+    remat: str = field(
+        "products",
+        "What the backward pass computes again: all but products with weights, or everything, "
+        "which saves memory.",
+        choices=("products", "all"),
+    )
+    save_every: int = field(50, "Steps between two checkpoints.", unit="steps", minimum=1)
+    merge: float = field(
+        1.0,
+        "Weight of the last stage in a further system `merged`, the rest being base (WiSE-FT); "
+        "1: no such system.",
+        above=0,
+        maximum=1,
+    )
+    lora_rank: int = field(
+        0,
+        "Rank of a LoRA adapter, which needs about ten times the learning rates; 0: train all "
+        "weights.",
+        minimum=0,
+    )
+    lora_alpha: float = field(
+        32.0, "Scale of the adapter: its product is multiplied by alpha / rank.", above=0
+    )
+    lora_targets: tuple[str, ...] = field(
+        (), "Matrices to adapt: q, k, v, o, gate, up, down; empty: all of them."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Ark(Common):
+    """A run of ARK."""
+
+    recipe: str = field("ark", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    graph: GraphSection = GraphSection()
+    score: ScoreSection = ScoreSection()
+    mine: MineSection = MineSection()
+    train: TrainSection = TrainSection()

@@ -1,0 +1,102 @@
+"""The training stages of the curriculum, and the merge of the last one with the base."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, model_before, stage_name
+from ark_jax.recipes.ark.score import load_positives
+from ark_jax.recipes.common.corpus import ChunkTexts, chunks_by_document, load_questions
+from ark_jax.recipes.common.models import load_retriever
+from ark_jax.runtime import distributed
+
+
+def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], ChunkTexts]:
+    """What a stage is trained on: its `Example`s, the texts of questions and of chunks, by id."""
+    from ark_jax.retrieval import mining
+    from ark_jax.train import batches
+
+    questions = {question.id: question for question in load_questions(context, "train")}
+    negatives: dict[str, list[str]] = {}
+    if stage in MINING_SIZES:
+        for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
+            negatives.setdefault(row["question"], []).append(row["chunk"])
+    passages = ChunkTexts(chunks_by_document(context))
+    merge_copies = context.config.train.merge_copies
+    copies = (
+        distributed.on_first_process(lambda: mining.first_copies(passages)) if merge_copies else {}
+    )
+    documents = {id: "\n".join(question.documents) for id, question in questions.items()}
+    examples = batches.make_examples(load_positives(context), negatives, documents, copies)
+    return examples, {id: question.question for id, question in questions.items()}, passages
+
+
+def train(context: Context, folder: Path, *, stage: int) -> dict:
+    """One stage of the curriculum, from the model of the stage before."""
+    from ark_jax.models import lora
+    from ark_jax.train import batches, contrastive
+
+    config, name = context.config, stage_name(stage)
+    examples, questions, passages = load_examples(context, stage)
+
+    def write_examples() -> None:
+        if not (folder / "examples").is_dir():
+            batches.write_examples(examples, folder / "examples.new")
+            (folder / "examples.new").rename(folder / "examples")
+
+    distributed.on_first_process(write_examples)
+    examples = batches.read_examples(folder / "examples")
+    by_stage = {
+        "epochs": epochs(config.train, stage),
+        "learning_rate": config.train.learning_rates[max(stage - 1, 0)],
+        "seed": config.seed + stage,
+        "use_negatives": stage in MINING_SIZES,
+    }
+    fields = {field.name for field in dataclasses.fields(contrastive.ContrastiveConfig)}
+    shared = {field: config.train[field] for field in fields - by_stage.keys()}
+    before = model_before(config, stage)
+    tuned, adapter, curve = contrastive.train(
+        load_retriever(context, before),
+        examples,
+        questions,
+        passages,
+        contrastive.ContrastiveConfig(**by_stage, **shared),
+        folder,
+        f"stage {stage}",
+        on_step=functools.partial(context.metrics.step, name),
+        on_pace=functools.partial(context.metrics.write, name),
+    )
+    tuned.save_pretrained(folder / "model")
+    if adapter:
+        # A base in the workdir is named relative to it, so that the files do not depend on where
+        # the workdir lies.
+        base = config.retriever.path if before == "base" else f"{before}/model"
+        lora.save_peft(adapter, folder / "adapter", base=base)
+    # The saved weights have the base's types, perhaps 16 bits. The next stage reads them back, so
+    # that a resumed run equals an uninterrupted one.
+    context.models.pop("retriever", None)
+    return {
+        "steps": len(curve),
+        "examples": len(examples),
+        "first_loss": round(curve[0]["loss"], 4),
+        "last_loss": round(curve[-1]["loss"], 4),
+    }
+
+
+def merge(context: Context, folder: Path) -> dict:
+    """Interpolates base and last stage, weight by weight.
+
+    It keeps most of what tuning gains on its own data, and loses less elsewhere (WiSE-FT).
+    """
+    import jax
+
+    share, last = context.config.train.merge, stage_name(context.config.train.stages[-1])
+    base = load_retriever(context, "base")
+    tuned = load_retriever(context, last)
+    weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)
+    merged = dataclasses.replace(tuned, model=weights)
+    merged.save_pretrained(folder / "model")
+    context.models.pop("retriever", None)
+    return {"merged": last, "share": share}

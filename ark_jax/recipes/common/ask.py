@@ -1,0 +1,127 @@
+"""Calls of a language model in one of a run's roles: extraction and rewriting, reading, judging."""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable
+
+from ark_jax.llm import complete
+from ark_jax.pipeline.fingerprints import model_digest
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.models import load_generator
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+
+def llm_settings(config, role: str = "llm") -> complete.LLMSettings:
+    """The settings of a role: its own section, and `config.llm` for fields that it lacks.
+
+    A local model is named by its digest, so that replies belong to the weights that wrote them. If
+    it draws its replies at random, the seed is part of the name.
+    """
+    section = config[role]
+    value = lambda name: section[name] if name in section else config.llm[name]
+    names = [field.name for field in dataclasses.fields(complete.LLMSettings)]
+    settings = complete.LLMSettings(**{name: value(name) for name in names})
+    if role == "reader":
+        settings = dataclasses.replace(settings, max_tokens=config.evaluate.max_new_tokens)
+    if section.backend != "local":
+        return settings
+    digest = model_digest(section.path or config.generator.path)
+    seed = f" {config.seed}" if settings.temperature else ""
+    return dataclasses.replace(settings, model=f"{digest} {config.generator.dtype}{seed}")
+
+
+def ask(
+    context: Context,
+    calls: list[complete.Call],
+    label: str,
+    accept: complete.Accept,
+    role: str = "llm",
+    stop: tuple[str, ...] = (),
+) -> complete.Completions:
+    """Answers the calls by the language model of a role, through the reply cache of the workdir.
+
+    Args:
+        label: what progress lines call this.
+        accept: returns what is wrong with a reply, which is then asked for again, or None.
+        role: the section of the config: llm, reader or judge.
+        stop: strings before which a local model's replies end.
+
+    Raises:
+        RuntimeError, ValueError: as `complete.complete`.
+    """
+    settings = llm_settings(context.config, role)
+    write = _local_writer(context, settings, role, label, stop)
+    replies = context.workdir / "llm" / "replies.jsonl"
+    local = settings.backend == "local"
+    with (
+        distributed.file_per_process(replies) if local else contextlib.nullcontext(replies) as cache
+    ):
+        try:
+            answers = complete.complete(calls, settings, cache, label, accept, write)
+        except (RuntimeError, ValueError) as error:
+            # The message speaks of config.llm, but the role may have a field of that name itself.
+            fields = "|".join(context.config[role])
+            error.args = (re.sub(rf"\bllm\.({fields})\b", rf"{role}.\1", str(error)),)
+            raise
+    _say_usage(label, answers.usage)
+    return answers
+
+
+def _local_writer(
+    context: Context, settings: complete.LLMSettings, role: str, label: str, stop: tuple[str, ...]
+) -> Callable:
+    """`write(conversations, receive)`: replies of our own model, handed over one by one."""
+    config = context.config
+    limit = "evaluate.max_new_tokens" if role == "reader" else f"{role}.max_tokens"
+
+    def write(conversations: list[tuple[str, ...]], receive: Callable[[int, dict], None]) -> None:
+        lm = load_generator(context, config[role].path)
+        count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
+        prompts = [lm.chat(list(turns)) for turns in conversations]
+        sizes = [count(prompt) for prompt in prompts]
+        fitting = []
+        for i, size in enumerate(sizes):
+            if size + settings.max_tokens < lm.max_length:
+                fitting.append(i)
+                continue
+            error = (
+                f"{size:,} tokens and {settings.max_tokens:,} for the reply are more than the "
+                f"{lm.max_length:,} that the model takes: set config.{limit} or "
+                "config.data.chunk_tokens lower"
+            )
+            receive(i, {"error": error})
+
+        def done(position: int, text: str) -> None:
+            i = fitting[position]
+            usage = {"prompt_tokens": sizes[i], "completion_tokens": count(text)}
+            message = {"role": "assistant", "content": text}
+            receive(i, {"choices": [{"message": message}], "usage": usage})
+
+        lm.generate(
+            [prompts[i] for i in fitting],
+            max_new_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            seed=config.seed,
+            stop=stop,
+            batch_tokens=config.generator.batch_tokens,
+            label=label,
+            done=done,
+        )
+
+    return write
+
+
+def _say_usage(label: str, usage) -> None:
+    counts = {
+        "requests": usage.requests,
+        "already answered": usage.cached,
+        "asked again": usage.asked_again,
+        "retries": usage.retries,
+        "tokens in": usage.input_tokens,
+        "tokens out": usage.output_tokens,
+    }
+    if usage.requests:
+        cost = f", ${usage.cost:.2f}" if usage.cost else ""
+        say(f"  {label}: {', '.join(f'{n:,} {name}' for name, n in counts.items() if n)}{cost}")

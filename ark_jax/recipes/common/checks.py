@@ -1,0 +1,61 @@
+"""Checks of the shared config sections that involve more than one field, or what is installed."""
+
+from ark_jax.evaluate import retrieval
+
+
+def check_shared_sections(config) -> None:
+    """Refuses combinations of values on which a stage would fail, maybe hours from now.
+
+    `schema.check` comes first: it looks at each value by itself.
+
+    Raises:
+        ValueError: the fields, their values and what to change.
+    """
+    _check_mesh(config.mesh)
+    _check_chunks(config.data)
+    _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
+    _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
+    for role in ("llm", "reader", "judge"):
+        _check_base_url(config[role].base_url, role)
+    _check_metrics(config.evaluate.metrics)
+
+
+def _check_mesh(mesh: tuple[int, int, int]) -> None:
+    if 0 in mesh or list(mesh).count(-1) > 1:
+        raise ValueError(
+            f"config.mesh={tuple(mesh)}: must be three integers of at least 1; one of them may be "
+            "-1, which takes the devices that are left"
+        )
+
+
+def _check_chunks(data) -> None:
+    if data.chunk_overlap >= data.chunk_tokens:
+        raise ValueError(
+            f"config.data.chunk_overlap={data.chunk_overlap}: must be below "
+            f"config.data.chunk_tokens, which is {data.chunk_tokens}"
+        )
+
+
+def _check_attention(kernel: str, dtype: str, field: str) -> None:
+    if kernel == "cudnn" and dtype == "float32":
+        section = field.split(".")[0]
+        raise ValueError(
+            f"config.{section}.attention=cudnn does not support float32: set "
+            f"config.{field}=bfloat16, or config.{section}.attention=xla"
+        )
+
+
+def _check_base_url(url: str, role: str) -> None:
+    if "@" in url.partition("//")[2].partition("/")[0]:
+        raise ValueError(
+            f"config.{role}.base_url holds a name or password, and the run would write it to disk; "
+            f"put the key into the environment variable that config.{role}.key_env names"
+        )
+
+
+def _check_metrics(names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            retrieval.parse_metric(name)
+        except ValueError as error:
+            raise ValueError(f"config.evaluate.metrics: {error}") from None

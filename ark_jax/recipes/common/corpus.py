@@ -1,0 +1,105 @@
+"""Questions, chunks and evidence of a workdir, as the data stage stored them."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.runtime import distributed
+from ark_jax.runtime.distributed import is_first_process
+
+
+class StoredChunk(Chunk):
+    """A chunk whose text stays on disk and is read each time it is asked for."""
+
+    def __init__(self, texts: pa.ChunkedArray, row: int, **fields):
+        for name, value in {"_texts": texts, "_row": row, **fields}.items():
+            object.__setattr__(self, name, value)  # as Chunk is frozen
+
+    @property
+    def text(self) -> str:
+        return self._texts[self._row].as_py()
+
+
+class ChunkTexts(Mapping[str, str]):
+    """chunk id -> its text, read on access: of several processes, each reads its share."""
+
+    def __init__(self, chunks: Mapping[str, Sequence[Chunk]]):
+        self._chunks = {chunk.id: chunk for group in chunks.values() for chunk in group}
+
+    def __getitem__(self, chunk_id: str) -> str:
+        return self._chunks[chunk_id].text
+
+    def lookup(self, chunk_ids: Sequence[str]) -> distributed.LazySequence[str]:
+        """The texts of these chunks, as a sequence that reads on access."""
+        return distributed.LazySequence(self.__getitem__, chunk_ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chunks)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+
+def save_chunks(chunks: Sequence[Chunk], folder: Path) -> None:
+    """Writes Arrow's file format, uncompressed: a process maps it and reads what it needs."""
+    if not is_first_process():
+        return
+    fields = dataclasses.fields(Chunk)
+    types = [pa.large_string() if field.type is str else pa.int64() for field in fields]
+    columns = [
+        pa.array([getattr(chunk, field.name) for chunk in chunks], type)
+        for field, type in zip(fields, types, strict=True)
+    ]
+    table = pa.table(columns, names=[field.name for field in fields])
+    with pa.ipc.new_file(folder / "chunks.arrow", table.schema) as file:
+        file.write_table(table)
+
+
+def load_chunks(folder: Path) -> list[Chunk]:
+    table = pa.ipc.open_file(pa.memory_map(str(folder / "chunks.arrow"))).read_all()
+    texts = table.column("text")
+    rows = table.drop_columns("text").to_pylist()
+    return [StoredChunk(texts, i, **row) for i, row in enumerate(rows)]
+
+
+def chunks_by_document(context: Context) -> dict[str, list[Chunk]]:
+    """document id -> its chunks, in the order of the text."""
+    groups: dict[str, list[Chunk]] = {}
+    for chunk in load_chunks(context / "data"):
+        groups.setdefault(chunk.document, []).append(chunk)
+    return groups
+
+
+def load_questions(context: Context, part: str) -> list[Question]:
+    """The questions of "train" or "held_out"."""
+    return load_rows(context / "data" / f"questions_{part}.parquet", Question)
+
+
+def load_documents(context: Context) -> list[Document]:
+    return load_rows(context / "data" / "documents.parquet", Document)
+
+
+def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:
+    """The chunks of the question's documents."""
+    return [chunk for document in question.documents for chunk in chunks.get(document, ())]
+
+
+def candidate_ids(questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]) -> list[str]:
+    """The ids of the chunks of all the questions' documents, each once."""
+    groups = (candidate_chunks(question, chunks) for question in questions)
+    return list(dict.fromkeys(chunk.id for group in groups for chunk in group))
+
+
+def evidence_chunks(
+    context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
+) -> dict[str, list[list[str]]]:
+    """question -> its marked passages, each as the ids of the chunks that hold it."""
+    from ark_jax.data.evidence import gold_chunks
+
+    texts = {document.id: document.text for document in load_documents(context)}
+    return {q.id: gold_chunks(q.evidence, texts, candidate_chunks(q, chunks)) for q in questions}

@@ -1,0 +1,57 @@
+"""Fingerprints of a stage's dependencies outside the workdir: input, models, prompts, an LLM.
+
+Each function here returns `config -> {name: fingerprint}`, a `Stage.external`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ark_jax.pipeline.fingerprints import file_digest, input_digest, model_digest
+from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.text import prompts
+
+Fingerprints = Callable[[object], dict[str, str]]
+
+
+def all_of(*dependencies: Fingerprints) -> Fingerprints:
+    """The fingerprints of several dependencies together."""
+    return lambda config: {
+        name: value for prints in dependencies for name, value in prints(config).items()
+    }
+
+
+def input_files(config) -> dict[str, str]:
+    return {"input": input_digest(config.data.path)}
+
+
+def models(*sections: str) -> Fingerprints:
+    """The models that `config.SECTION.path` names."""
+    return lambda config: {section: model_digest(config[section].path) for section in sections}
+
+
+def compared_retrievers(config) -> dict[str, str]:
+    """The retrievers of `evaluate.retrievers`."""
+    return {f"retriever {path}": model_digest(path) for path in config.evaluate.retrievers}
+
+
+def prompt_texts(*names: str) -> Fingerprints:
+    def fingerprints(config) -> dict[str, str]:
+        texts = {name: prompts.load(name, config.prompts[name]) for name in names}
+        return {f"prompt {name}": prompts.digest(text) for name, text in texts.items()}
+
+    return fingerprints
+
+
+def language_model(role: str) -> Fingerprints:
+    """The model that replies in a role, by name or by content; the recording if one is replayed."""
+
+    def fingerprints(config) -> dict[str, str]:
+        settings = llm_settings(config, role)
+        recording = Path(settings.replies)
+        replayed = settings.backend == "replay" and recording.is_file()
+        return {
+            role: settings.model if settings.backend != "none" else "",
+            "replies": file_digest(recording) if replayed else "",
+        }
+
+    return fingerprints

@@ -1,0 +1,117 @@
+"""What reading and judging will ask and compute, for `ark-jax plan`."""
+
+import itertools
+import random
+import statistics
+from collections.abc import Sequence
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.estimate.llm_calls import (
+    SPEED,
+    Calls,
+    TokenCounter,
+    cost_of,
+    price_for,
+    waiting_seconds,
+)
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.common.corpus import (
+    candidate_chunks,
+    chunks_by_document,
+    load_documents,
+    load_questions,
+)
+from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.systems import Systems
+from ark_jax.text import prompts
+
+SAMPLE = 8192  # texts that are looked at one by one; of more, an even sample stands for all
+VERDICT = 80  # tokens of a judge's reply
+
+
+def count_inputs(context: Context) -> dict[str, int]:
+    return {
+        "documents": len(load_documents(context)),
+        "chunks": sum(map(len, chunks_by_document(context).values())),
+        "training questions": len(load_questions(context, "train")),
+        "held-out questions": len(load_questions(context, "held_out")),
+    }
+
+
+def answer_calls(
+    config, context: Context, systems: Systems, done: set[str], count: TokenCounter
+) -> list[Calls]:
+    """The calls of a reader that is not local, and of a judge."""
+    passages = config.evaluate.passages
+    # A local reader is the device's work.
+    readings = len(systems.retrieving) if config.reader.backend != "local" else 0
+    verdicts = 2 * config.judge.repeats * len(config.judge.against)
+    if not (readings or verdicts):
+        return []
+    new_tokens = config.evaluate.max_new_tokens
+    size = _passage_tokens(context, count)
+    calls = []
+    if readings:
+        shape = ("reading", "evaluate", "reader", "read", readings, passages * size, new_tokens)
+        calls.append(_calls(config, context, done, count, *shape))
+    if verdicts:
+        shape = ("judge", "judge", "judge", "judge", verdicts, 2 * passages * size, VERDICT)
+        calls.append(_calls(config, context, done, count, *shape))
+    return calls
+
+
+def _passage_tokens(context: Context, count: TokenCounter) -> float:
+    """The mean tokens of a chunk, over a sample."""
+    groups = chunks_by_document(context).values()
+    texts = [chunk.text for group in groups for chunk in group]
+    return statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
+
+
+def _calls(
+    config,
+    context: Context,
+    done: set[str],
+    count: TokenCounter,
+    label: str,
+    stage: str,
+    role: str,
+    prompt: str,
+    times: int,
+    filled_tokens: float,
+    written: int,
+) -> Calls:
+    """Calls of one prompt, `times` for each question that is answered."""
+    settings = llm_settings(config, role)
+    questions = questions_to_answer(load_questions(context, "held_out"), config.evaluate.read)
+    total = times * len(questions)
+    pending = 0 if stage in done else total
+    each = count([prompts.load(prompt, config.prompts[prompt])])[0] + filled_tokens
+    cost = cost_of(price_for(settings), pending * each, pending * written)
+    tokens = pending * (each + written)
+    seconds = waiting_seconds(settings, pending, tokens, written / SPEED)
+    read, wrote = round(pending * each), pending * written
+    return Calls(label, stage, total, pending, read, wrote, cost, seconds, role)
+
+
+def reader_prompts(
+    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[float, int]:
+    """The mean tokens of a reader's prompt, and how many tokens all prompts begin with."""
+    from ark_jax.evaluate import answers
+
+    config = context.config
+    template = prompts.load("read", config.prompts.read)
+    filled = []
+    for question in questions[:: -(-len(questions) // SAMPLE)]:
+        candidates = candidate_chunks(question, chunks)
+        drawn = random.Random(question.id).sample(
+            candidates, min(config.evaluate.passages, len(candidates))
+        )
+        texts = [chunk.text for chunk in drawn]
+        filled.append(lm.chat(answers.reader_prompt(template, question.question, texts)))
+    ids = lm.prompt_ids(filled)
+    # What the least and the greatest row have in common, all rows between have too.
+    pairs = zip(min(ids), max(ids), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return statistics.fmean(map(len, ids)), shared

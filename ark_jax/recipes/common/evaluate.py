@@ -1,0 +1,278 @@
+"""The evaluate stage: every system on the held-out questions, with intervals and p-values."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.common import reader, retrieve
+from ark_jax.recipes.common.corpus import (
+    ChunkTexts,
+    candidate_chunks,
+    chunks_by_document,
+    evidence_chunks,
+    load_questions,
+)
+from ark_jax.recipes.common.systems import Systems
+from ark_jax.report.results import ALPHA, is_significant, metric_heading
+from ark_jax.runtime.log import say
+from ark_jax.text import prompts
+
+EVALUATION_SETTINGS = (
+    *(
+        f"evaluate.{name}"
+        for name in (
+            "scope",
+            "gold",
+            "metrics",
+            "answers",
+            "baselines",
+            "retrievers",
+            "hybrids",
+            "read",
+            "passages",
+            "max_new_tokens",
+            "bootstrap",
+            "randomisation",
+        )
+    ),
+    *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
+)
+RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured, to compare runs by
+METRICS = (*RETRIEVAL, "answer_f1")
+
+
+def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
+    """Retrieves, reads and measures; stores a row per system and question, and the table."""
+    settings, chunks = context.config.evaluate, chunks_by_document(context)
+    questions = load_questions(context, "held_out")
+    gold, unmarked = _gold(context, questions, chunks)
+    rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder)
+    read = reader.questions_to_answer(questions, settings.read)
+    replies, reader_counts, cut = _read(context, rankings, read, ChunkTexts(chunks))
+    measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
+    rows = [
+        _measure(name, question, ranking[question.id], gold, replies, measured, settings.answers)
+        for name, ranking in rankings.items()
+        for question in questions
+    ]
+    save_rows(rows, folder / "questions.parquet")
+    columns = (*settings.metrics, *(settings.answers if read else ()))
+    table = tabulate(
+        rows,
+        tuple(dict.fromkeys((*measured, *columns))),
+        draws=settings.bootstrap,
+        flips=settings.randomisation,
+        seed=context.config.seed,
+    )
+    save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
+    means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
+    context.metrics.write("evaluate", **means)
+    say(_as_text(table, columns))
+    without_gold = sum(not passages for passages in gold.values())
+    return {
+        "questions": len(questions),
+        "systems": len(rankings),
+        "without_marked_evidence": unmarked,
+        **reader_counts,
+        **({"without_gold": without_gold} if without_gold else {}),
+        **({"cut_to_fit_the_reader": cut} if cut else {}),
+    }
+
+
+def _gold(
+    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[dict[str, list[list[str]]], int]:
+    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+
+    Without marked evidence, or if the config says so, a chunk of the question's documents that
+    contains an answer is a passage.
+    """
+    from ark_jax.data.evidence import answer_chunks
+
+    marked = evidence_chunks(context, questions, chunks)
+    by_evidence = context.config.evaluate.gold == "evidence"
+    gold = {}
+    for question in questions:
+        gold[question.id] = marked[question.id]
+        if not (marked[question.id] and by_evidence):
+            candidates = candidate_chunks(question, chunks)
+            gold[question.id] = answer_chunks(question.answers, candidates)
+    return gold, sum(not passages for passages in marked.values())
+
+
+def _read(
+    context: Context,
+    rankings: dict[str, retrieve.Rankings],
+    questions: list[Question],
+    texts: Mapping[str, str],
+) -> tuple[dict[tuple[str, str], str], dict, int]:
+    """(system, question) -> answer; the reader's counts; how many documents were cut for it."""
+    from ark_jax.evaluate import answers
+
+    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
+    template = prompts.load("read", context.config.prompts.read)
+    filled = {
+        (name, question.id): answers.reader_prompt(
+            template, question.question, passages(name, question)
+        )
+        for name in rankings
+        for question in questions
+    }
+    if not filled:
+        return {}, {"answered": 0}, cut
+    replies, counts = reader.answer_prompts(context, filled.values())
+    return {key: replies[prompt] for key, prompt in filled.items()}, counts, cut
+
+
+def _measure(
+    system: str,
+    question: Question,
+    ranked: list[str],
+    gold: dict[str, list[list[str]]],
+    replies: Mapping[tuple[str, str], str],
+    metrics: Sequence[str],
+    answer_metrics: Sequence[str],
+) -> dict:
+    """A row of `questions.parquet`."""
+    from ark_jax.evaluate import answers, retrieval
+
+    # A question that nobody can answer tells nothing of who retrieves. If this holds for all
+    # questions, zeros say so.
+    unmeasured = system == "full" or (not gold[question.id] and any(gold.values()))
+    answer = replies.get((system, question.id))
+    measures = (
+        dict.fromkeys(metrics)
+        if unmeasured
+        else retrieval.measure(ranked, gold[question.id], metrics)
+    )
+    scores = {
+        name: None if answer is None else answers.METRICS[name](answer, question.answers)
+        for name in dict.fromkeys(("answer_f1", "exact_match", *answer_metrics))
+    }
+    row = {"system": system, "question": question.id, "answer": answer, "ranked": ranked}
+    return {**row, **measures, **scores}
+
+
+def tabulate(
+    rows: list[dict], metrics: Sequence[str], *, draws: int, flips: int, seed: int
+) -> list[dict]:
+    """Systems by metrics: `{"system": name, "values": {metric: {"mean", "low", "high"}}}`.
+
+    Systems keep the order of the rows; the first one is the base. A value of a later system has
+    `against_base`: the mean of the questions' differences, its 95 % bootstrap interval `low` and
+    `high`, `p` of the paired randomisation test, and `p_holm`, corrected for the number of systems.
+    A metric that a system has no value of, such as recall without retrieval, is left out.
+
+    Args:
+        rows: one of each system and question, the questions in one order. None is a question that a
+            metric leaves out, for all systems that have the metric.
+        draws: of the bootstrap.
+        flips: of the randomisation test.
+    """
+    systems = dict.fromkeys(row["system"] for row in rows)
+    table = [{"system": name, "values": {}} for name in systems]
+    for metric in metrics:
+        values: dict[str, list[float]] = {}
+        for row in rows:
+            if row[metric] is not None:
+                values.setdefault(row["system"], []).append(row[metric])
+        cells = _cells(values, draws, flips, seed)
+        for row in table:
+            if row["system"] in cells:
+                row["values"][metric] = cells[row["system"]]
+    return table
+
+
+def _cells(values: dict[str, list[float]], draws: int, flips: int, seed: int) -> dict[str, dict]:
+    """system -> its interval and its difference to the first system."""
+    from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
+
+    cells = {
+        name: bootstrap_interval(column, draws=draws, seed=seed) for name, column in values.items()
+    }
+    base, *compared = values
+    differences = {name: np.subtract(values[name], values[base]) for name in compared}
+    if not differences:
+        return cells
+    p = sign_flip(np.stack(list(differences.values()), 1), draws=flips, seed=seed)
+    for name, raw, corrected in zip(compared, p, holm(p), strict=True):
+        against = bootstrap_interval(differences[name], draws=draws, seed=seed)
+        mean = against.pop("mean")
+        tested = {"p": float(raw), "p_holm": float(corrected)}
+        cells[name]["against_base"] = {"difference": mean, **against, **tested}
+    return cells
+
+
+def _as_text(table: list[dict], columns: Sequence[str]) -> str:
+    """The closing table for a terminal: means, 95 % intervals, marks of difference from base."""
+    width = max(9, *(len(row["system"]) + 2 for row in table))
+    lines = ["  " + "system".ljust(width) + "".join(metric_heading(m).rjust(22) for m in columns)]
+    for row in table:
+        line = "  " + row["system"].ljust(width)
+        mark = " "
+        for value in map(row["values"].get, columns):
+            line += mark + cell_text(value).rjust(21)
+            mark = "*" if is_significant(value) else " "
+        lines.append((line + mark).rstrip())
+    if len(table) > 1:
+        values = [value for row in table for value in row["values"].values()]
+        head = (
+            "* differs from base, "
+            if any(map(is_significant, values))
+            else "No difference from base has "
+        )
+        lines.append(f"  {head}p < {ALPHA}: {_test_name(table)}")
+    return "\n".join(lines)
+
+
+def cell_text(value: dict | None) -> str:
+    return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**value) if value else "–"
+
+
+def _test_name(table: list[dict]) -> str:
+    correction = ", Holm-corrected over systems" if len(table) > 2 else ""
+    return f"paired randomisation test, two-sided{correction}"
+
+
+def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]) -> str:
+    """One sentence on last system and base: what differs by more than chance, and what does not.
+
+    Args:
+        curriculum: systems that were tuned one from the other; a fall of nDCG@10 is named.
+    """
+    last = {metric: table[-1]["values"][metric] for metric in columns}
+    moved = {
+        metric: value["against_base"] for metric, value in last.items() if "against_base" in value
+    }
+    better = [m for m in moved if is_significant(last[m]) and moved[m]["difference"] > 0]
+    worse = [m for m in moved if is_significant(last[m]) and moved[m]["difference"] < 0]
+    level = [m for m in moved if m not in (*better, *worse)]
+
+    def describe(metrics: Sequence[str]) -> str:
+        parts = []
+        for metric in metrics:
+            p = moved[metric]["p_holm"]
+            p_text = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+            parts.append(f"{metric_heading(metric)} {moved[metric]['difference']:+.3f} ({p_text})")
+        return ", ".join(parts)
+
+    head = {
+        (True, True): "Better and worse than the base",
+        (True, False): "Better than the base",
+        (False, True): "Worse than the base",
+        (False, False): "Not told apart from the base",
+    }[bool(better), bool(worse)]
+    if (better or worse) and level:
+        details = f"{describe(better + worse)}; not told apart: {describe(level)}"
+    else:
+        details = describe(better + worse + level)
+    ordered = [row for row in table if row["system"] in ("base", *curriculum)]
+    ndcg = lambda row: row["values"]["ndcg@10"]["mean"]
+    falls = [b["system"] for a, b in itertools.pairwise(ordered) if ndcg(b) < ndcg(a)]
+    setback = f" nDCG@10 fell at {' and '.join(falls)}." if falls else ""
+    return f"{head} on the held-out questions: {details} ({_test_name(table)}).{setback}"

@@ -1,0 +1,96 @@
+"""The export stage: the tuned retriever as a sentence-transformers folder, with a model card."""
+
+import json
+import shutil
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_json
+from ark_jax.recipes.common.evaluate import METRICS, cell_text, verdict
+from ark_jax.report.results import metric_heading
+
+
+def export_retriever(
+    context: Context, folder: Path, *, system: str, curriculum: tuple[str, ...], method: str
+) -> dict:
+    """Copies a tuned system's model and writes a card that holds its numbers.
+
+    Args:
+        system: the stage whose model is exported.
+        curriculum: as in `evaluate.verdict`.
+        method: the method's short name and how the card describes it, "NAME: DESCRIPTION".
+    """
+    from ark_jax.models import model_card
+
+    name, _, description = method.partition(": ")
+    path = context.config.retriever.path
+    _copy_files(context / system / "model", folder)
+    evaluated = load_json(context / "evaluate" / "metrics.json")
+    local = Path(path).expanduser().exists()
+    base = Path(path).name if local else path
+    values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
+    text = model_card.render(
+        folder,
+        title=f"{base}, tuned with {name}",
+        base="" if local else path,
+        about=_about(context, base, evaluated, curriculum, description),
+        results=_hub_results(context, values),
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    return {"model": system}
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    # `shutil.copytree` would hide a full disk in an error of its own.
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def _hub_results(context: Context, values: dict) -> list:
+    """The metrics as the hub's evaluation results; data of one's own have no name there."""
+    from huggingface_hub import EvalResult
+
+    questions = read_manifest(context / "evaluate")["counts"]["questions"]
+    return [
+        EvalResult(
+            task_type="information-retrieval",
+            task_name="Information Retrieval",
+            dataset_type="unknown",
+            dataset_name=f"{questions:,} held-out questions",
+            metric_type=metric,
+            metric_name=metric_heading(metric),
+            metric_value=round(values[metric]["mean"], 4),
+        )
+        for metric in METRICS
+        if metric in values
+    ]
+
+
+def _about(
+    context: Context, base: str, evaluated: dict, curriculum: tuple[str, ...], description: str
+) -> str:
+    """The card's part on method, data and metrics."""
+    counts = read_manifest(context / "data")["counts"]
+    table, columns = evaluated["table"], evaluated["metrics"]
+    lines = [["system", *map(metric_heading, columns)], ["---"] * (len(columns) + 1)]
+    for row in table:
+        lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
+    results = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    unseen = counts["split_by"] == "document"
+    documents = "over documents it never saw" if unseen else "that may share passages with those"
+    settings = json.dumps(context.config.train.to_dict(), default=list)
+    return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
+{counts["train_questions"]} questions; measured on {counts["held_out_questions"]} held-out questions
+{documents} (mean and 95 %
+bootstrap interval):
+
+{results}
+
+{verdict(table, columns, curriculum)}
+
+Training settings: `{settings}`."""

@@ -1,0 +1,55 @@
+"""The models of a run, loaded once and kept in memory between stages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+
+
+def load_retriever(context: Context, system: str = "base"):
+    """A retriever by the name of its system; the last one used stays in memory.
+
+    Args:
+        system: "base" is `retriever.path`; the last part of a path in `evaluate.retrievers` is that
+            retriever; anything else is a stage whose folder holds a `model`.
+    """
+    from ark_jax.models.retriever import Retriever
+
+    context.enter_mesh()
+    if context.models.get("retriever", ("",))[0] != system:
+        settings = context.config.retriever
+        compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
+        trained = str(context / system / "model")
+        path = settings.path if system == "base" else compared.get(system, trained)
+        loaded = Retriever.from_pretrained(
+            path, compute=settings.compute, attention=settings.attention
+        )
+        context.models["retriever"] = (system, loaded)
+    return context.models["retriever"][1]
+
+
+def load_generator(context: Context, path: str = ""):
+    """The language model of `generator.path`, or another one; the last one used stays in memory."""
+    from ark_jax.models.language import LanguageModel
+
+    context.enter_mesh()
+    settings = context.config.generator
+    path = path or settings.path
+    if context.models.get("generator", ("",))[0] != path:
+        context.models.pop("generator", None)  # memory may not hold two
+        loaded = LanguageModel.from_pretrained(
+            path, dtype=settings.dtype, compute=settings.dtype, attention=settings.attention
+        )
+        context.models["generator"] = (path, loaded)
+    return context.models["generator"][1]
+
+
+def encode(
+    context: Context, system: str, texts: Sequence[str], kind: str, label: str = ""
+) -> np.ndarray:
+    """Unit vectors `[n e]` of texts by a system's retriever; `kind` is "query" or "document"."""
+    return load_retriever(context, system).encode(
+        texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label
+    )

@@ -1,0 +1,273 @@
+"""Config sections that every recipe shares: data, models, language-model endpoints, evaluation."""
+
+import dataclasses
+
+from ark_jax.llm.complete import BACKENDS
+from ark_jax.schema import field
+
+FLOAT_TYPES = ("float32", "bfloat16", "float16")
+MODEL_BACKENDS = ("openai", "local", "replay")
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSection:
+    """Where metrics go besides `metrics.jsonl` in the workdir."""
+
+    to: tuple[str, ...] = field((), "Experiment trackers: tensorboard, wandb, trackio, or several.")
+    project: str = field("ark-jax", "Project under which wandb and trackio file the run.")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSection:
+    """Documents, questions, the split and the chunks."""
+
+    path: str = field("", "File or folder that `ark-jax check` accepts.")
+    held_out: float = field(
+        0.2,
+        "Fraction to hold out for evaluation, drawn by a hash of `seed` and document id.",
+        unit="fraction of documents",
+        minimum=0,
+        maximum=1,
+    )
+    held_out_documents: tuple[str | int, ...] = field(
+        (), "Ids of the documents to hold out, instead of a random draw."
+    )
+    ignored_documents: tuple[str | int, ...] = field(
+        (), "Ids of documents to leave out, together with every question about them."
+    )
+    held_out_questions: tuple[str | int, ...] = field(
+        (), "Ids of the questions to hold out, whatever their documents, instead of a random draw."
+    )
+    ignored_questions: tuple[str | int, ...] = field(
+        (), "Ids of questions that are neither trained on nor held out."
+    )
+    chunk_tokens: int = field(512, "Length of a chunk.", unit="retriever tokens", minimum=1)
+    chunk_overlap: int = field(
+        12,
+        "Overlap of consecutive chunks; smaller than `chunk_tokens`.",
+        unit="retriever tokens",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalModelSection:
+    """A model that runs on the devices of this process."""
+
+    path: str = field("", "Model folder or Hugging Face Hub name.")
+    attention: str = field(
+        "xla",
+        "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, tokamax its package.",
+        choices=("xla", "cudnn", "tokamax"),
+    )
+    batch_tokens: int = field(
+        0, "Batch size on each device; 0: what suits the device.", unit="tokens", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrieverSection(LocalModelSection):
+    """The retriever before training."""
+
+    path: str = field("Qwen/Qwen3-Embedding-0.6B", "Model folder or Hugging Face Hub name.")
+    compute: str = field("float32", "Floating-point type of activations.", choices=FLOAT_TYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorSection(LocalModelSection):
+    """The local language model that scores chunks and reads answers."""
+
+    path: str = field(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", "Model folder or Hugging Face Hub name."
+    )
+    dtype: str = field(
+        "float32", "Floating-point type of weights and activations.", choices=FLOAT_TYPES
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EndpointSection:
+    """A language model that replies to prompts, here or behind an address."""
+
+    backend: str = field(
+        "openai",
+        "Source of replies. openai: any compatible endpoint; local: a model on these devices; "
+        "replay: a recording.",
+        choices=MODEL_BACKENDS,
+    )
+    model: str = field("", "Model name that the endpoint knows.")
+    path: str = field("", "Folder or Hub name of a local model; empty: `generator.path`.")
+    base_url: str = field(
+        "", "Address of an OpenAI-compatible endpoint; empty: the client's own default."
+    )
+    key_env: str = field("OPENAI_API_KEY", "Environment variable that holds the API key.")
+    temperature: float = field(0.0, "Sampling temperature; 0: greedy.", minimum=0)
+    price: tuple[float, ...] = field(
+        (),
+        "Price of input and of output tokens; empty: from a built-in table of models.",
+        unit="USD per million tokens",
+        minimum=0,
+        lengths=(0, 2),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LLMSection(EndpointSection):
+    """The language model that extracts the graph and rewrites questions; limits of requests."""
+
+    backend: str = field(
+        "none",
+        "Source of replies. openai: any compatible endpoint; local: a model on these devices; "
+        "replay: a recording; none: rules without a model.",
+        choices=BACKENDS,
+    )
+    model: str = field("gemini-2.5-flash", "Model name that the endpoint knows.")
+    max_tokens: int = field(4096, "Longest reply.", unit="tokens", minimum=1)
+    concurrency: int = field(16, "Requests in flight at once.", unit="requests", minimum=1)
+    requests_per_minute: int = field(
+        0, "The endpoint's limit on requests; 0: no limit.", unit="requests per minute", minimum=0
+    )
+    tokens_per_minute: int = field(
+        0, "The endpoint's limit on tokens; 0: no limit.", unit="tokens per minute", minimum=0
+    )
+    timeout: float = field(120.0, "Time that a reply may take.", unit="seconds", above=0)
+    retries: int = field(
+        8, "Repeats of a request after a temporary failure.", unit="requests", minimum=0
+    )
+    reasks: int = field(
+        2, "Repeats of a prompt after a reply in the wrong form.", unit="requests", minimum=0
+    )
+    max_cost: float = field(
+        0.0,
+        "Spending limit: a run with a higher estimate does not start, and a run that reaches it "
+        "stops; 0: no limit.",
+        unit="USD",
+        minimum=0,
+    )
+    output_ratio: float = field(
+        0.0,
+        "Output tokens per input token that `ark-jax plan` assumes; 0: measured on known replies.",
+        minimum=0,
+    )
+    replies: str = field("", "Recorded replies.jsonl that the replay backend reads.")
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant such as `story`; empty: the packaged text."""
+
+    extract: str = field("", "Extracts entities and relations from a chunk.")
+    glean: str = field("", "Asks for entities and relations that an extraction missed.")
+    rewrite: str = field("", "Rewrites a question from the entities of a community.")
+    forward: str = field("", "Scores the answer given question and chunk.")
+    backward: str = field("", "Scores the question given answer and chunk.")
+    read: str = field("", "Answers a question from retrieved passages.")
+    judge: str = field("", "Compares the answers of two systems.")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured on held-out questions, and which systems are compared."""
+
+    scope: str = field(
+        "document",
+        "Chunks to search: those of the question's own documents, or those of all held-out "
+        "documents.",
+        choices=("document", "corpus"),
+    )
+    gold: str = field(
+        "evidence",
+        "Relevant chunks: those that hold marked evidence, or those that contain an answer.",
+        choices=("evidence", "answers"),
+    )
+    metrics: tuple[str, ...] = field(
+        ("recall@5", "recall@10", "ndcg@10", "mrr"),
+        "Retrieval metrics: recall, ndcg, mrr, map, hit, precision, each with or without @k.",
+    )
+    answers: tuple[str, ...] = field(
+        ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
+    )
+    baselines: tuple[str, ...] = field(
+        (), "Untrained systems besides base: bm25, or full, where the reader gets whole documents."
+    )
+    retrievers: tuple[str, ...] = field(
+        (), "Further retrievers to compare with: model folders or Hub names."
+    )
+    hybrids: tuple[str, ...] = field(
+        (), 'Systems to fuse by reciprocal ranks, as in "bm25+stage3".'
+    )
+    read: int = field(
+        -1,
+        "Held-out questions to answer, drawn by a hash of their ids; -1: all, 0: none.",
+        unit="questions",
+        minimum=-1,
+    )
+    passages: int = field(5, "Retrieved chunks that the reader gets.", unit="chunks", minimum=1)
+    max_new_tokens: int = field(32, "Longest answer.", unit="tokens", minimum=1)
+    bootstrap: int = field(
+        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
+    )
+    randomisation: int = field(
+        10_000, "Draws of the paired randomisation test against base.", unit="draws", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderSection(EndpointSection):
+    """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
+
+    backend: str = field(
+        "local",
+        "Source of answers. openai: any compatible endpoint; local: a model on these devices; "
+        "replay: a recording.",
+        choices=MODEL_BACKENDS,
+    )
+    model: str = field("gpt-4.1-mini", "Model name that the endpoint knows.")
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgeSection(EndpointSection):
+    """The model that compares two systems' answers. Limits of requests are those of `llm`."""
+
+    repeats: int = field(
+        0,
+        "Verdicts for each pair of answers, in either order; 0: no judge. The paper averages 5.",
+        unit="verdicts",
+        minimum=0,
+    )
+    against: tuple[str, ...] = field(("base",), "Systems to compare the last stage with.")
+    model: str = field("gpt-4.1", "Model name that the endpoint knows.")
+    temperature: float = field(
+        0.7, "Sampling temperature; at 0 repeated verdicts are all the same.", minimum=0
+    )
+    max_tokens: int = field(512, "Longest verdict.", unit="tokens", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Common:
+    """What the config of every recipe holds."""
+
+    recipe: str = field("", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    # With a stage's number added it must fit 32 bits.
+    seed: int = field(
+        0,
+        "Seed of every random draw: split, batches, adapters, sampling, tests.",
+        minimum=0,
+        maximum=2_000_000_000,
+    )
+    mesh: tuple[int, int, int] = field(
+        (1, -1, 1),
+        "Devices along data, fsdp and tensor, each at least 1; one may be -1, which takes the "
+        "devices that are left.",
+        unit="devices",
+        minimum=-1,
+    )
+    log: LogSection = LogSection()
+    data: DataSection = DataSection()
+    retriever: RetrieverSection = RetrieverSection()
+    generator: GeneratorSection = GeneratorSection()
+    llm: LLMSection = LLMSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    reader: ReaderSection = ReaderSection()
+    judge: JudgeSection = JudgeSection()

@@ -1,0 +1,99 @@
+"""The systems of the closing table: base retriever, tuned stages, and their competitors."""
+
+import dataclasses
+from pathlib import Path
+
+from ark_jax.evaluate import answers, retrieval
+from ark_jax.retrieval.bm25 import check_bm25
+
+DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
+BASELINES = ("bm25", "full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Systems:
+    """Names of systems, by what they are.
+
+    Attributes:
+        settings: `config.evaluate`.
+        tuned: the stages whose folder holds a tuned retriever, first to last.
+    """
+
+    settings: object
+    tuned: tuple[str, ...]
+
+    @property
+    def last(self) -> str:
+        """The system that is exported: the last tuned one."""
+        return (*("base",), *self.tuned)[-1]
+
+    @property
+    def compared(self) -> list[str]:
+        """Baselines, other retrievers by the last part of their path, and hybrids."""
+        retrievers = [Path(path).name for path in self.settings.retrievers]
+        return [*self.settings.baselines, *retrievers, *self.settings.hybrids]
+
+    @property
+    def names(self) -> list[str]:
+        """All, in the order of the table: base first, the last tuned one last."""
+        return ["base", *self.compared, *self.tuned]
+
+    @property
+    def retrieving(self) -> list[str]:
+        """All that retrieve passages: "full" gives the reader whole documents."""
+        return [name for name in self.names if name != "full"]
+
+    @property
+    def untuned(self) -> list[str]:
+        """Those that retrieve the same in all runs of a sweep, since no training changes them."""
+        changing = (*self.tuned, *self.settings.hybrids)
+        return [name for name in self.retrieving if name not in changing]
+
+    @property
+    def depth(self) -> int:
+        """How many chunks a system retrieves for a question.
+
+        Raises:
+            ValueError: an unknown metric.
+        """
+        cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in self.settings.metrics]
+        return max(DEPTH, self.settings.passages, *cutoffs)
+
+    def check(self) -> None:
+        """Refuses, before any work, systems and metrics that are unknown or not at hand.
+
+        Raises:
+            ValueError: a setting, by name.
+            RuntimeError: BM25 or ROUGE-L is asked for, and its library is not installed.
+        """
+        settings = self.settings
+        _ = self.depth
+        if unknown := set(settings.answers) - set(answers.METRICS):
+            raise ValueError(
+                f"config.evaluate.answers: {min(unknown)!r} is none of {', '.join(answers.METRICS)}"
+            )
+        if "rouge_l" in settings.answers:
+            answers.check_rouge()
+        if unknown := set(settings.baselines) - set(BASELINES):
+            raise ValueError(
+                f"config.evaluate.baselines: {min(unknown)!r} is none of {', '.join(BASELINES)}; "
+                "name other retrievers in config.evaluate.retrievers"
+            )
+        self._check_names()
+        if "bm25" in settings.baselines:
+            check_bm25()
+
+    def _check_names(self) -> None:
+        if repeated := [name for i, name in enumerate(self.names) if name in self.names[:i]]:
+            raise ValueError(
+                f"config.evaluate: two systems would be called {repeated[0]!r}; leave one out or "
+                "rename its folder"
+            )
+        ranked = set(self.names) - {"full", *self.settings.hybrids}
+        for hybrid in self.settings.hybrids:
+            parts = hybrid.split("+")
+            if len(parts) < 2 or len(set(parts)) < len(parts) or set(parts) - ranked:
+                raise ValueError(
+                    f"config.evaluate.hybrids: {hybrid!r} must join two or more of "
+                    f"{', '.join(sorted(ranked))} by +"
+                )

@@ -1,0 +1,224 @@
+"""The report's results: systems by metrics, tests against base, a judge's verdicts."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ark_jax.report import svg
+from ark_jax.report.html import empty_note, escape, figure, format_number, table
+
+ALPHA = 0.05  # p-values below it count as significant
+METRICS = {  # name -> its heading, and its definition in a few words
+    "recall": ("recall", "share of the needed passages in the first {k}"),
+    "precision": ("precision", "share of the first {k} that is relevant"),
+    "hit": ("hit rate", "whether any needed passage is in the first {k}"),
+    "ndcg": ("nDCG", "how high the needed passages rank in the first {k}"),
+    "mrr": ("MRR", "one over the rank of the first needed passage"),
+    "map": ("MAP", "mean precision at the ranks of the needed passages"),
+    "answer_f1": ("answer F1", "overlap of words between answer and reference"),
+    "exact_match": (
+        "exact match",
+        "whether the answer equals a reference, ignoring case, punctuation and articles",
+    ),
+    "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
+}
+VERDICT_HEADS = (
+    "criterion",
+    "#win rate",
+    "#won",
+    "#lost",
+    "#tied",
+    "#decided by position",
+    "#disqualified",
+    "#range over repeats",
+    "#position bias",
+    "#both orders agree",
+)
+
+
+def is_measured(value: Mapping | None) -> bool:
+    """Whether a value of the table has a mean and an interval."""
+    return value is not None and all(
+        value[name] is not None and math.isfinite(value[name]) for name in ("mean", "low", "high")
+    )
+
+
+def describe_metric(metric: str) -> tuple[str, str]:
+    """A metric's heading and definition: `ndcg@10` -> `nDCG@10`, `how high the ...`."""
+    name, at_sign, k = metric.partition("@")
+    heading, definition = METRICS.get(name, (name.replace("_", " "), ""))
+    return heading + at_sign + k, definition.format(k=k or "places")
+
+
+def metric_heading(metric: str) -> str:
+    """A metric's heading: `ndcg@10` -> `nDCG@10`."""
+    return describe_metric(metric)[0]
+
+
+def is_significant(value: Mapping | None) -> bool:
+    """Whether a value was tested against base and differs significantly."""
+    return bool(value) and "against_base" in value and value["against_base"]["p_holm"] < ALPHA
+
+
+def result_cell(value: Mapping | None, base: Mapping | None, best: float) -> str:
+    """One system's value of one metric: mean, difference to base with its test, and interval.
+
+    Args:
+        base: the value of base; None shows no difference.
+        best: the largest mean, rounded to three digits; it gets a star.
+    """
+    if not is_measured(value):
+        return "–"
+    star = ""
+    if round(value["mean"], 3) == best:
+        star = '<span class="star" aria-hidden="true">★</span><span class="hidden">best: </span>'
+    mean_class = "mean best" if star else "mean"
+    difference = _difference(value, base) if is_measured(base) else ""
+    return (
+        f'<span class="{mean_class}">{star}{format_number(value["mean"])}</span>{difference}'
+        f'<span class="span">{format_number(value["low"])} to {format_number(value["high"])}</span>'
+    )
+
+
+def _difference(value: Mapping, base: Mapping) -> str:
+    """The difference of the means to base, with its p-value if it was tested."""
+    difference = round(value["mean"] - base["mean"], 3)
+    kind, sign = (
+        ("up", "+") if difference > 0 else ("down", "−") if difference < 0 else ("same", "±")
+    )
+    test = ""
+    if "against_base" in value:
+        p = value["against_base"]["p_holm"]
+        test = f" <small>p {'&lt; 0.001' if p < 0.001 else format_number(p)}</small>"
+    css, mark = (f"{kind} sure", "*") if is_significant(value) else (kind, "")
+    return f'<span class="delta {css}">{sign}{abs(difference):.3f}{mark}{test}</span>'
+
+
+def results(data: Mapping) -> str:
+    """The section of results: a table of systems by metrics, and a plot of intervals per metric."""
+    rows, metrics = data["table"], data["metrics"]
+    if not rows or not metrics:
+        return empty_note("No system was evaluated in this run, so there are no results to show.")
+    is_tested = any("against_base" in v for row in rows for v in row["values"].values() if v)
+    body, panels = [[escape(row["system"])] for row in rows], ""
+    for i, metric in enumerate(metrics):
+        for cells, cell in zip(body, _result_column(metric, rows), strict=True):
+            cells.append(cell)
+        heading, definition = describe_metric(metric)
+        values = {row["system"]: row["values"].get(metric) for row in rows}
+        measured = {system: value for system, value in values.items() if is_measured(value)}
+        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested):
+            panels += figure(drawing, heading, definition)
+    heads = ["system", *("#" + metric_heading(metric) for metric in metrics)]
+    listed = table("Results by system", heads, body, "results")
+    about_table, about_plots = _explanations(is_tested)
+    return (
+        "<p>Means over the held-out questions, differences to base, and 95 % bootstrap intervals. "
+        f"Higher is better; ★ marks the best system.{about_table}</p>{listed}<p>{about_plots}</p>"
+        f'<div class="grid">{panels}</div>'
+    )
+
+
+def _result_column(metric: str, rows: Sequence[Mapping]) -> list[str]:
+    """The cells of one metric. The best system is starred as its mean is shown, so ties are too."""
+    values = {row["system"]: row["values"].get(metric) for row in rows}
+    means = {round(value["mean"], 3) for value in values.values() if is_measured(value)}
+    best = max(means) if len(means) > 1 else math.nan
+    base = values.get("base")
+    return [
+        result_cell(value, base if system != "base" else None, best)
+        for system, value in values.items()
+    ]
+
+
+def _explanations(is_tested: bool) -> tuple[str, str]:
+    """What the marks in the table mean, and how the plots are to be read."""
+    if is_tested:
+        return (
+            f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
+            "randomisation test against base, Holm-corrected for the number of systems.",
+            "Differences to base, question by question, with 95 % bootstrap intervals. The dashed "
+            "line is no difference. A ring is a difference that chance may explain. Each panel has "
+            "its own scale.",
+        )
+    return (
+        "",
+        "The same values as intervals. The dashed line is base; each panel has its own scale. Each "
+        "interval belongs to one system, so two that overlap may still differ.",
+    )
+
+
+def metric_plot(id: str, heading: str, values: Mapping[str, Mapping], is_tested: bool) -> str:
+    """The systems' intervals of one metric, or those of their differences to base if tested."""
+    if not values:
+        return ""
+    if not is_tested:
+        intervals = [(system, v["mean"], v["low"], v["high"]) for system, v in values.items()]
+        return svg.interval_plot(
+            id,
+            f"{heading} of every system",
+            intervals,
+            x_title=f"{heading} (0 to 1)",
+            reference=values["base"]["mean"] if "base" in values else None,
+        )
+    tests = {system: v["against_base"] for system, v in values.items() if "against_base" in v}
+    if not tests:
+        return ""
+    return svg.interval_plot(
+        id,
+        f"{heading}, differences to base",
+        [(system, x["difference"], x["low"], x["high"]) for system, x in tests.items()],
+        x_title=f"difference in {heading}",
+        reference=0.0,
+        hollow={system for system in tests if not is_significant(values[system])},
+    )
+
+
+def judged(data: Mapping) -> str:
+    """The section of the judge: win rates of the last stage, and the judge's reliability."""
+    judge = data["judge"]
+    if not judge:
+        return empty_note("No judge compared answers in this run.")
+    drawings, tables = "", ""
+    for i, pair in enumerate(judge["pairs"]):
+        name = f"{pair['system']} against {pair['against']}"
+        caption = f"{pair['same']:,} of {pair['questions']:,} answers are the same"
+        drawings += figure(_win_rate_plot(f"judge-{i}", name, pair["criteria"]), name, caption)
+        rows = [_verdict_row(criterion, x) for criterion, x in pair["criteria"].items()]
+        tables += table(f"Verdicts on {name}", VERDICT_HEADS, rows, "even")
+    return (
+        f"<p>{escape(judge['judge'])} compared the answers in both orders, {judge['repeats']:,} "
+        f"times each: {judge['verdicts']:,} verdicts. An answer wins if both orders prefer it. A "
+        "tie, two equal answers, and a verdict that changes with the order count as half a win. "
+        "The bars are 95 % bootstrap intervals over the questions; the dashed line is no "
+        "preference. "
+        "Position bias runs from −1 (always the second answer) to 1 (always the first).</p>"
+        f'<div class="grid">{drawings}</div>{tables}'
+    )
+
+
+def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
+    intervals = [
+        (criterion, *(x["win_rate"][k] for k in ("mean", "low", "high")))
+        for criterion, x in criteria.items()
+        if x["win_rate"]
+    ]
+    if not intervals:
+        return ""
+    return svg.interval_plot(
+        id, f"Win rates of {name}", intervals, x_title="win rate (0 to 1)", reference=0.5
+    )
+
+
+def _verdict_row(criterion: str, verdicts: Mapping) -> list[str]:
+    names = ("won", "lost", "tied", "inconsistent", "disqualified")
+    rates = [rate for rate in verdicts["by_repeat"] if rate is not None]
+    rate_range = f"{format_number(min(rates))} to {format_number(max(rates))}" if rates else "–"
+    agreement = verdicts["agreement"]
+    return [
+        escape(criterion),
+        format_number((verdicts["win_rate"] or {}).get("mean")),
+        *(f"{verdicts[name]:,}" for name in names),
+        rate_range,
+        format_number(verdicts["position_bias"], 2),
+        "–" if agreement is None else f"{100 * agreement:.0f} %",
+    ]

@@ -1,0 +1,274 @@
+"""Runs side by side: a row for each, as Parquet, Markdown and a page with a plot."""
+
+import collections
+import dataclasses
+import fcntl
+import importlib.resources
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.evaluate.significance import bootstrap_interval
+from ark_jax.pipeline.recipe import Outcome
+from ark_jax.report import html, svg
+from ark_jax.runtime.log import duration, read_rows
+
+TEXTS = ("run", "state", "changes", "error", "system", "metric")
+NUMBERS = ("mean", "low", "high", "difference", "difference_low", "difference_high")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A workdir of `ark-jax run` under some changes of the config."""
+
+    name: str
+    changes: dict
+    workdir: Path
+    log: Path
+
+    @property
+    def result_file(self) -> Path:
+        """`{"error", "seconds", "fields"}` of a run that has ended.
+
+        `error` is empty if the run is done; `fields` are the flags that all runs were given.
+        """
+        return self.workdir / "outcome.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What the runs are compared by.
+
+    Attributes:
+        metric: what the table is sorted by.
+        names: metric -> how the table calls it.
+        read: the outcome of a finished workdir.
+    """
+
+    metric: str
+    names: Mapping[str, str]
+    read: Callable[[Path], Outcome]
+
+    @property
+    def title(self) -> str:
+        return self.names[self.metric]
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.names if name != self.metric]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of results.parquet."""
+        numbers = (*NUMBERS, *self.names, "seconds")
+        texts = [(name, pa.string()) for name in TEXTS]
+        return pa.schema([*texts, *((name, pa.float64()) for name in numbers)])
+
+
+def write_results(
+    title: str, runs: Sequence[Run], folder: Path, comparison: Comparison
+) -> list[dict]:
+    """Writes `results.parquet`, `.md` and `.html` of the runs so far, and returns their rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".results.lock").open("w") as lock:
+        # Tasks of an array may end together: the last one writes what all have done.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = collect_rows(runs, comparison)
+        table = pa.Table.from_pylist(rows, schema=comparison.schema)
+        pq.write_table(table, folder / "results.parquet.new")
+        os.replace(folder / "results.parquet.new", folder / "results.parquet")
+        done = [row for row in rows if row["state"] == "done"]
+        failed = [
+            f"{row['run']} {row['state']}: {row['error'] or 'run again to go on'}"
+            for row in rows
+            if row not in done
+        ]
+        other_names = [comparison.names[name] for name in comparison.others]
+        head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
+        cells = [head, *(_cells(row, comparison) for row in done)]
+        times = ", ".join(f"{stage} {n}" for stage, n in times_made(runs).items()) or "never"
+        caption = (
+            f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
+            f"best first. How often a stage was run for all {len(runs)} runs: {times}."
+        )
+        write_text(folder / "results.md", as_markdown(title, cells, failed, caption))
+        drawing = plot(done, comparison.title)
+        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing))
+    return rows
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    path.with_suffix(".new").write_text(text, encoding="utf-8")
+    os.replace(path.with_suffix(".new"), path)
+
+
+def collect_rows(runs: Sequence[Run], comparison: Comparison) -> list[dict]:
+    """A row for each run, best first; runs without a result come last.
+
+    The system is the one that the run tuned last. `difference` is to the first run, the base.
+    """
+    results = {run.name: _read_result(run) for run in runs}
+    fields = (results[runs[0].name] or {}).get("fields")
+    rows, base = [], None
+    for run in runs:
+        result = results[run.name]
+        state, error = _state(result, fields, runs[0].name)
+        row = dict.fromkeys(comparison.schema.names) | {
+            "run": run.name,
+            "state": state,
+            "error": error,
+            "seconds": (result or {}).get("seconds"),
+            "changes": json.dumps(run.changes),
+            "metric": comparison.metric,
+        }
+        if state == "done":
+            outcome = comparison.read(run.workdir)
+            row |= _values(outcome, comparison)
+            if run is runs[0]:
+                base = outcome
+            elif base:
+                row |= difference(base, outcome, comparison.metric)
+        rows.append(row)
+    return sorted(rows, key=_rank)
+
+
+def _read_result(run: Run) -> dict | None:
+    if not run.result_file.is_file():
+        return None
+    return json.loads(run.result_file.read_text(encoding="utf-8"))
+
+
+def _state(result: dict | None, fields: list | None, first: str) -> tuple[str, str]:
+    """A run's state, and what is wrong with it.
+
+    Args:
+        fields: the flags that the first run was given; a run with others cannot be compared.
+    """
+    if result is None:
+        return "unfinished", ""
+    if result["error"]:
+        return "failed", result["error"]
+    own = result.get("fields", fields)
+    if fields is None or own == fields:
+        return "done", ""
+    error = (
+        f"made with {' '.join(own) or 'no fields'}, {first} with {' '.join(fields) or 'none'}; "
+        "run it again"
+    )
+    return "stale", error
+
+
+def _values(outcome: Outcome, comparison: Comparison) -> dict:
+    means = {
+        name: value["mean"] for name, value in outcome.values.items() if name in comparison.names
+    }
+    sorted_by = outcome.values.get(comparison.metric, {})
+    interval = {name: sorted_by[name] for name in ("mean", "low", "high") if name in sorted_by}
+    return {"system": outcome.system, **interval, **means}
+
+
+def _known(row: dict) -> bool:
+    return row["mean"] is not None and math.isfinite(row["mean"])
+
+
+def _rank(row: dict) -> tuple:
+    return row["state"] != "done", not _known(row), -row["mean"] if _known(row) else 0.0
+
+
+def difference(base: Outcome, outcome: Outcome, metric: str) -> dict[str, float]:
+    """The difference to the base.
+
+    Its interval is over questions, so there is none if the runs were asked different questions.
+    """
+    values, base_values = (x.by_question.get(metric, {}) for x in (outcome, base))
+    if not values or not base_values:
+        means = [x.values.get(metric, {}).get("mean") for x in (outcome, base)]
+        return {} if None in means else {"difference": means[0] - means[1]}
+    if values.keys() != base_values.keys():
+        mean = lambda numbers: sum(numbers.values()) / len(numbers)
+        return {"difference": mean(values) - mean(base_values)}
+    differences = [values[question] - base_values[question] for question in base_values]
+    interval = bootstrap_interval(differences, draws=outcome.draws, seed=outcome.seed)
+    return {
+        "difference": interval["mean"],
+        "difference_low": interval["low"],
+        "difference_high": interval["high"],
+    }
+
+
+def times_made(runs: Sequence[Run]) -> collections.Counter:
+    """stage -> how often it ran, rather than was taken from another run; by the first times."""
+    logs = (read_rows(run.workdir / "metrics.jsonl") for run in runs)
+    rows = [row for log in logs for row in log if "seconds" in row]
+    return collections.Counter(row["stage"] for row in sorted(rows, key=lambda row: row["time"]))
+
+
+def _cells(row: dict, comparison: Comparison) -> list[str]:
+    """A finished run in words: name, metric, difference, changes, other metrics, time."""
+    ends = lambda low, high: (
+        "" if low is None else f" [{html.format_number(low)}, {html.format_number(high)}]"
+    )
+    sign = "+" if (row["difference"] or 0) > 0 else ""
+    moved = ends(row["difference_low"], row["difference_high"])
+    changes = json.loads(row["changes"]).items()
+    return [
+        row["run"],
+        html.format_number(row["mean"]) + ends(row["low"], row["high"]),
+        sign + html.format_number(row["difference"]) + moved,
+        ", ".join(f"{field}={value}" for field, value in changes),
+        *(html.format_number(row[name]) for name in comparison.others),
+        duration(row["seconds"]),
+    ]
+
+
+def as_markdown(
+    title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str
+) -> str:
+    rule = ["---"] * len(table[0])
+    lines = ["| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:])]
+    failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
+    return "\n".join([f"# {title}", "", *lines, "", *failures, caption, ""])
+
+
+def plot(done: Sequence[dict], title: str) -> str:
+    """The runs' means and intervals, as HTML."""
+    columns = ("run", "mean", "low", "high")
+    rows = [
+        tuple(row[name] for name in columns)
+        for row in done
+        if _known(row) and row["low"] is not None
+    ]
+    base = next((row["mean"] for row in done if row["run"] == "base"), None)
+    if not rows:
+        return ""
+    drawing = svg.interval_plot(
+        "runs", f"{title} of every run", rows, x_title=title, reference=base
+    )
+    return html.figure(drawing, title, "means and 95 % intervals; the dashed line is base")
+
+
+def as_html(
+    title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str, drawing: str
+) -> str:
+    """The same table as a page, with a drawing."""
+    style = (importlib.resources.files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
+    style += "main { max-width: 62rem; margin: auto; padding: 2rem 1.5rem; }"
+    lines = "\n".join(f"<p>{html.escape(line)}</p>" for line in (*failed, caption))
+    rows = [list(map(html.escape, row)) for row in table[1:]]
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
+<style>{style}</style></head>
+<body><main><h2>{html.escape(title)}</h2>
+{html.table(title, table[0], rows, "results")}{drawing}
+{lines}
+</main></body>
+</html>
+"""

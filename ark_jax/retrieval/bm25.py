@@ -1,0 +1,74 @@
+"""BM25: lexical retrieval, a baseline that needs no training."""
+
+import importlib.util
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+PACKAGES = {"bm25s": "bm25s", "PyStemmer": "Stemmer"}  # package -> module
+
+
+def check_bm25() -> None:
+    """Checks that BM25 can run.
+
+    Raises:
+        RuntimeError: a package that BM25 needs is not installed.
+    """
+    missing = [
+        package for package, module in PACKAGES.items() if not importlib.util.find_spec(module)
+    ]
+    if missing:
+        raise RuntimeError(
+            f"BM25 needs {' and '.join(missing)}: pip install 'ark-jax[evaluate]', or leave bm25 "
+            "out of config.evaluate.baselines and config.mine.by"
+        )
+
+
+def bm25(
+    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
+) -> list[list[int]]:
+    """Ranks texts for each query by Lucene's BM25 (k1 = 1.5, b = 0.75).
+
+    Texts and queries become English stems without stop words. Document frequencies and lengths are
+    those of all texts, whatever the scope of a query.
+
+    Args:
+        queries: texts of the queries.
+        texts: texts of the whole collection.
+        scopes: for each query the indices into `texts` that it may return.
+        k: largest number of results per query.
+
+    Returns:
+        For each query the indices of its best texts, best first. Equal scores keep the order of the
+        scope. Texts without a word of the query are left out, so a list may be shorter than `k`.
+
+    Raises:
+        RuntimeError: a package that BM25 needs is not installed.
+    """
+    check_bm25()
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step at lower levels
+    stems = _stems(texts)
+    if not any(stems):
+        return [[] for _ in queries]
+    index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
+    index.index(stems, show_progress=False)
+    rankings = []
+    for words, scope in zip(_stems(queries), scopes, strict=True):
+        scope = np.asarray(scope, np.int64)
+        scores = index.get_scores(words)[scope] if words else np.zeros(len(scope))
+        best = np.argsort(-scores, kind="stable")[:k]
+        rankings.append(scope[best[scores[best] > 0]].tolist())
+    return rankings
+
+
+def _stems(texts: Sequence[str]) -> list[list[str]]:
+    import bm25s
+    import Stemmer
+
+    stemmer = Stemmer.Stemmer("english")
+    return bm25s.tokenize(
+        list(texts), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    )

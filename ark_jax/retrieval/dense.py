@@ -1,0 +1,429 @@
+"""Exact search by inner product: the best keys of each query, and all pairs above a threshold.
+
+Inner products of float32 vectors are computed in float64 on the host, one pair at a time in a fixed
+order, so results do not depend on blocks, mesh or device. Because this is slow, the devices screen
+first: their float32 or bfloat16 products have a bounded error and leave few pairs undecided.
+Queries that the screen cannot prove are searched again.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from ark_jax import layout
+from ark_jax.text.tokens import round_rows, round_up
+
+HOST_WORK = 1 << 22  # multiplications below which the host is faster than a call to a device
+UNDECIDED = 1e-3  # share of pairs that costs the host a tenth of what all products cost the devices
+GROUP = 32  # keys that are represented by their maximum until the best groups are known
+WORD = 32  # columns of a mask that share an integer
+Norms = Sequence[ArrayLike]  # norms of vectors, and of their rounding errors
+
+
+def top_k(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    k: int,
+    *,
+    block: tuple[int, int] = (1024, 32768),
+    screen: str | None = None,
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """Indices and scores of the k best keys `[n e]` of each query `[q e]`, best first.
+
+    Of equal keys the lower index is first. With fewer than k keys all are returned. Keys may be a
+    memory map: they are sent to the devices in blocks, each device searches its share, and the
+    candidates are merged.
+
+    Args:
+        queries: the vectors to search for.
+        keys: the vectors to search.
+        k: number of keys per query.
+        block: numbers of queries and keys of one matrix product.
+        screen: "float32" or "bfloat16", with equal results at different speed; None is bfloat16 on
+            accelerators.
+
+    Raises:
+        ValueError: k is below 1, widths differ, or a vector is not finite.
+    """
+    queries = np.asarray(queries, np.float32)
+    if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
+        raise ValueError(
+            f"queries {queries.shape} and keys {keys.shape}: both must be matrices of one width"
+        )
+    if k < 1:
+        raise ValueError(f"k={k}: must be at least 1")
+    dtype = _screen(screen)
+    n, k = len(keys), min(k, len(keys))
+    if not len(queries) or not n:
+        return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
+    # Enough candidates that the last one is rarely within the screen's error of the k-th.
+    count = k + 12 if dtype == jnp.float32 else 2 * k + 24
+    on_host = n <= count or len(queries) * keys.size <= HOST_WORK
+    if on_host:
+        _check_finite("queries", _norms(queries))
+        _check_finite("keys", _norms(keys))
+        positions = np.tile(np.arange(n), (len(queries), 1))
+        values = np.vecdot(_wide(queries)[:, None], _wide(keys))
+    else:
+        layout.enter_mesh()
+        positions, ceiling, query_norms, key_norms = _candidates(queries, keys, count, block, dtype)
+        values = _candidate_products(queries, keys, positions)
+    order = np.lexsort((positions, -values))[:, :k]
+    positions = np.take_along_axis(positions, order, 1)
+    values = np.take_along_axis(values, order, 1)
+    if not on_host:
+        width = queries.shape[1]
+        # An excluded key may equal the k-th if the screen cannot tell them apart.
+        highest = ceiling + _error(query_norms, key_norms, width)
+        unproved = np.flatnonzero(highest >= values[:, -1])
+        least = values[:, -1] - _error((query_norms[0], 0), (key_norms[0], 0), width)
+        for start in range(0, len(unproved), 256):
+            rows = unproved[start : start + 256]
+            positions[rows], values[rows] = _search_again(
+                queries[rows], keys, k, block[1], least[rows]
+            )
+    return positions.astype(np.int32), values.astype(np.float32)
+
+
+def _candidate_products(queries: np.ndarray, keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Inner products of each query with its candidates, float64 `[q c]`."""
+    step = max(1, 2**17 // (positions.shape[1] * queries.shape[1]))  # fits into a core's cache
+    parts = []
+    for start in range(0, len(queries), step):
+        rows = slice(start, start + step)
+        parts.append(np.vecdot(_wide(queries[rows])[:, None], _wide(keys[positions[rows]])))
+    return np.concatenate(parts)
+
+
+def near_pairs(
+    vectors: Float[np.ndarray, "n e"],
+    threshold: float,
+    *,
+    block: int = 1024,
+    screen: str | None = None,
+) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, "s"]]:
+    """All pairs i < j of unit vectors `[n e]` whose cosine is at least `threshold`, sorted, and
+    their cosines.
+
+    The upper triangle is computed in tiles; each device has its share of a tile's columns.
+
+    Args:
+        vectors: unit vectors.
+        threshold: smallest cosine.
+        block: rows and columns of a tile.
+        screen: "float32" or "bfloat16" as in `top_k`, or "subspace": products in a quarter of the
+            width that are never below the cosines, unless in a sample too many reach the threshold.
+            None is "subspace" on a CPU with many vectors, and "bfloat16" on accelerators.
+
+    Raises:
+        ValueError: a vector does not have unit length, or the threshold is outside -1..1.
+    """
+    if not -1 <= threshold <= 1:
+        raise ValueError(f"threshold={threshold}: a cosine lies in -1..1")
+    if vectors.ndim != 2:
+        raise ValueError(f"vectors {vectors.shape}: must be a matrix, one vector a row")
+    n, width = vectors.shape
+    if screen is None and jax.default_backend() == "cpu" and n >= 16 * width:
+        screen = "subspace"
+    dtype = _screen("float32" if screen == "subspace" else screen)
+    _check_unit(_norms(vectors))
+    if n * (n - 1) // 2 * width <= HOST_WORK:
+        parts = [_decide(vectors, *np.triu_indices(n, 1), threshold)]
+    else:
+        layout.enter_mesh()
+        parts = _tiles(
+            vectors,
+            _shadows(vectors, threshold) if screen == "subspace" else vectors,
+            threshold,
+            block,
+            dtype,
+        )
+    rows, columns, cosines = map(np.concatenate, zip(*parts, strict=True))
+    order = np.lexsort((columns, rows))
+    return np.stack([rows, columns], 1)[order].astype(np.int32), cosines[order].astype(np.float32)
+
+
+def inner(
+    left: np.ndarray, i: np.ndarray, right: np.ndarray, j: np.ndarray
+) -> Float[np.ndarray, "s"]:
+    """Inner products of `left[i]` and `right[j]`, float64: `[n e]`, `[s]`, `[m e]`, `[s]`."""
+    out = np.empty(len(i))
+    step = max(1, 2**17 // left.shape[1])  # fits into a core's cache
+    for at in range(0, len(i), step):
+        cut = slice(at, at + step)
+        out[cut] = np.vecdot(_wide(left[i[cut]]), _wide(right[j[cut]]))
+    return out
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, np.float32).astype(np.float64)
+
+
+def _screen(name: str | None) -> jnp.dtype:
+    name = name or ("float32" if jax.default_backend() == "cpu" else "bfloat16")
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f'screen={name!r}: must be "float32", "bfloat16" or None')
+    return jnp.dtype(name)
+
+
+def _norms(x: np.ndarray) -> np.ndarray:
+    x = np.asarray(x, np.float32)
+    return np.sqrt(np.einsum("ne,ne->n", x, x))
+
+
+def _check_finite(name: str, norms: np.ndarray) -> None:
+    if (bad := np.flatnonzero(~np.isfinite(norms))).size:
+        raise ValueError(
+            f"{name}[{bad[0]}] holds a number that is not finite, "
+            "or too large to be squared in float32"
+        )
+
+
+def _check_unit(norms: np.ndarray) -> None:
+    _check_finite("vectors", norms)
+    if (bad := np.flatnonzero(np.abs(norms - 1) > 1e-3)).size:
+        raise ValueError(f"vectors[{bad[0]}] has norm {norms[bad[0]]:.6g}: divide each by its norm")
+
+
+def _error(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
+    """Bound on the error of the screen's product of two rounded vectors.
+
+    x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ| by Cauchy-Schwarz,
+    with the measured norms. Adding up e terms in float32 errs by e · 2^-24 |x̂| |ŷ|; four times
+    that, as accelerators truncate.
+    """
+    # The norms are float32 sums too, and the squares of values below 2^-63 are zero.
+    (x, dx), (y, dy) = (
+        [1.001 * np.asarray(norm, np.float64) + width**0.5 * 2.0**-62 for norm in side]
+        for side in (x, y)
+    )
+    return dx * y + (x + dx) * dy + width * 2.0**-22 * (x + dx) * (y + dy)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _measure(x, dtype):
+    """x rounded, its norms, and the norms of the rounding errors."""
+    rounded = x.astype(dtype)
+    norm = lambda x: jnp.sqrt(jnp.sum(x * x, axis=-1))
+    return rounded, norm(x), norm(x - rounded.astype(jnp.float32))
+
+
+def _product(left, right):
+    return jnp.einsum(
+        "ae,be->ab", left, right, precision="highest", preferred_element_type=jnp.float32
+    )
+
+
+@jax.jit
+def _above(left, right, least):
+    """Packed mask of the products that reach `least`, `[a]` or `[1]`: uint32 `[a b/32]`."""
+    mask = (_product(left, right) >= least[:, None]).reshape(len(left), -1, WORD).astype(jnp.uint32)
+    return jax.sharding.reshard(
+        (mask << jnp.arange(WORD, dtype=jnp.uint32)).sum(2, dtype=jnp.uint32), P()
+    )
+
+
+def _unpack(words: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the ones in a mask of `_above`."""
+    words = np.asarray(words)
+    nonzero = np.flatnonzero(words)
+    index, bit = np.nonzero(words.ravel()[nonzero, None] >> np.arange(WORD, dtype=np.uint32) & 1)
+    row, word = np.divmod(nonzero[index], words.shape[1])
+    return row, word * WORD + bit
+
+
+def _below(x: ArrayLike) -> np.ndarray | np.floating:
+    """float64 -> float32, rounded down."""
+    return np.nextafter(np.asarray(x, np.float32), np.float32(-np.inf))
+
+
+def _blocks(vectors: np.ndarray, size: int) -> Iterator[tuple[int, int, jax.Array]]:
+    """Blocks: first row, number of rows, and the rows on the devices, padded to few shapes."""
+    multiple = WORD * layout.batch_multiple()
+    size = round_up(size, multiple)
+    for first in range(0, len(vectors), size):
+        rows = np.asarray(vectors[first : first + size], np.float32)
+        padded = _padded(rows, min(size, round_rows(len(rows), multiple)))
+        yield first, len(rows), layout.rows(padded)
+
+
+def _padded(rows: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(rows, ((0, size - len(rows)), (0, 0))) if len(rows) < size else rows
+
+
+# --- The best keys --------------------------------------------------------------------------------
+
+
+def _candidates(queries, keys, count, block, dtype):
+    """Screens all keys.
+
+    Returns:
+        `count` candidates of each query `[q c]`, the screened score that no other key exceeds
+        `[q]`, the norms of the queries, and the largest norms of the keys.
+    """
+    size = round_rows(-(-len(queries) // -(-len(queries) // block[0])), 1)
+    query_blocks = [
+        _measure(_padded(queries[start : start + size], size), dtype)
+        for start in range(0, len(queries), size)
+    ]
+    best = [_no_candidates(size, count) for _ in query_blocks]
+    key_norms = []
+    for first, length, rows in _blocks(keys, block[1]):
+        # While the devices multiply one block, only the next one is on its way to them.
+        jax.block_until_ready(best)
+        rows, *norms = _measure(rows, dtype)
+        key_norms.append(norms)
+        best = [
+            _better(rounded, rows, first, length, *candidates)
+            for (rounded, *_), candidates in zip(query_blocks, best, strict=True)
+        ]
+    results = [
+        (*_merge(*candidates), *norms)
+        for candidates, (_, *norms) in zip(best, query_blocks, strict=True)
+    ]
+    positions, ceiling, *query_norms = (part[: len(queries)] for part in _fetched(results))
+    key_norms = _fetched(key_norms)
+    _check_finite("queries", query_norms[0])
+    _check_finite("keys", key_norms[0])
+    return positions, ceiling, query_norms, [norms.max() for norms in key_norms]
+
+
+def _fetched(blocks: list) -> list[np.ndarray]:
+    """Concatenates the arrays of several blocks on the host."""
+    return [
+        np.concatenate([layout.fetch(x) for x in arrays]) for arrays in zip(*blocks, strict=True)
+    ]
+
+
+def _no_candidates(rows: int, count: int) -> tuple[jax.Array, jax.Array]:
+    """Scores and keys before the search, `count` for each device `[q c]`."""
+    columns = lambda value: layout.put(
+        np.full((rows, count * layout.batch_multiple()), value), P(None, layout.BATCH)
+    )
+    return columns(np.float32(-np.inf)), columns(np.int32(0))
+
+
+@jax.jit
+def _better(queries, keys, first, length, scores, positions):
+    """The best candidates so far and of these keys, of which `length` are not padding."""
+
+    def local(queries, keys, first, length, scores, positions):
+        start, count = jax.lax.axis_index(layout.BATCH) * len(keys), scores.shape[1]
+        columns, new = jnp.arange(len(keys))[None], _product(queries, keys)
+        if len(keys) > 2 * GROUP * count:
+            # The best keys are in the groups with the best maxima. lax.top_k is slow on wide rows,
+            # a maximum is not. The members of a group are far apart, so that maxima are taken of
+            # whole vectors.
+            groups = jnp.where(start + columns < length, new, -jnp.inf).reshape(
+                len(queries), GROUP, -1
+            )
+            _, best_groups = jax.lax.top_k(groups.max(1), count)
+            columns = best_groups[:, :, None] + jnp.arange(GROUP) * groups.shape[2]
+            columns = columns.reshape(len(queries), -1)
+            new = jnp.take_along_axis(new, columns, 1)
+        new = jnp.where(start + columns < length, new, -jnp.inf)
+        new_positions = jnp.broadcast_to(first + start + columns, new.shape)
+        scores, best = jax.lax.top_k(jnp.concatenate([scores, new], 1), count)
+        positions = jnp.concatenate([positions, new_positions], 1)
+        return scores, jnp.take_along_axis(positions, best, 1)
+
+    columns = P(None, layout.BATCH)
+    return jax.shard_map(
+        local,
+        in_specs=(P(), P(layout.BATCH), P(), P(), columns, columns),
+        out_specs=(columns, columns),
+        check_vma=False,
+    )(queries, keys, first, length, scores, positions)
+
+
+@jax.jit
+def _merge(scores, positions):
+    """The best keys of all devices `[q c]`, and the score of the last one `[q]`."""
+    count = scores.shape[1] // layout.batch_multiple()
+    scores, best = jax.lax.top_k(jax.sharding.reshard(scores, P()), count)
+    return jnp.take_along_axis(jax.sharding.reshard(positions, P()), best, 1), scores[:, -1]
+
+
+def _search_again(queries, keys, k: int, block: int, least) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of the keys whose float32 product reaches `least` `[q]`, and their products."""
+    size = round_rows(len(queries), 1)
+    left, least = (
+        _padded(queries, size),
+        np.pad(_below(least), (0, size - len(queries)), constant_values=np.inf),
+    )
+    rows, columns = [], []
+    for first, count, right in _blocks(keys, block):
+        row, column = _unpack(_above(left, right, least))
+        rows.append(row[column < count])
+        columns.append(column[column < count] + first)
+    rows, columns = np.concatenate(rows), np.concatenate(columns)
+    values = inner(queries, rows, keys, columns)
+    order = np.lexsort((columns, -values, rows))
+    best = order[np.searchsorted(rows[order], np.arange(len(queries)))[:, None] + np.arange(k)]
+    return columns[best], values[best]
+
+
+# --- Pairs above a threshold ----------------------------------------------------------------------
+
+
+def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
+    """Narrower vectors whose products are no smaller, or the vectors if too many products would be
+    near.
+
+    A shadow has the coordinates in a subspace and the length of the part outside it. The inner
+    product of the outside parts is at most the product of their lengths.
+    """
+    n, width = vectors.shape
+    rng = np.random.default_rng(0)
+    order = rng.permutation(n)
+    sample, probe = _wide(vectors[order[: 2 * width]]), _wide(vectors[order[-1024:]])
+    # One round of subspace iteration approximates the leading singular vectors of the sample.
+    leading, _ = np.linalg.qr(
+        sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1))))
+    )
+
+    def shadow(x, inside):
+        part = inside(x)
+        # The float64 rounding error is 1e-14, so the length outside is not underestimated.
+        outside = np.sqrt(np.maximum(np.vecdot(x, x) - np.vecdot(part, part), 0) + 1e-12)
+        return np.concatenate([part, outside[:, None]], 1).astype(np.float32)
+
+    near = lambda x: np.mean(x[::2] @ x[1::2].T >= threshold)
+    # Embeddings are near few directions; for isotropic vectors half of the coordinates are enough.
+    for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
+        if near(shadow(probe, inside)) - near(probe) <= UNDECIDED:
+            return np.concatenate(
+                [shadow(_wide(vectors[at : at + 1024]), inside) for at in range(0, n, 1024)]
+            )
+    return vectors
+
+
+def _tiles(
+    vectors, shadows, threshold: float, block: int, dtype
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Screens the tiles of the upper triangle by products of shadows, then decides in float64."""
+    parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(shadows, block)]
+    longest = [max(float(part[at].max()) for part in parts) for at in (2, 3)]
+    least = _below(threshold - _error(longest, longest, vectors.shape[1]))[None]
+    for n, (top, left, *_) in enumerate(parts):
+        left = jax.sharding.reshard(left, P())
+        # A strip is requested at once: the host decides one tile while the devices compute the
+        # next.
+        for start, words in [(start, _above(left, right, least)) for start, right, *_ in parts[n:]]:
+            i, j = _unpack(words)
+            i, j = i + top, j + start
+            upper = (i < j) & (j < len(vectors))
+            yield _decide(vectors, i[upper], j[upper], threshold)
+
+
+def _decide(vectors, i, j, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pairs that reach the threshold, and their cosines."""
+    cosines = inner(vectors, i, vectors, j)
+    near = cosines >= threshold
+    return i[near], j[near], cosines[near]

@@ -1,0 +1,166 @@
+"""Hard negatives: chunks that rank high for a question and are unlikely to answer it."""
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.dense import top_k
+from ark_jax.text.word_boundaries import whole_word_pattern
+
+Candidates = list[tuple[str, float]]  # (chunk id, score), hardest first
+
+
+def dense_candidates(
+    queries: Mapping[str, np.ndarray],
+    pools: Mapping[str, Sequence[int]],
+    vectors: np.ndarray,
+    ids: Sequence[str],
+    *,
+    top: int,
+) -> dict[str, Candidates]:
+    """Retrieves the nearest chunks of every question and merges the results of its queries.
+
+    Args:
+        queries: question -> unit vectors `[r e]`, one for each query (rewritten version) of the
+            question.
+        pools: question -> indices into `vectors` of the chunks that it may be answered from.
+        vectors: unit vectors of all chunks, `[n e]`.
+        ids: the id of each row of `vectors`.
+        top: number of chunks retrieved per query.
+
+    Returns:
+        question -> (chunk id, highest cosine over its queries), highest first. Of equal cosines the
+        smaller id is first.
+    """
+    candidates: dict[str, Candidates] = {}
+    # Questions with the same pool share one search.
+    questions_by_pool: dict[tuple[int, ...], list[str]] = {}
+    for question in queries:
+        questions_by_pool.setdefault(tuple(pools[question]), []).append(question)
+    for pool, questions in questions_by_pool.items():
+        stacked = np.concatenate([queries[question] for question in questions])
+        positions, scores = top_k(stacked, vectors[list(pool)], top)
+        ends = np.cumsum([len(queries[question]) for question in questions])
+        for question, rows, cosines in zip(
+            questions, np.split(positions, ends[:-1]), np.split(scores, ends[:-1]), strict=True
+        ):
+            best: dict[str, float] = {}
+            for position, cosine in zip(rows.ravel(), cosines.ravel(), strict=True):
+                chunk = ids[pool[position]]
+                best[chunk] = max(best.get(chunk, -1.0), float(cosine))
+            candidates[question] = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+    return candidates
+
+
+def baseline_candidates(
+    by: str,
+    questions: Mapping[str, str],
+    pools: Mapping[str, Sequence[int]],
+    texts: Sequence[str],
+    *,
+    top: int,
+) -> dict[str, list[int]]:
+    """Chooses candidates without a dense retriever, as a baseline for ARK's negatives.
+
+    Args:
+        by: "bm25" ranks the pool by BM25; "random" draws from it with the question's id as the
+            seed.
+        questions: question id -> text.
+        pools: question id -> indices into `texts` of the chunks that it may be answered from.
+        texts: texts of all chunks.
+        top: number of candidates per question.
+
+    Returns:
+        question id -> indices into `texts`, hardest first.
+    """
+    if by == "bm25":
+        rankings = bm25(list(questions.values()), texts, [pools[id] for id in questions], top)
+        return dict(zip(questions, rankings, strict=True))
+    return {
+        id: random.Random(id).sample(list(pools[id]), min(top, len(pools[id]))) for id in questions
+    }
+
+
+def choose_negatives(
+    candidates: Sequence[tuple[str, float]],
+    positives: Sequence[str],
+    *,
+    cosine: Mapping[str, float],
+    first_copy: Mapping[str, str],
+    margin: float,
+    spared: Collection[str],
+    keep: int,
+) -> tuple[Candidates, Counter]:
+    """Chooses the first `keep` candidates of a question that may serve as negatives.
+
+    Positives, copies of positives and copies of chosen negatives are never chosen.
+
+    Args:
+        candidates: (chunk id, score), hardest first.
+        positives: chunk ids of the positives.
+        cosine: chunk id -> cosine to the question, of all candidates and positives.
+        first_copy: chunk id -> the first chunk with the same text, see `first_copies`.
+        margin: the filter of NV-Retriever (there 0.95). A candidate must not exceed this share of
+            the highest cosine of a positive, because it may be an unmarked positive. 0 turns the
+            filter off.
+        spared: chunk ids that are not chosen, because they explain the answer nearly as well as the
+            positives.
+        keep: largest number of negatives.
+
+    Returns:
+        The chosen (chunk id, score) pairs, and the number of candidates that each rule excluded.
+    """
+    nearest = max(cosine[chunk] for chunk in positives)
+    ceiling = nearest - (1 - margin) * abs(nearest) if margin else np.inf
+    seen = {first_copy.get(chunk, chunk) for chunk in positives}
+    chosen, dropped = [], Counter(copies=0, margin=0, aligned=0)
+    for chunk, score in candidates:
+        if chunk in positives:
+            continue
+        if len(chosen) == keep:
+            break
+        original = first_copy.get(chunk, chunk)
+        if original in seen:
+            dropped["copies"] += 1
+        elif cosine[chunk] > ceiling:
+            dropped["margin"] += 1
+        elif chunk in spared:
+            dropped["aligned"] += 1
+        else:
+            chosen.append((chunk, score))
+            seen.add(original)
+    return chosen, dropped
+
+
+def first_copies(texts: Mapping[str, str]) -> dict[str, str]:
+    """Maps every repeated chunk to the first chunk with the same text, ignoring case and spacing.
+
+    Args:
+        texts: chunk id -> text.
+
+    Returns:
+        chunk id -> id of the first chunk; chunks that are first themselves are not included.
+    """
+    first: dict[bytes, str] = {}
+    copies = {}
+    for chunk, text in texts.items():
+        digest = hashlib.sha256(_normalise(text).encode()).digest()
+        original = first.setdefault(digest, chunk)
+        if original != chunk:
+            copies[chunk] = original
+    return copies
+
+
+def contains_answer(text: str, answers: Sequence[str]) -> bool:
+    """Whether a text contains an answer as whole words, ignoring case and spacing."""
+    normalised = _normalise(text)
+    return any(re.search(whole_word_pattern(_normalise(answer)), normalised) for answer in answers)
+
+
+def _normalise(text: str) -> str:
+    return " ".join(text.casefold().split())

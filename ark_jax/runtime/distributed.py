@@ -1,0 +1,216 @@
+"""Runs one program on several JAX processes (SPMD).
+
+Every process runs the same code on the same host data and holds its own shards of each array.
+Process 0 alone reads and writes the workdir; the others receive its decisions (`on_first_process`).
+Expensive host work, such as tokenizing, is divided among the processes (`split_and_gather`).
+
+`ARK_COORDINATOR=HOST:PORT`, `ARK_PROCESSES` and `ARK_PROCESS` describe the processes; the scripts
+in launch/ set them. Under Slurm or on a TPU pod, `ARK_COORDINATOR=auto` is enough. Without it there
+is one process.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+Value, Item, Key = TypeVar("Value"), TypeVar("Item"), TypeVar("Key")
+HEARTBEAT_TIMEOUT = 30  # seconds without a heartbeat after which a process counts as dead
+# Milliseconds that the others wait for process 0, which may work alone for hours.
+BARRIER_TIMEOUT = 7 * 24 * 3600 * 1000
+# int32 values gathered at once. A fixed size compiles one program and needs little device memory.
+GATHER_BLOCK = 1 << 16
+_broadcast_ids = itertools.count()
+
+
+def is_first_process() -> bool:
+    """Whether this is process 0, which alone prints and writes files. Does not start jax."""
+    jax = sys.modules.get("jax")
+    return jax is None or jax.process_index() == 0
+
+
+def is_multi_process() -> bool:
+    """Whether the run has more than one process. Does not start jax."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+@contextlib.contextmanager
+def join_processes() -> Iterator[None]:
+    """Connects to the processes that the environment describes.
+
+    Call it before anything asks for a device. An error inside the block is printed and ends this
+    process at once with status 1: a normal exit would wait for the other processes, while they
+    wait for this one.
+
+    Raises:
+        ValueError: `ARK_PROCESSES` or `ARK_PROCESS` is not a number.
+    """
+    coordinator = os.environ.get("ARK_COORDINATOR")
+    if not coordinator:
+        yield
+        return
+    import jax
+    from jax.experimental import multihost_utils
+
+    addresses = {} if coordinator == "auto" else _addresses(coordinator)
+    # jax's own preemption service would catch SIGTERM, and a process told to stop would not stop.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(**addresses, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    try:
+        # gloo connects at the first collective and gives up after 30 s. Connect now, before one
+        # process compiles for longer than another.
+        multihost_utils.sync_global_devices("together")
+        yield
+    except Exception as error:
+        _exit_with(error)
+
+
+def _addresses(coordinator: str) -> dict[str, str | int]:
+    return {
+        "coordinator_address": coordinator,
+        "num_processes": _environment_number("ARK_PROCESSES"),
+        "process_id": _environment_number("ARK_PROCESS"),
+    }
+
+
+def _environment_number(name: str) -> int:
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{name}={os.environ.get(name, '')!r}: must be a number where ARK_COORDINATOR is an "
+            "address; the scripts in launch/ set it"
+        ) from None
+
+
+def _exit_with(error: Exception) -> None:
+    """Prints `error` and exits with status 1, without waiting for the other processes."""
+    import jax
+
+    if not isinstance(error, ValueError | RuntimeError | OSError | FloatingPointError):
+        traceback.print_exc()
+    process = f"process {jax.process_index()} of {jax.process_count()}"
+    prefix = "" if is_first_process() else f"{process}: "
+    print(
+        f"error: {prefix}{str(error).strip() or type(error).__name__}\n"
+        f"{process} exits. If another process failed first, its message is the cause. "
+        "Finished work is kept: run the same command again to go on",
+        file=sys.stderr,
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if is_first_process():
+        time.sleep(2)  # jax aborts the others once process 0 is gone; let them print their error
+    os._exit(1)
+
+
+def on_first_process(function: Callable[[], Value]) -> Value:
+    """Calls `function` on process 0 and returns its result on every process.
+
+    The result must be JSON. All processes must call it, and all wait until process 0 is done.
+
+    Raises:
+        RuntimeError: `function` failed on process 0. The others raise its message; process 0 raises
+            its own error.
+    """
+    if not is_multi_process():
+        return function()
+    from orbax.checkpoint import multihost
+
+    client, error = multihost.get_jax_distributed_client(), None
+    key = f"ark/{next(_broadcast_ids)}"
+    if is_first_process():
+        try:
+            message = {"value": function()}
+        except Exception as raised:
+            message, error = {"error": str(raised)}, raised
+        client.key_value_set(key, json.dumps(message))
+    client.wait_at_barrier(key, BARRIER_TIMEOUT)
+    message = json.loads(client.blocking_key_value_get(key, BARRIER_TIMEOUT))
+    if "error" in message:
+        raise error or RuntimeError(message["error"])
+    return message["value"]
+
+
+class LazySequence(Sequence[Item]):
+    """`find(key)` for each of `keys`, called on access.
+
+    Slices are lazy too, so a process that takes its share in `split_and_gather` never reads the
+    other items.
+    """
+
+    def __init__(self, find: Callable[[Key], Item], keys: Sequence[Key]):
+        self._find, self._keys = find, keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int | slice) -> "Item | LazySequence[Item]":
+        keys = self._keys[index]
+        return LazySequence(self._find, keys) if isinstance(index, slice) else self._find(keys)
+
+
+def split_and_gather(
+    make_rows: Callable[[Sequence[Item]], list[np.ndarray]], items: Sequence[Item]
+) -> list[np.ndarray]:
+    """Returns `make_rows(items)`, with the work divided among the processes.
+
+    All processes must call it with the same items. The result for an item must not depend on its
+    neighbours.
+
+    Args:
+        make_rows: maps items to one int32 array `[any]` each, such as token ids.
+        items: may be a `LazySequence`.
+    """
+    if not is_multi_process():
+        return make_rows(items)
+    import jax
+
+    # Every n-th item, since neighbours are often of similar length: all processes get equal work.
+    processes = jax.process_count()
+    own_rows = make_rows(items[jax.process_index() :: processes])
+    lengths = _all_gather([len(row) for row in own_rows])
+    values = _all_gather(np.concatenate([np.zeros(0, np.int32), *own_rows]))
+    rows = [None] * len(items)
+    for process in range(processes):
+        rows[process::processes] = np.split(values[process], np.cumsum(lengths[process]))[:-1]
+    return rows
+
+
+def _all_gather(values: Sequence[int]) -> list[np.ndarray]:
+    """The int32 `[any]` values of each process, on every process."""
+    from jax.experimental import multihost_utils
+
+    sizes = multihost_utils.process_allgather(np.int32(len(values)))
+    blocks = np.zeros((1 + int(sizes.max()) // GATHER_BLOCK, GATHER_BLOCK), np.int32)
+    blocks.reshape(-1)[: len(values)] = values
+    gathered = [multihost_utils.process_allgather(block) for block in blocks]
+    by_process = np.concatenate(gathered, axis=1)
+    return [row[:size] for row, size in zip(by_process, sizes, strict=True)]
+
+
+@contextlib.contextmanager
+def file_per_process(path: Path) -> Iterator[Path]:
+    """A file that every process may read and append to.
+
+    It is `path` itself on process 0, and a temporary copy on the others: what they append is
+    thrown away. All start from the same content.
+    """
+    on_first_process(lambda: None)  # process 0 has finished its earlier writes
+    with tempfile.TemporaryDirectory() as folder:
+        process_path = path if is_first_process() else Path(folder, path.name)
+        if path.is_file() and not is_first_process():
+            shutil.copyfile(path, process_path)
+        on_first_process(lambda: None)  # all copies are made before process 0 writes again
+        yield process_path

@@ -1,0 +1,98 @@
+"""Files in a bucket (gs://, s3://): each host copies them into its cache before it opens them."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from etils import epath
+
+# The only files that are copied out of a bucket's folder.
+FILE_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".safetensors", ".model", ".jinja")
+COPY_BYTES = 1 << 24  # copied at once
+
+
+def cache_folder() -> Path:
+    """The folder of converted models and compiled programs.
+
+    It is $ARK_CACHE, else `ark_jax` in the XDG cache.
+    """
+    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+
+
+def local_copy(location: str | Path) -> Path:
+    """The local path of a file or folder, which is copied first if it is in a bucket.
+
+    A copy is used again until a size or modification time in the bucket changes.
+    Raises:
+        FileNotFoundError: the bucket has no file of `FILE_SUFFIXES` there, or this machine may not
+            read it.
+        RuntimeError: the package for this kind of bucket (gcsfs, s3fs) is not installed.
+    """
+    location = str(location)
+    if "://" not in location:
+        return Path(location).expanduser()
+    root = epath.Path(location)
+    files = _files_at(root)
+    if not files:
+        raise FileNotFoundError(
+            f"{location}: no such file or folder, or no file in it with a suffix of "
+            f"{', '.join(FILE_SUFFIXES)}, or this machine may not read it; "
+            "check the address and its permissions"
+        )
+    versions = [[str(path), path.stat().length, path.stat().mtime] for path in files]
+    digest = hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]
+    folder = cache_folder() / "buckets" / digest
+    if not folder.is_dir():
+        _fill_cache(folder, root, files)
+    return folder / root.name
+
+
+def _files_at(root: epath.Path) -> list[epath.Path]:
+    """The file itself, or the files below a folder, sorted; empty if there is nothing."""
+    try:
+        if not root.exists():
+            return []
+    except ImportError as error:  # gcsfs or s3fs
+        raise RuntimeError(f"{root}: {error}") from None
+    return sorted(_walk(root)) if root.is_dir() else [root]
+
+
+def _walk(folder: epath.Path) -> Iterator[epath.Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _walk(path)
+        elif path.suffix in FILE_SUFFIXES:
+            yield path
+
+
+def _fill_cache(folder: Path, root: epath.Path, files: Sequence[epath.Path]) -> None:
+    """Copies `files` into a temporary folder, then renames it: `folder` is complete or absent."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=folder.parent))
+    new.chmod(0o755)  # several users may share a cache
+    for path in files:
+        _copy_file(path, new / path.relative_to(root.parent))
+    try:
+        new.rename(folder)
+    except OSError:
+        shutil.rmtree(new)
+        if not folder.is_dir():  # otherwise another process made it first
+            raise
+
+
+def upload(folder: Path, location: str) -> None:
+    """Copies a local folder into a bucket."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _copy_file(path, epath.Path(location) / path.relative_to(folder))
+
+
+def _copy_file(source: Path | epath.Path, target: Path | epath.Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as input_file, target.open("wb") as output_file:
+        shutil.copyfileobj(input_file, output_file, COPY_BYTES)

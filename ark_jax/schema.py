@@ -1,0 +1,247 @@
+"""Typed config sections: each field states its type, default, limits and meaning once.
+
+A schema is a frozen dataclass. `field` makes its fields, or they are sections, which are frozen
+dataclasses themselves:
+
+    @dataclasses.dataclass(frozen=True)
+    class Optimizer:
+        \"""AdamW.\"""
+
+        learning_rate: float = field(1e-5, "Peak learning rate.", above=0)
+
+    @dataclasses.dataclass(frozen=True)
+    class Training:
+        \"""One training run.\"""
+
+        seed: int = field(0, "Seed of every random draw.", minimum=0)
+        optimizer: Optimizer = Optimizer()
+
+`to_config_dict(Training)` is the `ConfigDict` that users change, in a file or by flags. `check`
+refuses inadmissible values before any work is spent on them. `reference` documents every field.
+"""
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import operator
+import reprlib
+import sys
+import types
+import typing
+from collections.abc import Iterator
+
+from ml_collections import ConfigDict
+
+SINGULAR = {bool: "True or False", int: "an integer", float: "a finite number", str: "a string"}
+PLURAL = {bool: "booleans", int: "integers", float: "finite numbers", str: "strings"}
+
+
+def field(
+    default,
+    meaning: str,
+    *,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple = (),
+    lengths: tuple[int, ...] = (),
+):
+    """A field of a section. Limits and choices of a tuple hold for each of its elements.
+
+    Args:
+        default: the value in a new config.
+        meaning: one sentence for the reference and for error messages.
+        unit: what a number counts or measures, as in "tokens".
+        minimum: smallest admissible number.
+        maximum: largest admissible number.
+        above: a number that the value must exceed.
+        choices: the only admissible values; empty: any.
+        lengths: admissible lengths of a tuple annotated `tuple[T, ...]`; empty: any.
+    """
+    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    metadata = {"meaning": meaning, "unit": unit, "lengths": lengths, "limits": limits}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Which values a field admits, or which elements its tuple."""
+
+    kinds: tuple[type, ...]
+    minimum: float | None
+    maximum: float | None
+    above: float | None
+    choices: tuple
+
+    def admits(self, value: object) -> bool:
+        if not any(_is_instance(value, kind) for kind in self.kinds):
+            return False
+        if self.choices:
+            return value in self.choices
+        return isinstance(value, str | bool) or self._is_within_limits(value)
+
+    def _is_within_limits(self, number: float) -> bool:
+        return (
+            abs(number) <= sys.float_info.max  # neither NaN nor infinite
+            and (self.minimum is None or number >= self.minimum)
+            and (self.maximum is None or number <= self.maximum)
+            and (self.above is None or number > self.above)
+        )
+
+    def describe(self) -> str:
+        """What one value must be: "an integer, at least 1"."""
+        if self.choices:
+            return self.describe_limits()
+        noun = " or ".join(SINGULAR[kind] for kind in self.kinds)
+        return ", ".join(filter(None, (noun, self.describe_limits())))
+
+    def describe_limits(self) -> str:
+        """Choices or bounds: "xla or cudnn", "above 0 and at most 1"; empty if there are none."""
+        if self.choices:
+            *others, last = map(str, self.choices)
+            return f"{', '.join(others)} or {last}" if others else last
+        if self.minimum is not None and self.maximum is not None:
+            return f"from {self.minimum:,} to {self.maximum:,}"
+        bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}
+        return " and ".join(f"{word} {x:,}" for word, x in bounds.items() if x is not None)
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldSpec:
+    """What a schema says about one field."""
+
+    name: str  # dotted, as in "train.batch"
+    default: object
+    meaning: str
+    unit: str
+    rule: Rule
+    is_tuple: bool
+    lengths: tuple[int, ...]  # admissible lengths of a tuple; empty: any
+
+    def describe(self) -> str:
+        """What the value must be: "a tuple of 3 integers, each at least 0"."""
+        if not self.is_tuple:
+            return self.rule.describe()
+        lengths = " or ".join(map(str, self.lengths))
+        noun = " or ".join(PLURAL[kind] for kind in self.rule.kinds)
+        limits = self.rule.describe_limits()
+        described = f"a tuple of {lengths} {noun}" if lengths else f"a tuple of {noun}"
+        return f"{described}, each {limits}" if limits else described
+
+    def check(self, value: object) -> None:
+        """Raises:
+        ValueError: the value, or an element of the tuple, is not admissible.
+        """
+        if not self.is_tuple:
+            self._check_one(self.name, value)
+            return
+        is_sequence = isinstance(value, tuple | list)
+        if not is_sequence or (self.lengths and len(value) not in self.lengths):
+            raise self._refusal(self.name, value, self.describe())
+        for i, element in enumerate(value):
+            self._check_one(f"{self.name}[{i}]", element)
+
+    def _check_one(self, name: str, value: object) -> None:
+        if not self.rule.admits(value):
+            raise self._refusal(name, value, self.rule.describe())
+
+    def _refusal(self, name: str, value: object, admissible: str) -> ValueError:
+        return ValueError(f"config.{name}={_show(value)}: must be {admissible}. {self.meaning}")
+
+
+def sections(schema: type) -> dict[str, type]:
+    """The sections of a schema by name, without those of its sections."""
+    annotations = typing.get_type_hints(schema)
+    return {name: kind for name, kind in annotations.items() if dataclasses.is_dataclass(kind)}
+
+
+def fields(schema: type, prefix: str = "") -> Iterator[FieldSpec]:
+    """Every field of a schema and of its sections, in the order of declaration."""
+    annotations, nested = typing.get_type_hints(schema), sections(schema)
+    for declared in dataclasses.fields(schema):
+        name = f"{prefix}{declared.name}"
+        if declared.name in nested:
+            yield from fields(nested[declared.name], f"{name}.")
+        else:
+            yield _spec(name, declared, annotations[declared.name])
+
+
+def _spec(name: str, declared: dataclasses.Field, annotation) -> FieldSpec:
+    """Reads an annotation: a scalar type, a union of them, `tuple[T, ...]` or `tuple[T, T]`."""
+    metadata, is_tuple = declared.metadata, typing.get_origin(annotation) is tuple
+    elements = typing.get_args(annotation) if is_tuple else (annotation,)
+    is_fixed = is_tuple and elements[-1] is not ...
+    lengths = (len(elements),) if is_fixed else metadata["lengths"]
+    scalar = elements[0]
+    kinds = typing.get_args(scalar) if isinstance(scalar, types.UnionType) else (scalar,)
+    rule = Rule(kinds, **metadata["limits"])
+    meaning, unit = metadata["meaning"], metadata["unit"]
+    return FieldSpec(name, declared.default, meaning, unit, rule, is_tuple, lengths)
+
+
+def to_config_dict(schema: type) -> ConfigDict:
+    """A config with the default of every field."""
+    return ConfigDict(dataclasses.asdict(schema()))
+
+
+def check(config: ConfigDict, schema: type) -> None:
+    """Refuses a config with a missing or unknown field, or a value that its field does not admit.
+
+    An integer may stand for a number of any type, a list for a tuple.
+
+    Raises:
+        ValueError: the field, its value, what it may be, and what it means.
+    """
+    _check_names(config, schema, "config")
+    for spec in fields(schema):
+        spec.check(functools.reduce(operator.getitem, spec.name.split("."), config))
+
+
+def _check_names(section: object, schema: type, path: str) -> None:
+    """Checks that a section has the fields of its schema and no others."""
+    if not isinstance(section, ConfigDict | dict):
+        raise ValueError(f"{path}={_show(section)}: must be a section with fields")
+    names = [declared.name for declared in dataclasses.fields(schema)]
+    if missing := [name for name in names if name not in section]:
+        raise ValueError(f"{path}.{missing[0]} is missing; start from a config of ark_jax.config")
+    if unknown := [str(name) for name in section if name not in names]:
+        close = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"its fields are {', '.join(names)}"
+        raise ValueError(f"{path} has no field {unknown[0]!r}; {hint}")
+    for name, nested in sections(schema).items():
+        _check_names(section[name], nested, f"{path}.{name}")
+
+
+def _is_instance(value: object, kind: type) -> bool:
+    """An integer is a number too; a boolean is neither."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _show(value: object) -> str:
+    """The value as Python writes it, shortened if it is long."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = 80
+    return shortener.repr(value)
+
+
+def reference(schema: type) -> str:
+    """Every field as Markdown: a table of those outside sections, then one for each section."""
+    nested = {f"config.{name}": section for name, section in sections(schema).items()}
+    tables = {"config": schema, **nested}
+    return "\n\n".join(_table(name, section) for name, section in tables.items())
+
+
+def _table(name: str, section: type) -> str:
+    """The fields of one section under its name and docstring, without those of nested sections."""
+    header = ["| field | default | unit | must be | meaning |", "|---|---|---|---|---|"]
+    rows = [_row(spec) for spec in fields(section) if "." not in spec.name]
+    return "\n".join([f"### `{name}`", "", inspect.getdoc(section), "", *header, *rows])
+
+
+def _row(spec: FieldSpec) -> str:
+    default = f"`{spec.default!r}`"
+    return f"| `{spec.name}` | {default} | {spec.unit} | {spec.describe()} | {spec.meaning} |"

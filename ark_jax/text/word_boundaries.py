@@ -1,0 +1,33 @@
+"""Regular expressions that match whole words, also in scripts without spaces."""
+
+import re
+
+# Thai, Lao, Burmese, Khmer, kana and Han; also Hangul, whose particles follow a word without a
+# space.
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+# No letter, digit or underscore of a spaced script stands directly before (after) this place.
+_WORD_START, _WORD_END = rf"(?<![^\W{UNSPACED}])", rf"(?![^\W{UNSPACED}])"
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether the character belongs to a script that writes words without spaces."""
+    return _UNSPACED.match(character) is not None
+
+
+def whole_word_pattern(words: str, pattern: str = "") -> str:
+    """A regular expression for `words` that does not match inside a longer word.
+
+    An end in an unspaced script matches anywhere, since such a script does not mark word
+    boundaries. A neighbour in such a script does not count as part of a word either.
+
+    Args:
+        words: the text to find; its first and last characters decide how each end is bounded.
+        pattern: the regular expression between the ends; `words` itself if it is empty.
+    """
+    start = "" if is_unspaced(words[:1]) else _WORD_START
+    end = "" if is_unspaced(words[-1:]) else _WORD_END
+    return f"{start}{pattern or re.escape(words)}{end}"

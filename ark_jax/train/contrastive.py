@@ -1,0 +1,283 @@
+"""Contrastive training of a retriever: InfoNCE as an objective of `fit`, and its batches."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ark_jax import layout
+from ark_jax.models import lora
+from ark_jax.models.retriever import Retriever, embed
+from ark_jax.runtime import distributed
+from ark_jax.train import batches, fit, flops, losses, optim
+from ark_jax.train.batches import Example
+from ark_jax.train.placement import TextGrid, encode_in_pieces
+
+TokenIds = Mapping[str, Sequence[int]]  # id of a text -> its token ids
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastiveConfig:
+    """How one stage is trained; the fields have the names of `config.train`."""
+
+    epochs: int
+    learning_rate: float  # at its peak
+    warmup: float  # share of the steps
+    weight_decay: float
+    clip: float  # largest global norm of a gradient
+    batch: int  # questions a step
+    chunks: int  # pieces that the passages of a batch are encoded in (GradCache)
+    temperature: float
+    matryoshka: tuple[int, ...]  # narrower widths that are trained too
+    denominator: str  # of `batches.DENOMINATORS`
+    order: str  # "question" or "document", see `batches.shuffled_order`
+    save_every: int  # steps
+    remat: str  # what the backward pass computes again, see the models' `Config`
+    seed: int
+    use_negatives: bool
+    lora_rank: int  # 0 trains all weights
+    lora_alpha: float
+    lora_targets: tuple[str, ...]  # () adapts every matrix of the blocks
+
+
+def train(
+    retriever: Retriever,
+    examples: Sequence[Example],
+    questions: Mapping[str, str],
+    passages: Mapping[str, str],
+    config: ContrastiveConfig,
+    folder: Path,
+    label: str,
+    *,
+    on_step: Callable[[dict], None] = lambda row: None,
+    on_pace: Callable[..., None] = lambda **pace: None,
+) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
+    """Trains a copy of `retriever` on questions and their passages.
+
+    Args:
+        questions, passages: id -> text of all that the examples name. Each of several processes
+        looks up its share. folder: gets checkpoints/ and curve.jsonl, from which a stopped run
+        continues. label: for progress lines and errors. on_step, on_pace: see `fit.fit`.
+
+    Returns:
+        The trained retriever, the adapter that is merged into it (None if all weights are trained),
+        and the curve.
+
+    Raises:
+        ValueError: a setting that cannot be, or no examples.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+    """
+    _check(config, retriever, examples, label)
+    tokens = _tokenize(retriever, examples, questions, passages, config, label)
+    trainable, frozen = _split_weights(retriever, config)
+    model_config = dataclasses.replace(retriever.cfg, remat=config.remat)
+    adapter_size = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
+    count_flops = functools.partial(flops.training, model_config, adapter=adapter_size)
+    maker = ContrastiveBatches.from_examples(
+        _batched(examples, config), *tokens, config, count_flops
+    )
+    run = fit.Run(
+        label=label,
+        folder=folder,
+        steps=len(maker.examples),
+        schedule=optim.schedule(config.learning_rate, len(maker.examples), config.warmup),
+        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
+        save_every=config.save_every,
+    )
+    objective = ContrastiveObjective(
+        model_config,
+        retriever.pooling,
+        retriever.width,
+        config.chunks,
+        maker.piece_tokens,
+        config.temperature,
+        tuple(config.matryoshka),
+    )
+    trained, curve = fit.fit(
+        run, objective, maker, trainable, frozen, on_step=on_step, on_pace=on_pace
+    )
+    if frozen is None:
+        return dataclasses.replace(retriever, model=trained), None, curve
+    merged = jax.jit(lora.merge)(frozen, trained)
+    return dataclasses.replace(retriever, model=merged), trained, curve
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastiveObjective:
+    """InfoNCE between the questions and all passages of a batch, by `losses.matryoshka`."""
+
+    cfg: Any  # of the model
+    pooling: str
+    width: int  # components of the vectors
+    pieces: int  # that the passages are encoded in
+    piece_tokens: tuple[int | None, int | None]  # of the questions' and the passages' `TextGrid`
+    temperature: float
+    matryoshka: tuple[int, ...]
+
+    def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple[jax.Array, dict]:
+        """The loss; see `fit.Objective`.
+
+        Args:
+            batch: `queries` and `passages`, each tokens and mask `[b t]`; `positive` and
+            `negative`, bool `[b c]`.
+        """
+        model = fit.merged_model(trainable, frozen)
+        encode_queries, encode_passages = (
+            functools.partial(embed, model, self.cfg, self.pooling, self.width, tokens)
+            for tokens in self.piece_tokens
+        )
+        loss = losses.matryoshka(
+            encode_queries(*batch["queries"]),
+            encode_in_pieces(encode_passages, self.pieces)(*batch["passages"]),
+            batch["positive"],
+            batch["negative"],
+            widths=self.matryoshka,
+            temperature=self.temperature,
+        )
+        return loss, {}
+
+
+@dataclasses.dataclass(frozen=True)
+class ContrastiveBatches:
+    """Makes the batches of a run: tokens of questions and passages, masks of their pairs."""
+
+    examples: Sequence[Sequence[Example]]  # of each step
+    question_tokens: TokenIds
+    passage_tokens: TokenIds
+    questions: TextGrid
+    passages: TextGrid
+    config: ContrastiveConfig
+    count_flops: Callable[[Sequence[int]], float]  # tokens of each text of a batch -> FLOPs
+
+    @classmethod
+    def from_examples(
+        cls,
+        examples: Sequence[Sequence[Example]],
+        question_tokens: TokenIds,
+        passage_tokens: TokenIds,
+        config: ContrastiveConfig,
+        count_flops: Callable[[Sequence[int]], float] = lambda lengths: 0.0,
+    ) -> "ContrastiveBatches":
+        """Finds the two shapes that hold every batch on the current mesh."""
+        question_lengths, passage_lengths = [], []
+        for group in examples:
+            names = batches.distinct_chunks(group, use_negatives=config.use_negatives)
+            question_lengths.append([len(question_tokens[e.question]) for e in group])
+            passage_lengths.append([len(passage_tokens[name]) for name in names])
+        return cls(
+            examples,
+            question_tokens,
+            passage_tokens,
+            TextGrid.from_lengths(question_lengths),
+            TextGrid.from_lengths(passage_lengths, config.chunks),
+            config,
+            count_flops,
+        )
+
+    @property
+    def piece_tokens(self) -> tuple[int, int]:
+        """Of questions and passages, as `ContrastiveObjective` takes them."""
+        return self.questions.piece_tokens, self.passages.piece_tokens
+
+    def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
+        """The batch after `step` steps; see `fit.MakeBatch`.
+
+        Rows without a text are nobody's positive and nobody's negative.
+        """
+        group = self.examples[step]
+        chunks, positive, negative = batches.pair_masks(
+            group, use_negatives=self.config.use_negatives, denominator=self.config.denominator
+        )
+        questions = [self.question_tokens[e.question] for e in group]
+        passages = [self.passage_tokens[name] for name in chunks]
+        question_rows, queries = self.questions.place(questions)
+        passage_rows, documents = self.passages.place(passages)
+
+        def spread(pairs: np.ndarray) -> jax.Array:
+            """A mask of the batch's pairs as one of all rows."""
+            mask = np.zeros((self.questions.rows, self.passages.rows), bool)
+            mask[np.ix_(question_rows, passage_rows)] = pairs
+            return layout.rows(mask)
+
+        arrays = {
+            "queries": queries,
+            "passages": documents,
+            "positive": spread(positive),
+            "negative": spread(negative),
+        }
+        lengths = [*map(len, questions), *map(len, passages)]
+        ids = {"questions": [e.question for e in group], "chunks": chunks}
+        return fit.TrainingBatch(arrays, ids, sum(lengths), self.count_flops(lengths))
+
+
+def _check(
+    config: ContrastiveConfig, retriever: Retriever, examples: Sequence[Example], label: str
+) -> None:
+    for name in ("epochs", "batch", "chunks", "save_every"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"config.train.{name}={getattr(config, name)}: must be at least 1")
+    if not examples:
+        raise ValueError(
+            f"{label}: no question has a positive, so there is nothing to train on; "
+            "see the counts of the stage positives"
+        )
+    for width in config.matryoshka:
+        if not 0 < width < retriever.width:
+            raise ValueError(
+                f"config.train.matryoshka: width {width}, but vectors of this model have "
+                f"{retriever.width} components, which are always trained; give smaller ones"
+            )
+
+
+def _batched(examples: Sequence[Example], config: ContrastiveConfig) -> list[list[Example]]:
+    """The examples of each step, all epochs one after another."""
+    order = batches.shuffled_order(
+        examples, epochs=config.epochs, seed=config.seed, by=config.order
+    )
+    steps = batches.split_batches(order, config.batch)
+    return [[examples[i] for i in steps[step]] for step in range(len(steps))]
+
+
+def _tokenize(
+    retriever: Retriever,
+    examples: Sequence[Example],
+    questions: Mapping[str, str],
+    passages: Mapping[str, str],
+    config: ContrastiveConfig,
+    label: str,
+) -> tuple[TokenIds, TokenIds]:
+    """Token ids of the questions and of the passages that the examples name."""
+
+    def tokenize(texts: Mapping[str, str], names: Sequence[str], kind: str, what: str) -> TokenIds:
+        lookup = distributed.LazySequence(texts.__getitem__, names)
+        ids = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
+        return dict(zip(names, ids, strict=True))
+
+    chunks = batches.distinct_chunks(examples, use_negatives=config.use_negatives)
+    return (
+        tokenize(questions, [e.question for e in examples], "query", "questions"),
+        tokenize(passages, chunks, "document", "chunks"),
+    )
+
+
+def _split_weights(retriever: Retriever, config: ContrastiveConfig) -> tuple[Any, Any]:
+    """(trainable, frozen): the model and None, or a fresh adapter and the model."""
+    if not config.lora_rank:
+        return retriever.model, None
+    rows = lora.target_weights(retriever.base, config.lora_targets)
+
+    @jax.jit
+    def create_adapter() -> lora.Adapter:
+        return lora.init(
+            rows,
+            retriever.cfg,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            key=jax.random.key(config.seed),
+        )
+
+    return create_adapter(), retriever.model

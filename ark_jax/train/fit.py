@@ -1,0 +1,308 @@
+"""The training loop: state, compiled step, checkpoints, curve and pace.
+
+A run minimises an `Objective` over the batches of a `MakeBatch`; the loop knows neither the loss
+nor how texts become batches. `contrastive.py` holds both for InfoNCE. A triplet loss, a
+cross-encoder or a policy gradient brings its own two.
+
+A run that is stopped at any moment continues bitwise the same from its last checkpoint. On another
+mesh it continues with equal losses.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import time
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ark_jax.models import lora
+from ark_jax.runtime import distributed, preemption
+from ark_jax.runtime.log import Progress, say
+from ark_jax.train import flops
+from ark_jax.train.checkpoints import Checkpoints
+
+NON_FINITE = "non_finite.json"
+
+
+@typing.runtime_checkable
+class Objective(typing.Protocol):
+    """A loss over one batch: a function, or a frozen dataclass of settings.
+
+    It must be hashable. Runs with equal objectives, optimizers and shapes share one compiled step.
+    """
+
+    def __call__(self, trainable: Any, frozen: Any, batch: Any) -> tuple[jax.Array, dict]:
+        """Returns the loss and other scalars for the curve.
+
+        Args:
+            trainable: what the step updates: a model, an adapter, or any tree of arrays.
+                `merged_model` gives the model in the first two cases.
+            frozen: what no step changes: the model beside an adapter, a reference policy, or None.
+            batch: `TrainingBatch.arrays`.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingBatch:
+    """What one step trains on."""
+
+    arrays: Any  # device arrays for the objective, of the same shapes in every batch
+    ids: Mapping[str, Sequence[str]]  # ids of the texts by kind, for non_finite.json
+    tokens: int  # in all texts, without padding
+    flops: float  # that the model asks for in this step, see `flops.training`
+
+
+# (steps made so far, trainable) -> the next batch. It must depend on nothing else, so that a
+# resumed run makes the same batches. Most ignore the second argument; a policy gradient samples its
+# texts from it.
+MakeBatch = Callable[[int, Any], TrainingBatch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """How long and how fast a run trains, and where it writes."""
+
+    label: str  # for progress lines and errors
+    folder: Path  # gets checkpoints/, curve.jsonl and, after a discarded step, non_finite.json
+    steps: int
+    schedule: optax.Schedule  # steps made so far -> learning rate
+    optimizer: optax.GradientTransformation  # for a learning rate of 1, see `optim.adamw`
+    save_every: int  # steps
+
+
+@typing.no_type_check  # tree operations put other leaves into it
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["step", "trainable", "opt"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a checkpoint holds. `step`, the steps made so far, is also the position in the data."""
+
+    step: jax.Array
+    trainable: Any
+    opt: optax.OptState
+
+    @classmethod
+    def create(cls, trainable: Any, optimizer: optax.GradientTransformation) -> "State":
+        """The state before the first step."""
+        return cls(jnp.zeros((), jnp.int32), trainable, optimizer.init(trainable))
+
+
+def merged_model(trainable: Any, frozen: Any) -> Any:
+    """The model that is trained: `trainable` itself or, if it is an adapter, `frozen` with it."""
+    return lora.merge(frozen, trainable) if isinstance(trainable, lora.Adapter) else trainable
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def train_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    state: State,
+    frozen: Any,
+    batch: Any,
+    learning_rate: float | jax.Array,
+) -> tuple[State, dict[str, jax.Array]]:
+    """One update. `state` is donated: its buffers are gone afterwards.
+
+    If the loss or gradient is NaN or infinite, the state comes back unchanged.
+
+    Returns:
+        The new state, and the scalars `loss`, `gradient_norm` and those of the objective.
+    """
+    differentiate = jax.value_and_grad(objective, has_aux=True)
+    (loss, metrics), gradient = differentiate(state.trainable, frozen, batch)
+    updates, opt = optimizer.update(gradient, state.opt, state.trainable)
+    updates = jax.tree.map(lambda u: -learning_rate * u, updates)
+    gradient_norm = optax.tree.norm(gradient)
+    finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+    updated = State(state.step + 1, optax.apply_updates(state.trainable, updates), opt)
+    state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state)
+    return state, {"loss": loss, "gradient_norm": gradient_norm, **metrics}
+
+
+def fit(
+    run: Run,
+    objective: Objective,
+    make_batch: MakeBatch,
+    trainable: Any,
+    frozen: Any = None,
+    *,
+    on_step: Callable[[dict], None] = lambda row: None,
+    on_pace: Callable[..., None] = lambda **pace: None,
+) -> tuple[Any, list[dict]]:
+    """Trains a copy of `trainable`, from the last checkpoint in the run's folder if there is one.
+
+    Every process must call it with the same arguments.
+
+    Args:
+        trainable, frozen: as the objective takes them, with the shardings they are to keep.
+        on_step: gets each row of the curve once, even if a resumed run makes the step again.
+        on_pace: gets the pace as keywords whenever a checkpoint is due, and once at the end. The
+            pace is no part of the curve, which is the same in every run.
+
+    Returns:
+        The trained copy, and the curve: a row a step, as in curve.jsonl.
+
+    Raises:
+        FloatingPointError: a loss or gradient is NaN or infinite. The step is discarded, the last
+            good state is saved, and the batch's ids are in non_finite.json.
+        preemption.Preempted: SIGTERM came. The step under way is finished and saved.
+        OSError: a checkpoint could not be written.
+    """
+    folder = run.folder / "checkpoints"
+    with preemption.defer_sigterm() as stop_requested, Checkpoints(folder) as checkpoints:
+        state = _restore_or_create(run, checkpoints, trainable)
+        start = int(state.step)
+        curve, meter = Curve(run.folder / "curve.jsonl", start), flops.Meter()
+        (run.folder / NON_FINITE).unlink(missing_ok=True)
+        with Progress(run.label, run.steps, "steps") as bar:
+            bar.add(start)
+            for step in range(start + 1, run.steps + 1):
+                began = time.perf_counter()
+                batch = make_batch(step - 1, state.trainable)
+                state, row = _checked_step(run, objective, state, frozen, batch, step, checkpoints)
+                meter.add(batch.tokens, batch.flops, time.perf_counter() - began)
+                pace = meter.pace(run.save_every)
+                curve.add(row)
+                if step > curve.reported:
+                    on_step(row)
+                bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
+                if step % run.save_every == 0:
+                    on_pace(step=step, **pace)
+                    curve.sync()
+                    checkpoints.save(step, state)
+                if stop_requested():
+                    curve.sync()
+                    checkpoints.save(step, state, wait=True)
+                    raise preemption.Preempted(f"{run.label}: step {step} of {run.steps} is saved")
+        curve.finish()
+    if pace := meter.pace():
+        on_pace(steps=run.steps, **pace)
+        say(f"  {run.label}: {flops.describe(pace)}")
+    return state.trainable, curve.rows
+
+
+def _restore_or_create(run: Run, checkpoints: Checkpoints, trainable: Any) -> State:
+    """The state of the last checkpoint, or a first one."""
+
+    def create(trainable: Any) -> State:
+        # Copied, because the step donates its state and the caller keeps its model.
+        return State.create(jax.tree.map(jnp.copy, trainable), run.optimizer)
+
+    state = checkpoints.restore(_abstract_state(create, trainable))
+    if state is None:
+        return jax.jit(create)(trainable)
+    say(f"  {run.label}: goes on after step {int(state.step)} of {run.steps}")
+    return state
+
+
+def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
+    """Shapes, types and shardings of a state, for restoring onto the current mesh."""
+    mesh = jax.sharding.get_mesh()
+
+    def placed(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, x.sharding.spec if x.sharding else P())
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(placed, jax.eval_shape(create, trainable))
+
+
+def _checked_step(
+    run: Run,
+    objective: Objective,
+    state: State,
+    frozen: Any,
+    batch: TrainingBatch,
+    step: int,
+    checkpoints: Checkpoints,
+) -> tuple[State, dict]:
+    """Makes one step; returns the new state and the row of the curve.
+
+    Raises:
+        FloatingPointError: the step is discarded; state and batch ids are saved.
+    """
+    rate = float(run.schedule(step - 1))
+    state, metrics = train_step(objective, run.optimizer, state, frozen, batch.arrays, rate)
+    values = {name: float(value) for name, value in metrics.items()}
+    row = {"step": step, "loss": values["loss"], "learning_rate": rate} | values
+    if math.isfinite(row["loss"] + row["gradient_norm"]):
+        return state, row
+    checkpoints.save(step - 1, state, wait=True)
+    path = run.folder / NON_FINITE
+    texts = {name: str(value) for name, value in values.items()}  # JSON has no NaN
+    _write_json(path, row | texts | {kind: list(ids) for kind, ids in batch.ids.items()})
+    raise FloatingPointError(
+        f"{run.label}: step {step} gave loss {row['loss']}, gradient norm {row['gradient_norm']}; "
+        f"the ids of its {' and '.join(batch.ids)} are in {path}, and the state before it is in "
+        f"{checkpoints.folder}. Check these texts for mistakes, or lower the learning rate "
+        "(config.train.learning_rates)"
+    )
+
+
+def _write_json(path: Path, content: dict) -> None:
+    if distributed.is_first_process():
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        path.write_text(text, encoding="utf-8")
+
+
+class Curve:
+    """curve.jsonl, a row a step, of a run that may have been stopped and resumed.
+
+    Attributes:
+        rows: the rows in the file.
+        reported: the last step that has gone to `on_step`. A resumed run makes the steps after its
+            checkpoint again. The file `curve.reported` remembers that their rows were there.
+    """
+
+    def __init__(self, path: Path, step: int):
+        """Opens the file and drops the rows after `step`, the checkpoint to resume from."""
+        self.path = path
+        self.rows, self.reported = distributed.on_first_process(
+            functools.partial(self._cut, path, step)
+        )
+
+    @staticmethod
+    def _cut(path: Path, step: int) -> tuple[list[dict], int]:
+        mark = path.with_suffix(".reported")
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        reported = max(text.count("\n"), int(mark.read_text()) if mark.is_file() else 0)
+        lines = text.splitlines()[:step]
+        _replace(mark, str(reported))
+        _replace(path, "".join(line + "\n" for line in lines))
+        return list(map(json.loads, lines)), reported
+
+    def add(self, row: dict) -> None:
+        """Appends a row."""
+        self.rows.append(row)
+        if distributed.is_first_process():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """Forces the rows to disk. A checkpoint comes afterwards, so that its rows are there."""
+        if distributed.is_first_process():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def finish(self) -> None:
+        """Deletes `curve.reported` after the last step."""
+        if distributed.is_first_process():
+            self.path.with_suffix(".reported").unlink()
+
+
+def _replace(path: Path, content: str) -> None:
+    """Replaces a file in one move: a killed process leaves the old file or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(content, encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,86 @@
+"""Where texts of a training batch stand: array shapes, rows on devices and pieces (GradCache)."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from ark_jax import layout
+from ark_jax.text import tokens as tk
+
+
+@dataclasses.dataclass(frozen=True)
+class TextGrid:
+    """The shape that holds one kind of texts (questions, passages, ...) in every batch of a run.
+
+    A run has one shape because every other shape compiles the training step once more.
+    """
+
+    rows: int  # of all devices together
+    length: int  # tokens a row, with padding
+    pieces: int  # parts of the rows that are encoded one after another
+    piece_tokens: int  # most tokens, without padding, that one piece has on one device
+
+    @classmethod
+    def from_lengths(cls, batches: Sequence[Sequence[int]], pieces: int = 1) -> "TextGrid":
+        """The smallest grid on the current mesh that holds every batch.
+
+        Args:
+            batches: for each batch the number of tokens of each of its texts.
+        """
+        groups = layout.batch_multiple() * pieces
+        rows = tk.round_up(max(map(len, batches)), math.lcm(2, groups))
+        fullest = max(tk.balance(lengths, groups, rows // groups)[1] for lengths in batches)
+        longest = max(map(max, batches))
+        return cls(rows, tk.round_length(longest), pieces, tk.round_up(fullest, 64))
+
+    def assign_rows(self, lengths: Sequence[int]) -> np.ndarray:
+        """A row for each text, int64 `[n]`; devices and pieces get about as many tokens each."""
+        groups = layout.batch_multiple() * self.pieces
+        slots = self.rows // groups
+        group, slot = np.divmod(tk.balance(lengths, groups, slots)[0], slots)
+        device, piece = np.divmod(group, self.pieces)
+        # `encode_in_pieces` takes every `pieces`-th row of a device into the same piece.
+        return (device * slots + slot) * self.pieces + piece
+
+    def place(self, texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, tuple[jax.Array, ...]]:
+        """Puts the token ids of a batch's texts on the devices; rows without a text are empty.
+
+        Returns:
+            The row of each text, and tokens and mask `[b t]`, sharded over the batch axes.
+        """
+        rows = self.assign_rows(list(map(len, texts)))
+        tokens, mask = tk.pad_rows(texts, rows, self.rows, self.length)
+        return rows, (layout.rows(tokens), layout.rows(mask))
+
+
+def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
+    """GradCache (Gao et al. 2021): holds the activations of one piece at a time; the gradient is
+    that of the batch.
+
+    Args:
+        encode: tokens and mask `[b t]` -> vectors `[b e]`, each row by itself.
+        pieces: every piece takes rows from all devices; `b` must be divisible by `pieces`.
+
+    Returns:
+        A function like `encode`.
+    """
+    if pieces == 1:
+        return encode
+
+    def encode_pieces(tokens: jax.Array, mask: jax.Array) -> jax.Array:
+        b, t = tokens.shape
+
+        def split(x: jax.Array) -> jax.Array:
+            parts = x.reshape(b // pieces, pieces, t, out_sharding=P(layout.BATCH))
+            return jnp.swapaxes(parts, 0, 1)
+
+        encode_piece = jax.checkpoint(lambda _, piece: (None, encode(*piece)))
+        _, vectors = jax.lax.scan(encode_piece, None, (split(tokens), split(mask)))
+        return jnp.swapaxes(vectors, 0, 1).reshape(b, -1, out_sharding=P(layout.BATCH))
+
+    return encode_pieces

@@ -1,0 +1,80 @@
+"""Gold chunks: evidence passages cut by chunk borders, and answers as whole words in any script."""
+
+import pytest
+
+from ark_jax.data import evidence
+from ark_jax.data.records import Chunk
+
+
+def chunk(id: str, document: str, start: int, end: int) -> Chunk:
+    return Chunk(id, document, start, end, 1, "")
+
+
+def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
+    text = "0123456789abcdefghijklmnopqrst"  # chunks of twelve that share four
+    chunks = [
+        chunk("d0", "d", 0, 12),
+        chunk("d1", "d", 8, 20),
+        chunk("d2", "d", 16, 28),
+        chunk("d3", "d", 24, 30),
+        chunk("e0", "e", 0, 12),
+    ]
+    hold = lambda passage, documents=None: evidence.gold_chunks(
+        [passage], documents or {"d": text, "e": "nothing here"}, chunks
+    )
+    assert hold("1234") == [["d0"]]
+    assert hold("89ab") == [["d0", "d1"]]  # inside the overlap
+    assert hold("abcd") == [["d0", "d1"]]  # two of four in d0: just half
+    assert hold("bcde") == [["d1"]]  # one of four in d0
+    assert hold("456789abcdef") == [["d0", "d1"]]  # eight of twelve in either
+    assert hold("0123456789abcdefghijklmnopqrst") == [
+        ["d0", "d1", "d2", "d3"]
+    ]  # whole chunks of a long passage
+    assert hold("efghijklmnopqrst") == [["d1", "d2", "d3"]]  # d1: six of its twelve
+    assert hold("1802") == []
+    assert hold("1234", {"d": text, "e": "01234"}) == [["d0", "e0"]]
+    assert hold("14", {"d": "14" + "x" * 24 + "14", "e": ""}) == [
+        ["d0", "d2", "d3"]
+    ]  # wherever it stands
+    cut = [chunk("d0", "d", 0, 10), chunk("d1", "d", 11, 21)]
+    assert evidence.gold_chunks(["6789Xbcde"], {"d": "0123456789Xbcdefghijkl"}, cut) == [
+        ["d0", "d1"]
+    ]  # four of nine in either
+    assert (
+        evidence.gold_chunks(["14"], {"d": "14"}, [chunk("d0", "d", 1, 1)]) == []
+    )  # a chunk of nothing
+    both = evidence.gold_chunks(["1234", "1802", "opqr"], {"d": text, "e": ""}, chunks)
+    assert both == [["d0"], ["d2", "d3"]]
+
+
+@pytest.mark.parametrize(
+    "answers, text, there",
+    [
+        (["1802"], "It burned in 1802.", True),
+        (["The Long  Staff"], "he took the\nlong staff, and left", True),
+        (["no"], "a note", False),  # whole words only
+        (["staff long"], "the long staff", False),
+        (["long staff"], "long, staff", False),  # what stands between counts
+        (["St. Ives"], "at st.ives", True),
+        (["Caf\u00e9"], "the cafe\u0301 closed", True),  # composed or not
+        (["cafe"], "the caf\u00e9 closed", False),
+        (["\u6771\u4eac"], "\u5728 \u6771\u4eac", True),
+        (
+            ["\u6771\u4eac\u5854"],
+            "\u4ed6\u559c\u6b61\u6771\u4eac\u5854\u3002",
+            True,
+        ),  # no blanks between words
+        (["\u6771\u5854"], "\u6771\u4eac\u5854", False),
+        (["$5"], "it cost $5!", True),
+        (["", " ", "zinc"], "a tin", False),  # an empty answer is nowhere
+        ([], "a tin", False),
+        (["gold", "tin"], "a tin", True),  # one is enough
+    ],
+)
+def test_a_chunk_contains_an_answer(answers, text, there):
+    chunks = [
+        Chunk("c0", "d", 0, 9, 1, "other"),
+        Chunk("c1", "d", 9, 20, 1, text),
+        Chunk("c2", "d", 20, 40, 1, f"so: {text}"),
+    ]
+    assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if there else [])

@@ -1,0 +1,149 @@
+"""Bootstrap intervals against the normal approximation; the randomisation test against scipy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
+
+
+def one(values, draws: int = 10_000, seed: int = 0) -> float:
+    return sign_flip(np.array(values, float)[:, None], draws=draws, seed=seed)[0]
+
+
+@pytest.mark.parametrize(
+    "values, p",
+    [
+        ([1, 1, 1], 2 / 8),  # all up, or all down
+        ([3, 2, 1], 2 / 8),
+        ([3, 2, -1], 4 / 8),  # 6, 4, -4, -6 of 6 4 2 0 0 -2 -4 -6
+        ([1, -1], 1.0),
+        ([0.1, 0.2, -0.3], 1.0),  # sums to zero but for rounding
+        ([0.1] * 5, 2 / 32),
+        ([5], 1.0),
+        ([5, 0, 0, 0], 1.0),  # what does not differ says nothing
+        ([1, 2, 0, 3, 4, 0, 5], 2 / 32),
+        ([0, 0], 1.0),
+        ([], 1.0),
+    ],
+)
+def test_p_by_hand(values, p):
+    assert one(values) == pytest.approx(p, abs=1e-15)
+    assert one([-x for x in values]) == one(values)
+
+
+VALUES = st.lists(
+    st.sampled_from([-1.0, -0.5, -0.37, 0.0, 0.1, 0.2, 0.3, 1.0]), min_size=2, max_size=9
+)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_few_questions_are_gone_through_as_scipy_does(values):
+    # In hundredths, whose sums are exact: scipy takes what differs by rounding alone for different.
+    exact = np.round(np.multiply(values, 100))
+    wanted = scipy.stats.permutation_test(
+        (exact, 0 * exact),
+        lambda x, y, axis: np.sum(x - y, axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert one(values) == pytest.approx(wanted.pvalue, abs=1e-12)
+    sums = [
+        sum(s * x for s, x in zip(signs, values, strict=True))
+        for signs in itertools.product((1, -1), repeat=len(values))
+    ]
+    assert one(values) == np.mean(np.abs(sums) >= abs(sum(values)) - 1e-9)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.2, 0.5])
+def test_many_questions_are_drawn_as_scipy_does(shift):
+    values = np.random.default_rng(5).normal(shift, 1, 40)
+    wanted = scipy.stats.permutation_test(
+        (values, np.zeros(40)),
+        lambda x, y, axis: np.sum(x - y, axis),
+        rng=1,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=20_000,
+    ).pvalue
+    found = one(values, draws=20_000)
+    assert found == pytest.approx(wanted, abs=5 * np.sqrt(2 * max(wanted, 1e-3) / 20_000))
+    assert (
+        found == one(values, draws=20_000) != one(values, draws=20_000, seed=1)
+        if wanted > 0.01
+        else found > 0
+    )
+
+
+def test_p_drawn_is_never_zero_and_columns_do_not_touch_each_other():
+    values = np.stack(
+        [np.ones(30), np.random.default_rng(0).normal(0.3, 1, 30), np.r_[1, 2, 4, np.zeros(27)]], 1
+    )
+    together = sign_flip(values, draws=999, seed=3)
+    assert together[0] == 1 / 1000 and together[2] == 2 / 8
+    assert together.tolist() == [one(column, draws=999, seed=3) for column in values.T]
+    assert sign_flip(np.zeros((4, 0)), draws=10, seed=0).shape == (0,)
+
+
+def test_p_is_level_where_nothing_differs():
+    """Of a thousand tests of noise one in twenty is below 0.05."""
+    noise = np.random.default_rng(7).normal(0, 1, (25, 1000))
+    p = sign_flip(noise, draws=2000, seed=0)
+    assert np.mean(p < 0.05) == pytest.approx(0.05, abs=0.02)
+    assert np.mean(p < 0.5) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("differences, draws", [([[np.nan]], 10), ([[np.inf]], 10), ([[1.0]], 0)])
+def test_bad_differences_are_refused(differences, draws):
+    with pytest.raises(ValueError, match="must be finite, draws at least 1"):
+        sign_flip(np.array(differences), draws=draws, seed=0)
+
+
+@pytest.mark.parametrize(
+    "p, corrected",
+    [
+        ([0.01], [0.01]),
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.04, 0.04], [0.08, 0.08]),
+        ([0.6, 0.9], [1.0, 1.0]),
+        ([0.001, 0.5, 0.02], [0.003, 0.5, 0.04]),
+        ([], []),
+    ],
+)
+def test_holm_by_hand(p, corrected):
+    assert holm(p).tolist() == pytest.approx(corrected)
+
+
+def test_an_interval_holds_the_mean_and_repeats():
+    values = np.random.default_rng(0).random(40).tolist()
+    found = bootstrap_interval(values, draws=2000, seed=3)
+    assert found["mean"] == pytest.approx(sum(values) / 40)
+    # The normal approximation is close for forty values.
+    half = 1.96 * np.std(values) / math.sqrt(40)
+    assert found["low"] == pytest.approx(found["mean"] - half, abs=0.02)
+    assert found["high"] == pytest.approx(found["mean"] + half, abs=0.02)
+    assert (
+        bootstrap_interval(values, draws=2000, seed=3)
+        == found
+        != bootstrap_interval(values, draws=2000, seed=4)
+    )
+    assert bootstrap_interval([0.5, 0.5], draws=10, seed=0) == {
+        "mean": 0.5,
+        "low": 0.5,
+        "high": 0.5,
+    }
+    assert all(math.isnan(x) for x in bootstrap_interval([], draws=10, seed=0).values())
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_an_interval_stays_among_its_values(values):
+    found = bootstrap_interval(values, draws=200, seed=0)
+    assert min(values) - 1e-9 <= found["low"] <= found["high"] <= max(values) + 1e-9
+    assert found["mean"] == pytest.approx(np.mean(values))

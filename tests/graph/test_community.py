@@ -1,0 +1,281 @@
+"""Communities against Algorithm 1 written out; seeds against a scan of all nodes."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.graphs import numbered
+
+from ark_jax.graph.community import SeedFinder, community, words
+from ark_jax.graph.extract import Entity
+from ark_jax.graph.store import KnowledgeGraph, fold
+
+# --- the graph -----------------------------------------------------------------------------------
+
+
+def algorithm_1(ranks: list[float], at_least: int, at_most: int, floor: float) -> list[int]:
+    """The paper's lines 3 to 7, term by term; equal ranks by number, equal gaps to the smallest."""
+    ranked = sorted(range(len(ranks)), key=lambda v: (-ranks[v], v))
+    ranked = [v for v in ranked if ranks[v] >= floor and ranks[v] > 0]
+    minus_log = [-math.log(ranks[v]) for v in ranked]
+    best, index = -1.0, min(at_most, len(ranked))
+    for i in range(at_least, at_most + 1):
+        if i < len(ranked) and minus_log[i] - minus_log[i - 1] > best:
+            best, index = minus_log[i] - minus_log[i - 1], i
+    return ranked[:index]
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 40),
+    st.integers(1, 12),
+    st.integers(0, 12),
+    st.sampled_from([0.0, 1e-4, 1e-2]),
+)
+def test_community_is_algorithm_1(seed, n, at_least, more, floor):
+    rng = np.random.default_rng(seed)
+    ranks = rng.dirichlet(np.full(n, 0.3)) * (rng.random(n) < 0.9) if n else np.zeros(0)
+    found = community(ranks, at_least=at_least, at_most=at_least + more, floor=floor)
+    assert found == algorithm_1(ranks.tolist(), at_least, at_least + more, floor)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.01, 0.02, 0.05, 0.1]), max_size=40),
+    st.integers(1, 6),
+    st.integers(0, 6),
+    st.sampled_from([0.0, 0.02]),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_equal_ranks_are_cut_by_number(ranks, at_least, more, floor, dtype):
+    """Ties wherever the selection of the highest ends."""
+    ranks = np.array(ranks, dtype)
+    assert community(ranks, at_least=at_least, at_most=at_least + more, floor=floor) == algorithm_1(
+        ranks.tolist(), at_least, at_least + more, float(dtype(floor))
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.01, 0.02, 0.05, 0.1]), max_size=40),
+    st.integers(1, 6),
+    st.integers(0, 6),
+    st.integers(0, 2**32),
+)
+def test_another_rounding_cuts_no_other_community(ranks, at_least, more, seed):
+    """Nodes that stand alike have ranks that differ by how a machine adds."""
+    noisy = np.array(ranks) * (1 + 1e-9 * np.random.default_rng(seed).standard_normal(len(ranks)))
+    assert community(noisy, at_least=at_least, at_most=at_least + more, floor=0.0) == algorithm_1(
+        ranks, at_least, at_least + more, 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    "ranks, sizes, floor, expected",
+    [
+        ([0.5, 0.25, 0.01, 0.2], (1, 3), 0.0, [0, 1, 3]),  # the cliff stands before node 2
+        ([0.5, 0.25, 0.01, 0.2], (1, 2), 0.0, [0]),  # out of reach: 0.5 / 0.25 beats 0.25 / 0.2
+        ([4.0, 1.0, 2.0], (1, 2), 0.0, [0]),  # two gaps of log 2: the first
+        ([0.1, 0.4, 0.1, 0.4], (2, 3), 0.0, [1, 3]),  # equal ranks by number
+        ([0.1, 0.1, 0.1, 0.1], (2, 3), 0.0, [0, 1]),
+        ([0.6, 0.4], (3, 10), 0.0, [0, 1]),  # fewer nodes than at_least: all
+        ([0.6, 0.4, 0.0], (2, 10), 0.0, [0, 1]),  # unreached nodes never belong
+        ([0.6, 0.3, 0.1, 0.01], (1, 4), 0.0, [0, 1, 2]),
+        ([0.6, 0.3, 0.1, 0.01], (1, 4), 0.1, [0, 1]),  # the floor drops 0.01 and keeps 0.1
+        ([0.6, 0.3, 0.1, 0.01], (1, 4), 0.11, [0]),
+        ([0.0, 0.0], (1, 2), 0.0, []),
+    ],
+)
+def test_communities_by_hand(ranks, sizes, floor, expected):
+    assert community(np.array(ranks), at_least=sizes[0], at_most=sizes[1], floor=floor) == expected
+
+
+# --- seeds ---------------------------------------------------------------------------------------
+
+
+def finder() -> tuple[SeedFinder, list[str]]:
+    entities = [
+        Entity("Long Staff", "object", "A post.", "c1"),
+        Entity("Marrowgate", "place", "A town.", "c1"),
+        Entity("Lemuel Crace", "person", "A boy.", "c2"),
+        Entity("Dipper", "boat", "A cutter.", "c2"),
+        Entity("Sorrel Ferry", "place", "A ferry.", "c3"),
+        Entity("Ferry", "object", "Any.", "c3"),
+    ]
+    texts = {
+        "c1": "The Long Staff stood at Marrowgate.",
+        "c2": "From the Dipper, he took 11,405 soundings.",
+        "c3": "11 of them.",
+    }
+    asked = []
+    nearest = lambda text: asked.append(text) or [5, 4, 3, 2, 1, 0]
+    return SeedFinder(KnowledgeGraph.from_records(entities, []), texts, nearest), asked
+
+
+@pytest.mark.parametrize(
+    "question, answers, chunks, rule, nodes",
+    [
+        ("Where?", ["MARROWGATE", "the Long Staff", "“marrowgate”"], ["c1"], "exact", [0, 1]),
+        ("Who?", ["young Lemuel Crace"], ["c2"], "overlap", [2]),  # two words of three
+        ("Which?", ["Sorrel"], [], "overlap", [4]),  # one of two: just enough
+        (
+            "How many soundings did the Dipper take?",
+            ["11,405"],
+            ["c1", "c2", "c3"],
+            "mention",
+            [3, 2],
+        ),  # what is asked for first
+        (
+            "How many soundings did the Dipper take?",
+            ["11,405"],
+            ["c1", "c3"],
+            "question",
+            [3],
+        ),  # c2 is not the question's
+        (
+            "How deep off Sorrel Ferry?",
+            ["405 feet"],
+            ["c2"],
+            "question",
+            [4, 5],
+        ),  # the longer name first
+        (
+            "How many?",
+            ["5 soundings"],
+            ["c1", "c2", "c3"],
+            "embedding",
+            [5, 4, 3, 2, 1],
+        ),  # within a number is no mention
+        (
+            "How many?",
+            ["..."],
+            ["c1", "c2", "c3"],
+            "embedding",
+            [5, 4, 3, 2, 1],
+        ),  # an answer without a word is nowhere
+    ],
+)
+def test_each_rule_of_seeds(question, answers, chunks, rule, nodes):
+    seeds, asked = finder()
+    found = seeds.find(question, answers, chunks)
+    assert (found.rule, found.nodes) == (rule, nodes)
+    assert asked == ([f"{question} {answers[0]}"] if rule == "embedding" else [])
+
+
+def test_a_mention_needs_no_blanks_where_a_script_has_none():
+    graph = KnowledgeGraph.from_records([Entity("\u7537", "person", "", "c1")], [])
+    seeds = SeedFinder(graph, {"c1": "\u4ed6\u559c\u6b61\u6771\u4eac\u5854"}, lambda text: [])
+    found = seeds.find("?", ["\u6771\u4eac\u5854"], ["c1"])
+    assert (found.rule, found.nodes) == ("mention", [0])
+
+
+def test_at_most_so_many_seeds():
+    seeds, _ = finder()
+    assert seeds.find("?", ["Marrowgate", "Dipper", "Ferry"], [], limit=2).nodes == [1, 3]
+    assert seeds.find("?", ["nobody"], [], limit=2).nodes == [5, 4]
+
+
+def scan(
+    graph: KnowledgeGraph,
+    texts: dict[str, str],
+    question: str,
+    answers: list[str],
+    chunks: list[str],
+    most: int,
+) -> tuple:
+    """The rules, term by term, over all nodes."""
+    first = lambda ranked: [i for _, i in sorted(ranked)[:most]]
+    held = [words(name) for name in graph.names]
+    exact = [
+        (0, i)
+        for i, name in enumerate(graph.names)
+        if fold(name) and fold(name) in map(fold, answers)
+    ]
+    share = lambda i: max(
+        (len(held[i] & words(a)) / len(held[i] | words(a)) for a in answers if words(a)),
+        default=0.0,
+    )
+    overlap = [(-share(i), i) for i in range(len(graph)) if share(i) >= 0.5]
+    asked = words(question)
+    holds = lambda chunk: any(
+        fold(a) and re.search(rf"(?<!\w){re.escape(fold(a))}(?!\w)", fold(texts[chunk]))
+        for a in answers
+    )
+    mention = [
+        (-len(held[i] & asked) / max(len(held[i]), 1), i)
+        for i in range(len(graph))
+        if any(c in graph.chunks[i] and holds(c) for c in chunks)
+    ]
+    named = [(-len(held[i]), i) for i in range(len(graph)) if held[i] and held[i] <= asked]
+    for rule, ranked in (
+        ("exact", exact),
+        ("overlap", overlap),
+        ("mention", mention),
+        ("question", named),
+    ):
+        if ranked:
+            return first(ranked), rule
+    return [0], "embedding"
+
+
+@st.composite
+def quizzes(draw):
+    """A graph of names over few words, some of them alike for `fold`, its chunks, and questions of
+    all kinds."""
+    vocabulary = st.sampled_from(
+        ["of", "of", "of", "the", "ada", "Ada,", "ferry", "long", "1790", "...", "quill"]
+    )
+    phrase = st.lists(vocabulary, min_size=1, max_size=6).map(" ".join)
+    names = draw(st.lists(phrase, unique=True, min_size=1, max_size=14))
+    texts = {f"c{i}": text for i, text in enumerate(draw(st.lists(phrase, min_size=1, max_size=3)))}
+    chunks = draw(
+        st.lists(
+            st.lists(st.sampled_from(list(texts)), unique=True),
+            min_size=len(names),
+            max_size=len(names),
+        )
+    )
+    asked = draw(
+        st.lists(
+            st.tuples(
+                phrase,
+                st.lists(phrase, max_size=3),
+                st.lists(st.sampled_from(list(texts)), unique=True),
+                st.integers(1, 6),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    return dataclasses.replace(numbered(len(names), []), names=names, chunks=chunks), texts, asked
+
+
+@settings(deadline=None, max_examples=200)
+@given(quizzes())
+def test_seeds_from_the_index_are_those_of_a_scan(quiz):
+    graph, texts, asked = quiz
+    seeds = SeedFinder(graph, texts, lambda text: [0])
+    for question, answers, chunks, most in asked:
+        found = seeds.find(question, answers, chunks, most)
+        assert (found.nodes, found.rule) == scan(graph, texts, question, answers, chunks, most)
+
+
+def test_frequent_words_are_not_walked_through():
+    """Names of four words, two of them in all names: what is looked at does not grow with the
+    graph."""
+    names = [f"bank of a{i} b{i}" for i in range(2000)]
+    seeds = SeedFinder(
+        dataclasses.replace(numbered(2000, []), names=names, chunks=[[]] * 2000),
+        {},
+        lambda text: [0],
+    )
+    wanted = words("bank of a7 b8")
+    assert set(seeds._overlap_candidates(wanted)) == {7, 8}
+    assert seeds.find("?", ["bank of a7"], []).nodes == [7]
+    assert len(seeds.nodes_by_rarest_word["a7"]) == 1 and "bank" not in seeds.nodes_by_rarest_word
+    assert seeds.find("who owns the bank of a7 b7?", ["nobody"], []).nodes == [7]

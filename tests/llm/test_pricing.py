@@ -1,0 +1,28 @@
+"""Tokens and prices of replies."""
+
+import pytest
+from support import llm_server
+from support.llm_calls import calls, echo
+
+from ark_jax.llm import pricing
+
+
+def test_a_cost_limit_needs_a_price(live):
+    with llm_server.serving(echo) as server:
+        with pytest.raises(
+            ValueError, match=r"no price of toy is known; give --config\.llm\.price"
+        ):
+            live(server, calls(1), max_cost=1.0)
+        live(server, calls(1))
+
+
+def test_thinking_tokens_in_the_total_are_billed():
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 1110}
+    assert (
+        pricing.count_tokens({"usage": usage}) == (100, 1010)
+        and pricing.reply_cost({"usage": usage}, (0.0, 1e6)) == 1010.0
+    )
+    assert pricing.count_tokens({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}) == (
+        3,
+        2,
+    ) and pricing.count_tokens({}) == (0, 0)

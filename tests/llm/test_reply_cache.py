@@ -1,0 +1,66 @@
+"""The file of replies: rows that survive kills and odd characters, and claims between processes."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from support.llm_calls import calls, changed_settings, completion
+
+from ark_jax.llm import complete
+from ark_jax.llm.reply_cache import ReplyCache, reply_text
+from ark_jax.runtime.log import read_rows
+
+
+def test_a_half_written_last_row_loses_no_other_row(recording, tmp_path):
+    path = recording(calls(), "abc")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert sorted(ReplyCache(path).rows) == ["extract/0", "extract/1"]
+    with pytest.raises(RuntimeError, match="no reply for 1 of 3 calls, the first being extract/2"):
+        complete.complete(
+            calls(), changed_settings(replies=str(path)), tmp_path / "cache.jsonl", "x"
+        )
+    ReplyCache(path).add(
+        {"item": "extract/2", "key": "k", "prompt": "", "reply": completion("again")}
+    )
+    assert [reply_text(row["reply"]) for row in read_rows(path)] == ["a", "b", "again"]
+    assert sorted(ReplyCache(path).rows) == ["extract/0", "extract/1", "k"]
+
+
+@pytest.mark.parametrize(
+    "text", ["one\u2028two", "one\u0085two", "one\x0b\x0c\x1c\r\ntwo"], ids=ascii
+)
+def test_no_character_of_a_reply_breaks_its_row(text, recording, tmp_path):
+    path = recording(calls(1), [text])
+    assert complete.complete(
+        calls(1), changed_settings(replies=str(path)), tmp_path / "cache.jsonl", "x"
+    ).texts == {"extract/0": [text]}
+    assert len(ReplyCache(path).rows) == 1
+
+
+def test_a_row_without_its_line_break_counts(recording):
+    """An editor may leave the last row like that."""
+    path = recording(calls(2), "ab")
+    path.write_bytes(path.read_bytes()[:-1])
+    replies = ReplyCache(path)
+    assert sorted(replies.rows) == ["extract/0", "extract/1"]
+    replies.add({"item": "x", "key": "x", "reply": completion("c")})
+    assert sorted(ReplyCache(path).rows) == ["extract/0", "extract/1", "x"]
+
+
+def test_only_one_claim_succeeds(tmp_path):
+    replies, key = ReplyCache(tmp_path / "cache.jsonl"), "ab" * 32
+    with replies.claim(key) as first, replies.claim(key) as second:
+        assert (first, second) == (True, False)
+        with replies.claim("cd" * 32) as other:
+            assert other
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(try_to_claim, (replies.path, key)) is False
+            assert pool.apply(try_to_claim, (replies.path, "cd" * 32)) is True
+    replies.add({"key": key, "reply": completion("x")})
+    with replies.claim(key) as answered:
+        assert not answered
+
+
+def try_to_claim(path: Path, key: str) -> bool:
+    with ReplyCache(path).claim(key) as is_claimed:
+        return is_claimed

@@ -1,0 +1,67 @@
+"""Replies without a model: every graph and rewrite can be read as a model's."""
+
+import importlib.resources
+import json
+from collections import Counter
+
+from support.llm_calls import changed_settings
+
+from ark_jax.data.records import Question
+from ark_jax.graph.extract import parse_reply as parse_records
+from ark_jax.llm import complete, rule_based
+from ark_jax.recipes.ark import rewrite
+
+EMBEDDED = importlib.resources.files("ark_jax.demo")
+DOCUMENTS = [
+    json.loads(line)
+    for line in (EMBEDDED / "documents.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+def test_without_a_model_replies_can_be_read(tmp_path):
+    frequency = Counter(word for d in DOCUMENTS for word in rule_based.candidate_terms(d["text"]))
+    calls = [
+        complete.Call(f"extract/{d['id']}", "extract", (d["text"],), {"passage": d["text"]})
+        for d in DOCUMENTS
+    ]
+    names = ["Long Staff", "Barnaby Quill", "Marrowgate"]
+    question = Question("q", "Who read the {post}?", ("Ada",), ("d",))
+    calls.append(
+        complete.Call(
+            "rewrite/q",
+            "rewrite",
+            ("p",),
+            {"question": question.question, "names": names, "count": 10},
+        )
+    )
+    answers = complete.complete(
+        calls, changed_settings(backend="none"), tmp_path / "cache.jsonl", "x"
+    )
+    assert answers.drifted == [] and len(DOCUMENTS) > 10 and not list(tmp_path.iterdir())
+    assert answers.usage.calls == len(calls) and answers.usage.requests == 0
+    for d in DOCUMENTS:
+        entities, relations, lost = parse_records(answers.texts[f"extract/{d['id']}"][0], d["id"])
+        assert len(entities) > 20 and len(relations) > 20 and lost == []
+        known = {entity.name for entity in entities}
+        assert {r.source for r in relations} | {r.target for r in relations} <= known
+        assert all(name in " ".join(d["text"].split()) for name in known)
+        terms = {e.name for e in entities if e.type == "term"}
+        assert terms and all(
+            frequency[t] <= 2 and (frequency[t] == 2 or d["text"].count(t) > 1) for t in terms
+        )
+    questions = rewrite.parse_questions(*answers.texts["rewrite/q"])
+    assert rewrite.remark(questions, question, 10) is None and len(questions) == 10
+    assert all("ho read the {post}" in q and any(name in q for name in names) for q in questions)
+
+
+def test_names_and_terms_of_any_script_with_blanks():
+    russian = "Наташа любила Болконского. Болконский оставил Наташу в гостиной."
+    french = "Émile Zola écrivit Germinal."
+    for text, names in (
+        (russian, {"Наташа", "Болконского", "Наташу"}),
+        (french, {"Émile Zola", "Germinal"}),
+    ):
+        entities, relations, _ = parse_records(
+            rule_based.extract(text, Counter(rule_based.candidate_terms(text))), "c"
+        )
+        assert names <= {entity.name for entity in entities} and relations

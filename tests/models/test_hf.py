@@ -1,0 +1,556 @@
+"""Every family against transformers, on every mesh, in and out of its checkpoint; what cannot be
+computed is refused.
+"""
+
+import dataclasses
+import functools
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from support import goldens, tiny
+
+from ark_jax import layout
+from ark_jax.models import hf
+
+FAMILIES = pytest.mark.parametrize("family", tiny.FAMILIES)
+# Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """`checkpoint(family)` -> its folder, written once."""
+    return functools.cache(lambda family: tiny.write(tmp_path_factory.mktemp(family), family))
+
+
+def golden(family: str) -> dict[str, np.ndarray]:
+    with np.load(goldens.FOLDER / f"{family}.npz") as file:
+        return dict(file)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK)
+def evaluate(cfg, room, model, given):
+    """((loss, {hidden, logits}), gradient) of the loss that goldens.py describes."""
+
+    def objective(model):
+        hidden = model(given["tokens"], given["mask"], cfg, room)
+        loss = (hidden * given["direction"]).sum() / len(hidden)
+        out = {"hidden": hidden}
+        if hasattr(model, "logits"):
+            out["logits"] = model.logits(layout.pick(hidden, given["last"]), cfg)
+            wanted = layout.pick(out["logits"], given["wanted"])
+            loss = loss + (jax.nn.logsumexp(out["logits"], axis=-1) - wanted).mean()
+        return loss, out
+
+    return jax.value_and_grad(objective, has_aux=True)(model)
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+def forward(cfg, model, tokens, mask):
+    return model(tokens, mask, cfg)
+
+
+def run(folder: Path, given: dict[str, np.ndarray], unpadded: bool = False):
+    """What `evaluate` gives for a checkpoint on the mesh that is set, on the host; and the gradient
+    as it is.
+    """
+    model, cfg, _ = hf.load(str(folder))
+    # Three places more than the device with the most tokens needs.
+    room = (
+        int(given["mask"].reshape(layout.batch_multiple(), -1).sum(axis=1).max()) + 3
+        if unpadded
+        else None
+    )
+    given = {n: given[n] for n in ("tokens", "mask", "direction", "wanted")} | {
+        "last": goldens.last(given["mask"])
+    }
+    (loss, out), gradient = evaluate(cfg, room, model, jax.tree.map(layout.rows, given))
+    out = {name: np.asarray(value) for name, value in out.items()} | {"loss": float(loss)}
+    out["hidden"] = out["hidden"] * given["mask"][..., None]
+    return out, gradient, cfg
+
+
+def same(found: dict, wanted: dict) -> None:
+    for name in ("hidden", "logits", "loss"):
+        if name in wanted:
+            np.testing.assert_allclose(
+                found[name], wanted[name], rtol=1e-4, atol=1e-5, err_msg=name
+            )
+
+
+def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
+    """Every tensor's gradient, under its Hugging Face name, along the directions of goldens.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        hf.export(gradient, cfg, Path(folder), base=base, extra_tensors={})
+        with safe_open(Path(folder) / "model.safetensors", "numpy") as file:
+            assert sorted(file.keys()) == sorted(wanted["names"])
+            found = [goldens.slope(name, file.get_tensor(name)) for name in wanted["names"]]
+    np.testing.assert_allclose(found, wanted["slopes"], rtol=1e-4, atol=1e-5)
+
+
+# The others are compared in test_every_mesh_gives_what_transformers_gave_once.
+@pytest.mark.parametrize("family", ["llama", "mistral", "xlm-roberta", "distilbert"])
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_one_device_gives_what_transformers_gave_once(family, unpadded, checkpoint, mesh):
+    found, gradient, cfg = run(checkpoint(family), golden(family), unpadded)
+    same(found, golden(family))
+    same_slopes(gradient, cfg, checkpoint(family), golden(family))
+
+
+@FAMILIES
+def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, mesh):
+    pytest.importorskip("torch", reason="transformers computes with torch")
+    given = goldens.inputs(family, seed=2, length=40)
+    wanted = goldens.reference(checkpoint(family), family, given)
+    model, cfg, _ = hf.load(str(checkpoint(family)))
+    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    np.testing.assert_allclose(
+        hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
+    )
+    if family in tiny.DECODERS:
+        logits = model.logits(layout.pick(hidden, layout.rows(goldens.last(given["mask"]))), cfg)
+        np.testing.assert_allclose(logits, wanted["logits"], rtol=1e-4, atol=1e-5)
+
+
+@functools.cache
+def on_one_device(family: str, folder: Path):
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        found, gradient, _ = run(folder, golden(family))
+        return found, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint(family)))
+    tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
+    loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
+    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
+    leaves = [
+        jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how)))
+        for how in ("products", "all")
+    ]
+    # What is zero but for rounding, as the gradient of a bias of keys, is so beside the largest.
+    largest = max(float(np.abs(x).max()) for x in leaves[1])
+    for one, other in zip(*leaves, strict=True):
+        np.testing.assert_allclose(
+            one, other, rtol=1e-5, atol=2e-8 * largest + 4e-6 * np.abs(other).max()
+        )
+    with pytest.raises(ValueError, match=r"train.remat='none': must be 'products' or 'all'"):
+        gradient(model, dataclasses.replace(cfg, remat="none"))
+
+
+# Llama and Mistral are Qwen2 without its bias, XLM-R is RoBERTa, DistilBERT is BERT without
+# segments: nothing of theirs is laid out in another way.
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3", "qwen2", "bert", "roberta", pytest.param("distilbert", marks=pytest.mark.slow)],
+)
+def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
+    """Two families as they are padded, the others without padding."""
+    wanted = golden(family)
+    found, gradient, cfg = run(
+        checkpoint(family), wanted, unpadded=family in ("qwen3", "roberta", "distilbert")
+    )
+    assert not re.search(
+        "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
+    )
+    same(found, wanted)
+    same_slopes(gradient, cfg, checkpoint(family), wanted)
+    # More strictly, every number is that of one device up to rounding.
+    one, one_gradient = on_one_device(family, checkpoint(family))
+    for name, value in one.items():
+        np.testing.assert_allclose(
+            found[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name
+        )
+    for leaf, value in zip(jax.tree.leaves(gradient), one_gradient, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(leaf), value, rtol=1e-5, atol=2e-6 + 4e-6 * np.abs(value).max()
+        )
+
+
+def test_weights_are_spread_over_the_mesh(checkpoint):
+    with jax.set_mesh(layout.make_mesh((2, 2, 2))):
+        model, _, _ = hf.load(str(checkpoint("qwen3")))
+    shards = {
+        name: leaf[...].addressable_shards[0].data.shape
+        for name, leaf in hf.named_parameters(model)
+    }
+    assert shards["embed"] == (304, 8)
+    assert shards["q"] == (2, 16, 2, 12)
+    assert shards["down"] == (2, 24, 16)
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+def pull(cfg, model, tokens, mask, where):
+    """The gradient of the embeddings when the hidden states are pulled along `where`."""
+    return jax.grad(lambda m: (m(tokens, mask, cfg) * where).sum())(model).embed[...]
+
+
+def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int]:
+    """The tokens that the hidden state at `at` depends on at all: all others' gradient is exactly
+    zero.
+    """
+    where = np.zeros((1, len(tokens), tiny.WIDTH), np.float32)
+    where[0, at, 5] = 1
+    gradient = np.asarray(pull(cfg, model, *map(layout.rows, (tokens[None], mask[None], where))))
+    return set(np.flatnonzero(np.abs(gradient).max(axis=1)))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint("qwen3")))
+    tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
+    mask = np.arange(12) < 9 if side == "right" else np.arange(12) >= 3
+    visible = tokens[mask]
+    for t in (0, 4, 8):
+        assert effect(cfg, model, tokens, mask, np.flatnonzero(mask)[t]) == set(visible[: t + 1])
+
+
+def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
+    model, cfg, _ = hf.load(str(checkpoint("bert")))
+    tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
+    assert effect(cfg, model, tokens, np.arange(12) < 9, 4) == set(tokens[:9])
+
+
+def test_a_pad_token_in_the_text_is_what_it_is_for_transformers(checkpoint, mesh):
+    pytest.importorskip("torch", reason="transformers computes with torch")
+    given = goldens.inputs("roberta", seed=2, length=40)
+    given["tokens"][:, 1] = given["tokens"][::2, 5] = 3
+    wanted = goldens.reference(checkpoint("roberta"), "roberta", given)
+    model, cfg, _ = hf.load(str(checkpoint("roberta")))
+    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    np.testing.assert_allclose(
+        hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
+    )
+
+
+def contents(folder: Path) -> dict[str, tuple]:
+    """Type, shape and bytes of every tensor of a folder."""
+    out = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "numpy") as handle:
+            for name in handle.keys():  # noqa: SIM118
+                value = handle.get_tensor(name)
+                out[name] = (value.dtype, value.shape, value.tobytes())
+    return out
+
+
+@FAMILIES
+@pytest.mark.parametrize("bare", [False, True], ids=["prefixed", "bare"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, mesh):
+    base = tiny.write(tmp_path / "base", family, bare=bare, files=2, dtype=dtype)
+    model, cfg, extra_tensors = hf.load(str(base))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=base, extra_tensors=extra_tensors)
+    assert len(contents(base)) == len(tiny.tensors(family))
+    assert contents(tmp_path / "out") == contents(base)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "bert"])
+def test_export_gathers_what_a_mesh_has_spread(family, tmp_path, any_mesh):
+    base = tiny.write(tmp_path / "base", family)
+    model, cfg, extra_tensors = hf.load(str(base))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=base, extra_tensors=extra_tensors)
+    assert contents(tmp_path / "out") == contents(base)
+
+
+def test_export_writes_what_changed_and_only_that(tmp_path, checkpoint, mesh):
+    model, cfg, extra_tensors = hf.load(str(checkpoint("qwen3")))
+    gate = np.array(model.blocks.gate[...])
+    gate[1, 3, 5] = 7  # layer 1, from width 3 to ffn 5
+    model.blocks.gate[...] = jax.device_put(gate, model.blocks.gate[...].sharding)
+    hf.export(model, cfg, tmp_path, base=checkpoint("qwen3"), extra_tensors=extra_tensors)
+    before, after = contents(checkpoint("qwen3")), contents(tmp_path)
+    assert [name for name in before if before[name] != after[name]] == [
+        "model.layers.1.mlp.gate_proj.weight"
+    ]
+    wanted = tiny.tensors("qwen3")["model.layers.1.mlp.gate_proj.weight"]
+    wanted[5, 3] = 7
+    assert after["model.layers.1.mlp.gate_proj.weight"][2] == wanted.tobytes()
+
+
+def test_a_large_export_is_cut_into_files_that_an_index_names(tmp_path):
+    tensors = {
+        name: np.full(100, i, np.float32) for i, name in enumerate("abcde")
+    }  # 400 bytes each
+    hf._write(tensors, tmp_path, limit=1000)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    first, second, third = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
+    assert index["weight_map"] == {"a": first, "b": first, "c": second, "d": second, "e": third}
+    assert index["metadata"]["total_size"] == 2000
+    assert contents(tmp_path) == {
+        name: (x.dtype, x.shape, x.tobytes()) for name, x in tensors.items()
+    }
+
+
+def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
+    """16 bits on disk change the weights, not the computation."""
+    given = golden("llama")
+    rounded = {
+        n: x.astype(jnp.bfloat16).astype(np.float32) for n, x in tiny.tensors("llama").items()
+    }
+    full = run(tiny.write(tmp_path / "full", "llama", weights=rounded), given)[0]
+    half = run(tiny.write(tmp_path / "half", "llama", dtype="bfloat16"), given)[0]
+    np.testing.assert_array_equal(half["hidden"], full["hidden"])
+
+
+def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
+    """An index of its shards, say, which would be believed."""
+    folder = tiny.write(tmp_path / "old", "bert", files=2)
+    base = tiny.write(
+        tmp_path / "base", "bert", weights={n: 2 * x for n, x in tiny.tensors("bert").items()}
+    )
+    model, cfg, extra_tensors = hf.load(str(base))
+    hf.export(model, cfg, folder, base=base, extra_tensors=extra_tensors)
+    assert contents(folder) == contents(base)
+
+
+def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
+    weights = tiny.tensors("qwen3")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    found = run(tiny.write(tmp_path, "qwen3", weights=weights), golden("qwen3"))[0]
+    same(found, golden("qwen3"))
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+REFUSED = [
+    ("mistral", {"sliding_window": 4}, "sliding_window"),
+    ("mistral", {"sliding_window": 4, "use_sliding_window": False}, "sliding_window"),
+    ("qwen2", {"use_sliding_window": True}, "sliding_window"),
+    ("qwen3", {"use_sliding_window": True}, "sliding_window"),
+    ("qwen3", {"rope_scaling": YARN}, "yarn"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+    ("mistral", {"rope_parameters": YARN | {"rope_theta": 12345.0}}, "yarn"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    (
+        "mistral",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 12345.0,
+                "partial_rotary_factor": 0.5,
+            }
+        },
+        "partial_rotary_factor",
+    ),
+    ("qwen3", {"is_causal": False}, "is_causal"),
+    ("llama", {"mlp_bias": True}, "mlp_bias"),
+    ("llama", {"attention_bias": True}, "attention_bias"),
+    ("qwen3", {"hidden_act": "gelu"}, "hidden_act"),
+    ("qwen3", {"model_type": "gemma2"}, "gemma2"),
+    ("bert", {"model_type": "mpnet"}, "mpnet"),
+    ("bert", {"hidden_act": "relu"}, "hidden_act"),
+    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+    ("bert", {"is_decoder": True}, "is_decoder"),
+    ("roberta", {"add_cross_attention": True}, "add_cross_attention"),
+    ("roberta", {"hidden_act": "gelu_new"}, "hidden_act='gelu_new'"),
+    ("roberta", {"pad_token_id": -1}, "pad_token_id=-1"),
+    ("xlm-roberta", {"is_decoder": True}, "is_decoder"),
+    ("xlm-roberta", {"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
+    ("distilbert", {"activation": "relu"}, "activation='relu'"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "named"), REFUSED, ids=lambda x: str(x)[:40])
+def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, named, tmp_path, mesh):
+    with pytest.raises(ValueError, match=named):
+        hf.load(str(tiny.write(tmp_path, family, changes=changes)))
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "bare"),
+    [
+        ("qwen3", "model.layers.1.self_attn.q_norm.weight", False),
+        ("qwen3", "model.layers.1.self_attn.q_norm.weight", True),
+        ("bert", "bert.encoder.layer.1.output.dense.bias", False),
+        ("bert", "bert.encoder.layer.1.output.dense.bias", True),
+        ("xlm-roberta", "roberta.embeddings.token_type_embeddings.weight", False),
+        ("distilbert", "distilbert.transformer.layer.1.ffn.lin2.bias", True),
+        ("qwen2", "lm_head.weight", False),
+    ],
+)
+def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
+    weights = tiny.tensors(family)
+    del weights[name]
+    with pytest.raises(
+        ValueError, match=re.escape(name.removeprefix(tiny.PREFIX[family])) + ".*missing"
+    ):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights, bare=bare)))
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("llama", "model.layers.1.self_attn.q_norm.weight"),
+        ("llama", "model.layers.2.input_layernorm.weight"),
+        ("qwen3", "model.layers.0.self_attn.q_proj.bias"),
+        ("qwen2", "lm_head.bias"),
+        ("bert", "bert.encoder.layer.0.extra.weight"),
+        ("roberta", "classifier.dense.weight"),
+        ("distilbert", "distilbert.embeddings.token_type_embeddings.weight"),
+    ],
+)
+def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
+    weights = tiny.tensors(family) | {name: np.zeros(tiny.WIDTH, np.float32)}
+    with pytest.raises(ValueError, match=re.escape(name)):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("mistral", "model.layers.1.mlp.gate_proj.weight"),
+        ("bert", "bert.embeddings.word_embeddings.weight"),
+        ("distilbert", "distilbert.transformer.layer.0.ffn.lin1.weight"),
+    ],
+)
+def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
+    weights = tiny.tensors(family)
+    weights[name] = np.ascontiguousarray(weights[name].T)
+    with pytest.raises(ValueError, match=re.escape(name) + r".*shape"):
+        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+
+
+def test_only_the_files_that_the_index_names_are_read(tmp_path, mesh):
+    """Mistral publishes consolidated.safetensors beside, the same weights under other names."""
+    tiny.write(tmp_path, "mistral", files=2)
+    save_file(
+        {"output.weight": np.zeros((2, 2), np.float32)}, tmp_path / "consolidated.safetensors"
+    )
+    same(run(tmp_path, golden("mistral"))[0], golden("mistral"))
+
+
+@FAMILIES
+def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
+    found = run(tiny.write(tmp_path, family, bare=True), golden(family))[0]
+    same(found, golden(family))
+
+
+def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
+    """As in the published bert-base-uncased: LayerNorm.gamma and LayerNorm.beta."""
+    old = {
+        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): x
+        for n, x in tiny.tensors("bert").items()
+    }
+    model, cfg, extra_tensors = hf.load(str(tiny.write(tmp_path / "old", "bert", weights=old)))
+    new, _, _ = hf.load(str(tiny.write(tmp_path / "new", "bert")))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), model, new))
+    (tmp_path / "out").mkdir()
+    hf.export(model, cfg, tmp_path / "out", base=tmp_path / "old", extra_tensors=extra_tensors)
+    files = [tmp_path / name / "model.safetensors" for name in ("old", "out")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("family", "field"),
+    [
+        ("llama", "rms_norm_eps"),
+        ("bert", "layer_norm_eps"),
+        ("qwen3", "vocab_size"),
+        ("roberta", "pad_token_id"),
+        ("xlm-roberta", "type_vocab_size"),
+        ("distilbert", "hidden_dim"),
+    ],
+)
+def test_a_setting_that_the_config_lacks_is_named(family, field, tmp_path, mesh):
+    with pytest.raises(ValueError, match=f"config.json: no '{field}'; a {family} checkpoint"):
+        hf.load(str(tiny.write(tmp_path, family, changes={field: None})))
+
+
+def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
+    model, cfg, extra_tensors = hf.load(str(tiny.write(tmp_path / "a", "bert")))
+    (tmp_path / "b").mkdir()
+    hf.export(model, cfg, tmp_path / "b", base=tmp_path / "a", extra_tensors=extra_tensors)
+    (tmp_path / "any").touch()
+    assert (tmp_path / "b" / "model.safetensors").stat().st_mode == (
+        tmp_path / "any"
+    ).stat().st_mode
+
+
+def test_what_is_no_model_folder_is_said_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        hf.load(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(tiny.config("bert")))
+    with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
+        hf.load(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        hf.load(str(tmp_path / "absent"))
+
+
+def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, mesh):
+    for changes, told in (({"model_type": "gemma2"}, "'gemma2'"), ({"model_type": None}, "None")):
+        wanted = (
+            f"^{tmp_path}/config.json: model_type {told} is not implemented; known: qwen3, .*bert"
+        )
+        with pytest.raises(ValueError, match=wanted):
+            hf.load(str(tiny.write(tmp_path, "bert", changes=changes)))
+
+
+HARMS = {
+    "cut in the header": lambda x: x[:99],
+    "cut in the length": lambda x: x[:5],
+    "cut in the data": lambda x: x[:-1],
+    "empty": lambda x: b"",
+    "random": lambda x: np.random.default_rng(0).bytes(len(x)),
+    "too long": lambda x: x + b"\0",
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_broken_weights_file_is_named(harm, tmp_path, mesh):
+    file = tiny.write(tmp_path, "bert", files=2) / "model-00002-of-00002.safetensors"
+    file.write_bytes(HARMS[harm](file.read_bytes()))
+    wanted = (
+        rf"^{re.escape(str(file))} \([\d,]+ bytes\): cut short or no safetensors file \(.*\); "
+        "fetch it again$"
+    )
+    with pytest.raises(ValueError, match=wanted):
+        hf.load(str(tmp_path))
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
+    name = "model-00002-of-00002.safetensors"
+    (tiny.write(tmp_path, "bert", files=2) / name).unlink()
+    with pytest.raises(
+        FileNotFoundError,
+        match=rf"^{tmp_path}: no {name}, which model.safetensors.index.json names; fetch",
+    ):
+        hf.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b'{"a": 1', r"not JSON \(.*\)"),
+        (b"", r"not JSON \(.*\)"),
+        (b"\xff\xfe{", r"not JSON \(.*\)"),
+        (b"[]", "holds a list, not a dict"),
+    ],
+)
+def test_a_broken_config_or_index_is_named(name, content, told, tmp_path, mesh):
+    (tiny.write(tmp_path, "bert", files=2) / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {told}; fetch the file again$"):
+        hf.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [{}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}], ids=str)
+def test_an_index_that_names_no_files_is_named(content, tmp_path, mesh):
+    index = tiny.write(tmp_path, "bert", files=2) / "model.safetensors.index.json"
+    index.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=f"^{index}: no weight_map from tensors to files; fetch the file again$"
+    ):
+        hf.load(str(tmp_path))

@@ -1,0 +1,138 @@
+"""The model card that every saved retriever has: front matter the hub reads, and code that does
+what it says.
+"""
+
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import EvalResult, ModelCard
+from support import tiny
+
+from ark_jax.models import model_card
+from ark_jax.models.retriever import Retriever
+
+PROMPTS = {"query": "Instruct: find it\nQuery:", "document": ""}
+
+
+def saved(base: Path, folder: Path, **options) -> Path:
+    Retriever.from_pretrained(str(base), **options).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    path = tiny.write(tmp_path_factory.mktemp("base"), "qwen3", tokenizer="end")
+    return tiny.sentence_transformer(path, pooling="lasttoken", max_seq_length=100, prompts=PROMPTS)
+
+
+def test_the_front_matter_is_what_the_hub_reads(base, tmp_path, mesh):
+    found = ModelCard.load(saved(base, tmp_path) / "README.md").data
+    assert (found.library_name, found.pipeline_tag) == (
+        "sentence-transformers",
+        "sentence-similarity",
+    )
+    assert found.tags == [
+        "sentence-transformers",
+        "sentence-similarity",
+        "feature-extraction",
+        "ark",
+    ]
+    assert found.base_model is None  # a folder's name means nothing on the hub
+    assert set(found.to_dict()) == {"library_name", "pipeline_tag", "tags"}
+
+
+def test_the_body_says_how_texts_become_vectors(base, tmp_path, mesh):
+    text = ModelCard.load(saved(base, tmp_path, width=20) / "README.md").text
+    for row in (
+        "| architecture | qwen3 |",
+        "| pooling | last token, then unit length |",
+        "| vector | 20 components, the first of 32 |",
+        "| longest text | 100 tokens, ",
+        r"| prompt, query | `Instruct: find it\nQuery:` |",
+    ):
+        assert row in text
+    assert "prompt, document" not in text and "base model |" not in text
+
+
+def test_a_model_of_the_hub_is_named_as_the_base(base, tmp_path, mesh):
+    """By the folder that the hub's client downloads into."""
+    cached = tmp_path / "models--Owner--A-Model" / "snapshots" / "0123abc"
+    shutil.copytree(base, cached)
+    found = ModelCard.load(saved(cached, tmp_path / "saved") / "README.md")
+    assert found.data.base_model == "Owner/A-Model"
+    assert "| base model | [Owner/A-Model](https://huggingface.co/Owner/A-Model) |" in found.text
+    assert "# A-Model, saved by ark_jax" in found.text
+
+
+def test_a_card_that_is_given_is_kept(base, tmp_path, mesh):
+    Retriever.from_pretrained(str(base)).save_pretrained(tmp_path, card="# Mine\n")
+    assert (tmp_path / "README.md").read_text() == "# Mine\n"
+
+
+def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh):
+    folder = saved(base, tmp_path)
+    text = model_card.render(
+        folder, title="Tuned: again", base="o/m", about="On 3 questions.\n\n| a |\n|---|\n"
+    )
+    (folder / "README.md").write_text(text)
+    found = ModelCard.load(folder / "README.md")
+    assert found.data.base_model == "o/m"
+    assert found.text.strip().startswith(
+        "# Tuned: again\n\nOn 3 questions.\n\n| a |\n|---|\n\n| | |\n|---|---|\n| base model |"
+    )
+
+
+def test_figures_stand_in_the_front_matter_as_the_hub_reads_them(base, tmp_path, mesh):
+    folder = saved(base, tmp_path)
+    results = [
+        EvalResult(
+            task_type="information-retrieval",
+            dataset_type="unknown",
+            dataset_name="9 held-out questions: ours",
+            metric_type="ndcg@10",
+            metric_name="nDCG@10",
+            metric_value=0.6079,
+        )
+    ]
+    text = model_card.render(folder, title='A "tuned": model', base="", about="", results=results)
+    (folder / "README.md").write_text(text)
+    found = ModelCard.load(
+        folder / "README.md"
+    )  # which refuses a model-index that is not the hub's
+    assert (found.data.model_name, found.data.eval_results) == ('A "tuned": model', results)
+    assert found.data.library_name == "sentence-transformers" and found.text.strip().startswith(
+        '# A "tuned": model'
+    )
+    # What the hub's own client writes of it is what stands there.
+    assert text.startswith(f"---\n{found.data.to_yaml()}\n---\n")
+
+
+def programs(folder: Path) -> list[str]:
+    """The Python in a card, about the folder it stands in."""
+    found = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return [program.replace("path/to/this/folder", str(folder)) for program in found]
+
+
+def run(program: str, file: Path) -> np.ndarray:
+    file.write_text(program)
+    names = runpy.run_path(str(file))
+    return np.concatenate([names["queries"], names["documents"]])
+
+
+@pytest.mark.parametrize(
+    "width", [None, 20]
+)  # narrowed, too, which sentence-transformers leaves shorter than one
+def test_the_code_in_the_card_gives_the_same_vectors_in_both_libraries(width, base, tmp_path, mesh):
+    theirs, ours = programs(saved(base, tmp_path, width=width))
+    found = run(ours, tmp_path / "ours.py")
+    # The prompt is the card's own words: without it the first vector would be another.
+    plain = Retriever.from_pretrained(str(base), width=width).encode(
+        ["a question"], kind="document"
+    )
+    assert np.abs(found[0] - plain[0]).max() > 0.01
+    pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    np.testing.assert_allclose(found, run(theirs, tmp_path / "theirs.py"), rtol=0, atol=1e-5)

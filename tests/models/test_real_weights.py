@@ -1,0 +1,375 @@
+"""Real checkpoints in every family's clothes, at full size, and as published; minutes each."""
+
+import dataclasses
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.paths import DATA
+from support.tiny import DOCUMENTS
+
+import ark_jax
+from ark_jax.data import readers
+from ark_jax.models.language import LanguageModel
+from ark_jax.models.retriever import Retriever
+from ark_jax.recipes.ark import scored_prompts
+from ark_jax.text import prompts
+
+PROSE = (
+    "The Great Fire of London swept through the central parts of the city in September 1666. "
+    "It began in a bakery on Pudding Lane shortly after midnight and spread rapidly to the west, "
+    "driven by a strong east wind. The fire destroyed more than thirteen thousand houses, "
+    "eighty-seven parish churches, and Saint Paul's Cathedral."
+)
+PAIRS = [
+    ("", PROSE),
+    ("Question: What is the capital of France?\nAnswer:", " Paris"),
+    ("Question: What is the capital of France?\nAnswer:", " A green bicycle"),
+    ("def add(a, b):\n    return", " a + b"),
+]
+
+
+def recast(source: Path, folder: Path, family: str) -> Path:
+    """Writes a plain Llama checkpoint as another family's, the same function of the same tokens.
+
+    Mistral has Llama's parameters. Qwen2 adds biases to q, k and v: zeros. Qwen3 divides q and k by
+    their root mean square: both are scaled down until the norm's eps is all that it divides by, and
+    the norm's weight scales them back up. Down by a power of two, which rounds nothing.
+    """
+    config = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    head, down = config["hidden_size"] // config["num_attention_heads"], 2.0**-20
+    for name in list(tensors):
+        part = name.split(".")[-2]
+        if family == "qwen2" and part in ("q_proj", "k_proj", "v_proj"):
+            tensors[name.replace("weight", "bias")] = np.zeros(
+                len(tensors[name]), tensors[name].dtype
+            )
+        if family == "qwen3" and part in ("q_proj", "k_proj"):
+            tensors[name] = tensors[name] * np.array(down, tensors[name].dtype)
+            up = math.sqrt(config["rms_norm_eps"]) / down
+            tensors[name.replace("_proj", "_norm")] = np.full(head, up, np.float32)
+    config |= {
+        "model_type": family,
+        "head_dim": head,
+        "sliding_window": None,
+        "use_sliding_window": False,
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        shutil.copyfile(source / name, folder / name)
+    return folder
+
+
+def perplexity(lm: LanguageModel, text: str) -> float:
+    return math.exp(-lm.log_likelihood([("", text)]).mean[0])
+
+
+def perplexity_of_transformers(folder: Path, text: str) -> float:
+    """Of all tokens of `text` after its begin token."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return math.exp(model(ids, labels=ids).loss)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
+    """One perplexity of some hundred tokens by four families and by transformers; a head norm that
+    is left out or has another eps is far from it.
+    """
+    source = Path(real_models["generator"])
+    llama = LanguageModel.from_pretrained(str(source))
+    text = json.loads(
+        (Path(ark_jax.__file__).parent / "demo" / "documents.jsonl").read_text().splitlines()[0]
+    )["text"][:2000]
+    pairs = [*PAIRS, ("", text)]
+    wanted = llama.log_likelihood(pairs)
+    assert wanted.tokens[-1] > 300
+    assert wanted.sum[1] > wanted.sum[2] + 5
+    found = {"llama": perplexity(llama, text)}
+    for family in ("mistral", "qwen2", "qwen3"):
+        lm = LanguageModel.from_pretrained(str(recast(source, tmp_path / family, family)))
+        # transformers splits words as Qwen does wherever config.json says qwen2, whatever
+        # tokenizer.json says.
+        lm.tokenizer = llama.tokenizer
+        assert lm.cfg.qk_norm == (family == "qwen3") and lm.cfg.qkv_bias == (family == "qwen2")
+        values = lm.log_likelihood(pairs)
+        np.testing.assert_array_equal(values.tokens, wanted.tokens)
+        # The head norms round; a rearranged sum may.
+        np.testing.assert_allclose(
+            values.mean, wanted.mean, rtol=0, atol=1e-4 if family == "qwen3" else 1e-5
+        )
+        found[family] = math.exp(-values.mean[-1])
+        if family == "qwen3":
+            for changes in ({"qk_norm": False}, {"norm_eps": 1e-6}):
+                other = dataclasses.replace(lm, cfg=dataclasses.replace(lm.cfg, **changes))
+                assert perplexity(other, text) > 10 * found["qwen3"], (
+                    changes
+                )  # so that the norms do count
+        del lm
+        shutil.rmtree(tmp_path / family)
+    assert list(found.values()) == pytest.approx([found["llama"]] * 4, rel=1e-4)
+    assert found["llama"] == pytest.approx(perplexity_of_transformers(source, text), rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_is_that_of_transformers(real_models, mesh):
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    found = lm.log_likelihood(PAIRS)
+    reference = AutoModelForCausalLM.from_pretrained(
+        real_models["generator"], dtype=torch.float32
+    ).eval()
+    for i, (prompt, target) in enumerate(PAIRS):
+        context = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
+        ids = [*([] if prompt else context), *lm.tokenizer(prompt + target)["input_ids"]]
+        with torch.no_grad():
+            values = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
+        wanted = [float(values[at - 1, ids[at]]) for at in range(len(context), len(ids))]
+        assert found.tokens[i] == len(wanted)
+        assert found.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
+    """Sections of fairy tales with the questions asked about them: both directions, several to a
+    section, which they share.
+    """
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    if not (DATA / "fairytaleqa").exists():
+        pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    templates = scored_prompts.load_templates({})
+    asked: dict[str, list] = {}
+    for question in readers.load(DATA / "fairytaleqa" / "section-stories" / "val").questions:
+        if question.evidence and len(question.evidence[0]) < 700:
+            asked.setdefault(question.evidence[0], []).append(question)
+    pairs = []
+    for passage, questions in sorted(asked.items(), key=lambda item: -len(item[1])):
+        for question in questions:
+            pairs += scored_prompts.scored_pairs(
+                templates, passage=passage, question=question.question, answer=question.answers[0]
+            )
+    pairs = pairs[:500]
+    assert len(pairs) == 500 and len({prompt[:100] for prompt, _ in pairs}) > 20
+    found = lm.log_likelihood(pairs)
+    whole = [lm.tokenizer(prompt + target)["input_ids"] for prompt, target in pairs]
+    starts = [len(lm.tokenizer(prompt.rstrip())["input_ids"]) for prompt, _ in pairs]
+    np.testing.assert_array_equal(
+        found.tokens, [len(ids) - start for ids, start in zip(whole, starts, strict=True)]
+    )
+    reference = AutoModelForCausalLM.from_pretrained(
+        real_models["generator"], dtype=torch.float32
+    ).eval()
+    order = sorted(range(len(pairs)), key=lambda i: len(whole[i]))
+    wanted = np.zeros(len(pairs))
+    for at in range(0, len(order), 10):
+        some = order[at : at + 10]
+        tokens = torch.zeros((len(some), max(len(whole[i]) for i in some)), dtype=torch.long)
+        for row, i in zip(tokens, some, strict=True):
+            row[: len(whole[i])] = torch.tensor(whole[i])
+        with torch.no_grad():
+            hidden = reference.model(
+                tokens
+            ).last_hidden_state  # causal: padding on the right needs no mask
+            for x, i in zip(hidden, some, strict=True):
+                scores = reference.lm_head(x[starts[i] - 1 : len(whole[i]) - 1]).log_softmax(-1)
+                wanted[i] = scores.gather(1, torch.tensor(whole[i][starts[i] :])[:, None]).mean()
+    np.testing.assert_allclose(found.mean, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_minilm_on_real_passages_is_sentence_transformers(real_models, mesh):
+    """Sections of fairy tales, of which some are longer than the model takes."""
+    library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
+    if not (DATA / "fairytaleqa").exists():
+        pytest.skip("set ARK_DATA to a folder with fairytaleqa/")
+    questions = readers.load(DATA / "fairytaleqa" / "section-stories" / "val").questions
+    passages = list(
+        dict.fromkeys(passage for question in questions for passage in question.evidence)
+    )[:200]
+    assert len(passages) == 200
+    retriever = Retriever.from_pretrained(real_models["retriever"])
+    lengths = [len(ids) for ids in retriever.tokenize(passages, kind="document")]
+    assert min(lengths) < 50 < 200 < max(lengths)
+    reference = library.SentenceTransformer(real_models["retriever"], device="cpu")
+    np.testing.assert_allclose(
+        retriever.encode(passages, kind="document"), reference.encode(passages), rtol=0, atol=1e-5
+    )
+
+
+# Opens the checkpoint argv[1] and writes hidden states of argv[2].npy and an export into argv[3];
+# says by how much loading raised its peak memory, mapped files included, and how many bytes the
+# model has. Not by getrusage, whose peak a process takes over from the one that started it.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import jax, numpy as np
+from ark_jax import layout
+from ark_jax.models import hf
+def status(field):
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(text.split(field + ":")[1].split()[0])
+layout.enter_mesh()
+tokens = layout.rows(np.load(sys.argv[2] + ".npy"))
+before = status("VmRSS")
+model, cfg, extra_tensors = hf.load(sys.argv[1])
+jax.block_until_ready(model)
+loaded = status("VmHWM")
+out = Path(sys.argv[3])
+mask = layout.rows(np.ones(tokens.shape, bool))
+np.save(out / "hidden", jax.jit(lambda m, x, mask: m(x, mask, cfg))(model, tokens, mask))
+hf.export(model, cfg, out, base=Path(sys.argv[1]), extra_tensors=extra_tensors)
+print(json.dumps({"peak": loaded - before, "model": sum(x.nbytes for x in jax.tree.leaves(model))}))
+"""
+
+
+@pytest.mark.slow
+def test_qwen3_embedding_at_full_size(tmp_path):
+    """Random weights in the shape of Qwen3-Embedding-0.6B as transformers writes them: read in
+    little more memory than they take, the same hidden states, the same bytes back.
+    """
+    torch = pytest.importorskip("torch", reason="transformers writes the checkpoint")
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc: run this on Linux")
+    from transformers import AutoModel, Qwen3Config, Qwen3Model
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=151669,
+        hidden_size=1024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=3072,
+        rope_theta=1e6,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        max_position_embeddings=32768,
+        dtype="bfloat16",
+    )
+    model = Qwen3Model(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "norm" in name:
+                value.add_(0.2 * torch.randn_like(value))
+    model.save_pretrained(tmp_path / "base")
+    tokens = np.random.default_rng(0).integers(0, 151669, (1, 64)).astype(np.int32)
+    np.save(tmp_path / "tokens", tokens)
+    del model
+    (tmp_path / "out").mkdir()
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path / "base", tmp_path / "tokens", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    memory = json.loads(run.stdout.splitlines()[-1])
+    assert memory["model"] == 4 * 595_776_512
+    assert memory["model"] < memory["peak"] <= 1.3 * memory["model"]
+    reference = AutoModel.from_pretrained(tmp_path / "base", dtype=torch.float32).eval()
+    with torch.no_grad():
+        wanted = reference(torch.tensor(tokens, dtype=torch.long)).last_hidden_state.numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "hidden.npy"), wanted, rtol=0, atol=1e-4)
+    assert np.abs(wanted).max() > 1
+    name = "model.safetensors"
+    base, out = (load_file(tmp_path / folder / name) for folder in ("base", "out"))
+    assert list(out) == list(base)
+    for name, value in base.items():
+        assert out[name].dtype == value.dtype == jnp.bfloat16
+        assert np.array_equal(out[name].view(np.uint16), value.view(np.uint16)), name
+
+
+@pytest.mark.hub
+def test_qwen3_embedding_gives_the_similarities_of_its_card(mesh):
+    retriever = Retriever.from_pretrained("Qwen/Qwen3-Embedding-0.6B")
+    assert retriever.pooling == "lasttoken" and retriever.prompts["query"]
+    queries = retriever.encode(["What is the capital of China?", "Explain gravity"], kind="query")
+    documents = retriever.encode(
+        [
+            "The capital of China is Beijing.",
+            "Gravity is a force that attracts two bodies towards each other. It gives weight to "
+            "physical objects and is responsible for the movement of planets around the sun.",
+        ],
+        kind="document",
+    )
+    np.testing.assert_allclose(
+        queries @ documents.T, [[0.7646, 0.1414], [0.1355, 0.6000]], rtol=0, atol=5e-3
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
+    """Greedily, to prompts of different lengths in one run. Two programs round differently, so they
+    may part where two tokens are as good as equally likely, and only there.
+    """
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    rows = [json.loads(line) for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
+    asked = [
+        lm.chat(
+            prompts.fill(
+                prompts.load(kind),
+                passage=row["text"][: 100 + 250 * i],
+                question="What is told here?",
+                passages=row["text"][100 * i : 350 * (i + 1)],
+            )
+        )
+        for i, (row, kind) in enumerate(zip(rows[:8], ["read", "extract"] * 4, strict=True))
+    ]
+    found = lm.generate(asked, max_new_tokens=48)
+    theirs = AutoModelForCausalLM.from_pretrained(
+        real_models["generator"], dtype=torch.float32
+    ).eval()
+    lengths, parted = set(), 0
+    for prompt, text in zip(asked, found, strict=True):
+        ids = torch.tensor([lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]])
+        lengths.add(ids.shape[1])
+        with torch.no_grad():
+            out = theirs.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=48,
+                pad_token_id=0,
+                eos_token_id=list(lm.stop_ids),
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        made = out.sequences[0, ids.shape[1] :].tolist()
+        decoded = [
+            lm.tokenizer.decode(made[:n], skip_special_tokens=True) for n in range(len(made) + 1)
+        ]
+        assert len(text) > 20 or len(made) < 20
+        if text != decoded[-1]:
+            parted += 1
+            step = max(n for n, known in enumerate(decoded) if text.startswith(known))
+            first, second = out.logits[step][0].topk(2).values.tolist()
+            assert first - second < 1e-3, (step, text, decoded[-1])
+    assert len(lengths) == 8 and parted < 4

@@ -1,0 +1,140 @@
+"""Alignment: scores, positives and the choice of questions, by hand."""
+
+import pyarrow as pa
+import pytest
+
+from ark_jax.recipes.ark import alignment
+from ark_jax.recipes.ark.alignment import Weighing
+
+PAPER = Weighing(answers="max", normalise="none", forward=1.0, backward=0.3, retriever=1.0)
+
+
+def weighing(**changes) -> Weighing:
+    return Weighing(**{**vars(PAPER), **changes})
+
+
+def scores(*rows: tuple) -> pa.Table:
+    """Rows of (question, chunk, answer, forward, backward, retriever, chunk tokens)."""
+    names = ("question", "chunk", "answer", "forward", "backward", "retriever", "chunk_tokens")
+    filled = {"forward_tokens": 1, "backward_tokens": 1, "cut": False}
+    return pa.Table.from_pylist(
+        [{**dict(zip(names, row, strict=True)), **filled} for row in rows], schema=alignment.SCHEMA
+    )
+
+
+# Halves and quarters, so that float32 columns hold them exactly.
+TABLE = scores(
+    ("q", "a", 0, -2.0, -1.0, 0.5, 100),
+    ("q", "a", 1, -1.0, -3.0, 0.5, 100),
+    ("q", "b", 0, -4.0, -2.0, 0.25, 5),
+    ("q", "b", 1, -6.0, -1.0, 0.25, 5),
+    ("q", "c", 0, -3.0, -1.5, 1.0, 20),
+    ("q", "c", 1, -3.0, -1.5, 1.0, 20),
+    ("other", "a", 0, -8.0, -8.0, 0.0, 100),
+)
+
+
+def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
+    """question -> chunk -> S."""
+    out: dict[str, dict[str, float]] = {}
+    for row in alignment.unify(table, weighing(**changes)):
+        out.setdefault(row["question"], {})[row["chunk"]] = row["score"]
+    return out
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        # forward + 0.3 backward + cosine, each the best over the two answers
+        ({}, {"a": -1.0 - 0.3 + 0.5, "b": -4.0 - 0.3 + 0.25, "c": -3.0 - 0.45 + 1.0}),
+        (
+            {"answers": "first"},
+            {"a": -2.0 - 0.3 + 0.5, "b": -4.0 - 0.6 + 0.25, "c": -3.0 - 0.45 + 1.0},
+        ),
+        (
+            {"answers": "mean"},
+            {"a": -1.5 - 0.6 + 0.5, "b": -5.0 - 0.45 + 0.25, "c": -3.0 - 0.45 + 1.0},
+        ),
+        (
+            {"answers": "first", "forward": 0.5, "backward": 2.0, "retriever": 4.0},
+            {"a": -1.0 - 2.0 + 2.0, "b": -2.0 - 4.0 + 1.0, "c": -1.5 - 3.0 + 4.0},
+        ),
+        # minmax over a, b, c: forward -2 -4 -3, backward -1 -2 -1.5, cosine 0.5 0.25 1
+        (
+            {"answers": "first", "normalise": "minmax", "backward": 0.5},
+            {"a": 1 + 0.5 + 1 / 3, "b": 0.0, "c": 0.5 + 0.25 + 1},
+        ),
+    ],
+)
+def test_scores_by_hand(changes, expected):
+    found = unified(TABLE, **changes)
+    assert found["q"] == pytest.approx(expected, abs=1e-6)
+    assert list(found) == ["q", "other"]
+
+
+def test_a_lone_chunk_and_equal_scores_are_half():
+    """Min-max over no spread has no answer; a half takes no side."""
+    assert unified(TABLE, answers="first", normalise="minmax")["other"] == {
+        "a": pytest.approx(0.5 + 0.15 + 0.5)
+    }
+
+
+def test_both_the_best_and_the_mean_over_answers_are_kept():
+    row = alignment.unify(TABLE, weighing(answers="first"))[0]
+    assert row == {
+        "question": "q",
+        "chunk": "a",
+        "score": pytest.approx(-1.8),
+        "retriever": 0.5,
+        "forward_max": -1.0,
+        "forward_mean": -1.5,
+        "backward_max": -1.0,
+        "backward_mean": -2.0,
+    }
+
+
+@pytest.mark.parametrize("changes", [{"answers": "last"}, {"normalise": "zscore"}])
+def test_an_unknown_weighing_is_refused_by_name(changes):
+    ((field, value),) = changes.items()
+    with pytest.raises(ValueError, match=f"score.{field}='{value}'"):
+        alignment.unify(TABLE, weighing(**changes))
+
+
+def test_the_best_are_selected_and_ties_go_by_name():
+    given = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
+    rows = [
+        {"question": q, "chunk": chunk, "score": score}
+        for q, some in given.items()
+        for chunk, score in some.items()
+    ]
+    assert alignment.top_chunks(rows, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"]}
+    assert alignment.top_chunks(rows)["q"] == ["d#1", "d#10", "d#2", "d#0"]
+
+
+def test_questions_are_kept_by_how_far_their_positives_lead():
+    scores = {
+        "clear": (-1, -3, -3),
+        "tied": (-1, -1, -4),
+        "near": (-1.0, -1.2, -1.5),
+        "alone": (-9,),
+    }
+    rows = [
+        {"question": q, "chunk": f"{q}#{i}", "score": x}
+        for q, some in scores.items()
+        for i, x in enumerate(some)
+    ]
+    one, two = alignment.top_chunks(rows, 1), alignment.top_chunks(rows, 2)
+    assert alignment.keep_clearest(rows, one, 1.0) == one
+    assert list(alignment.keep_clearest(rows, one, 0.75)) == ["alone", "clear", "near"]
+    assert list(alignment.keep_clearest(rows, one, 0.5)) == ["alone", "clear"]
+    assert list(alignment.keep_clearest(rows, two, 0.5)) == [
+        "alone",
+        "tied",
+    ]  # -1 and -4, where clear has -3 and -3
+    assert alignment.keep_clearest(rows, two, 0.01) == {"alone": ["alone#0"]}
+    for keep in (0, -0.1, 1.1):
+        with pytest.raises(ValueError, match=r"config\.score\.keep"):
+            alignment.keep_clearest(rows, one, keep)
+
+
+# --- negatives -----------------------------------------------------------------------------------

@@ -1,0 +1,145 @@
+"""ARK's configs: what they hold, and what is refused before any work is spent."""
+
+import functools
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ml_collections import ConfigDict
+from support import config_goldens
+
+from ark_jax import config, schema
+from ark_jax.recipes.ark.checks import check
+from ark_jax.recipes.ark.settings import Ark
+
+FIELDS = {spec.name: spec for spec in schema.fields(Ark)}
+NUMERIC = [name for name, field in FIELDS.items() if {int, float} & set(field.rule.kinds)]
+CHOSEN = [name for name, field in FIELDS.items() if field.rule.choices]
+IDS = [name for name in NUMERIC if str in FIELDS[name].rule.kinds]
+
+
+def as_dict() -> dict:
+    """The default config as plain nested dicts, which take any value."""
+    return config.ark().to_dict()
+
+
+def put(values: dict, name: str, value: object) -> dict:
+    """`values` with another value of one dotted field."""
+    *sections, last = name.split(".")
+    functools.reduce(dict.__getitem__, sections, values)[last] = value
+    return values
+
+
+def in_place(name: str, element: object) -> object:
+    """A value of the field that is `element`, or a tuple that holds it."""
+    field = FIELDS[name]
+    if not field.is_tuple:
+        return element
+    length = max(field.lengths, default=1)
+    default = (*field.default, *(1,) * length)[:length]
+    return (element, *default[1:])
+
+
+def refused(name: str, value: object) -> str:
+    """The message that refuses a value of one field."""
+    with pytest.raises(ValueError, match=rf"^config\.{re.escape(name)}\b") as error:
+        schema.check(put(as_dict(), name, value), Ark)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", config_goldens.NAMES)
+def test_a_config_is_as_recorded(name):
+    found, golden = config_goldens.resolve(name), config_goldens.read(name)
+    changes = [
+        f"{field}: was {golden.get(field, 'absent')!r}, is {found.get(field, 'absent')!r}"
+        for field in {**golden, **found}
+        if (field in golden, golden.get(field)) != (field in found, found.get(field))
+    ]
+    assert not changes, f"{name}: {'; '.join(changes)}. If intended: {config_goldens.COMMAND}"
+
+
+@pytest.mark.parametrize("name", config_goldens.NAMES)
+def test_a_config_passes_its_own_check(name):
+    check(config_goldens.make_config(name))
+
+
+def test_every_field_is_explained():
+    for name, field in FIELDS.items():
+        meaning = field.meaning
+        assert meaning.endswith(".") and meaning[0].isupper() and "|" not in meaning, name
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, [], {}])
+def test_what_is_no_finite_number_is_refused(name, value):
+    refused(name, in_place(name, value))
+
+
+@pytest.mark.parametrize("name", [n for n in NUMERIC if n not in IDS])
+def test_text_is_no_number(name):
+    refused(name, in_place(name, "1"))
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_a_number_just_outside_its_bounds_is_refused(name):
+    field = FIELDS[name]
+    rule, is_integer = field.rule, float not in field.rule.kinds
+    below = (lambda x: x - 1) if is_integer else lambda x: math.nextafter(x, -math.inf)
+    above = (lambda x: x + 1) if is_integer else lambda x: math.nextafter(x, math.inf)
+    if rule.minimum is not None:
+        refused(name, in_place(name, below(rule.minimum)))
+    if rule.above is not None:
+        refused(name, in_place(name, rule.above))
+    if rule.maximum is not None:
+        refused(name, in_place(name, above(rule.maximum)))
+    bounded = (rule.minimum, rule.above) != (None, None)
+    assert bounded or rule.choices or name in IDS
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_misspelt_choice_is_refused(name):
+    message = refused(name, in_place(name, "mispelt"))
+    assert all(str(choice) in message for choice in FIELDS[name].rule.choices)
+
+
+@pytest.mark.parametrize("name", [n for n, field in FIELDS.items() if field.lengths])
+def test_a_tuple_of_another_length_is_refused(name):
+    refused(name, (1,) * (max(FIELDS[name].lengths) + 1))
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-2, 4),
+    st.floats(),
+    st.binary(max_size=3),
+    st.text(max_size=8),
+    st.text("base+bm25stage0@", max_size=12),
+)
+
+
+def nest(inner: st.SearchStrategy) -> st.SearchStrategy:
+    """Lists, tuples and dicts of what `inner` draws."""
+    lists = st.lists(inner, max_size=4)
+    names = st.text(max_size=4) | st.integers()
+    return lists | lists.map(tuple) | st.dictionaries(names, inner, max_size=3)
+
+
+JUNK = st.recursive(SCALARS, nest, max_leaves=6)
+PLACES = [*FIELDS, *schema.sections(Ark)]
+
+
+@given(st.dictionaries(st.sampled_from(PLACES), JUNK, min_size=1, max_size=4))
+def test_junk_is_refused_by_a_value_error_or_taken(junk):
+    """Whatever a config holds, the check ends well or with a ValueError."""
+    values = as_dict()
+    for name in sorted(junk, key=lambda name: -name.count(".")):  # sections last
+        put(values, name, junk[name])
+    try:
+        schema.check(values, Ark)
+        check(ConfigDict(values))
+    except ValueError as error:
+        assert str(error).startswith("config.")

@@ -1,0 +1,355 @@
+"""Train, embed again, mine with that model, train on: the stages on a tiny retriever, positives and rewrites given by hand."""  # noqa: E501
+
+import dataclasses
+import json
+import math
+import re
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+from support.paths import REPOSITORY
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.layout import make_mesh
+from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common.corpus import save_chunks
+from ark_jax.runtime.log import Metrics, read_rows
+from ark_jax.train import batches, optim
+
+WORDS = ("tide", "lamp", "salt", "lathe", "wool", "pilot", "bell", "ledger", "strike", "harbour")
+# Two documents of five chunks; the last of each reads alike.
+CHUNKS = [
+    Chunk(
+        f"{document}#{i}",
+        document,
+        0,
+        0,
+        9,
+        f"the clerk kept every {WORDS[5 * d + i]} at the quay"
+        if i < 4
+        else f"Nothing is said of  it{'' if d else '  '}",
+    )
+    for d, document in enumerate("ab")
+    for i in range(5)
+]
+QUESTIONS = [
+    Question(f"q{5 * d + i}", f"who kept the {WORDS[5 * d + i]}?", ("the clerk",), (document,))
+    for d, document in enumerate("ab")
+    for i in range(4)
+]
+POSITIVES = {
+    q.id: [
+        f"{q.documents[0]}#{int(q.id[1]) % 5}",
+        *([f"{q.documents[0]}#4"] if q.id in ("q0", "q5") else []),
+    ]
+    for q in QUESTIONS
+}
+REWRITTEN = [
+    {"question": q.id, "size": size, "text": f"{start} {q.question}"}
+    for q in QUESTIONS
+    for size, start in (
+        ("large", "in the year of the surge,"),
+        ("large", "at the quay,"),
+        ("small", "tell me"),
+    )
+]
+ARK = runpy.run_path(str(REPOSITORY / "configs" / "ark.py"))
+pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
+
+
+def given(context: engine.Context, folder: Path) -> dict:
+    """Stands in for the stages before training."""
+    save_chunks(CHUNKS, folder)
+    save_rows(QUESTIONS, folder / "questions_train.parquet")
+    save_rows(REWRITTEN, folder / "rewritten.parquet")
+    others = {
+        q.id: [x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id]]
+        for q in QUESTIONS
+    }
+    save_rows(
+        [
+            {"question": q, "chunk": chunk, "score": float(-i), "positive": chunk in some}
+            for q, some in POSITIVES.items()
+            for i, chunk in enumerate([*some, *others[q]])
+        ],
+        folder / "positives.parquet",
+    )
+    return {}
+
+
+def settings(retriever: Path):
+    c = config.ark()
+    c.retriever.path, c.mesh = str(retriever), (1, 1, 1)
+    c.mine.top, c.mine.negatives, c.mine.margin = 3, 2, 0.0  # a random model finds all chunks alike
+    c.train.batch, c.train.epochs, c.train.learning_rates, c.train.order = (
+        3,
+        (2, 1, 1),
+        (1e-3, 8e-4, 4e-4),
+        "question",
+    )
+    return c
+
+
+def run(c, workdir: Path) -> dict[str, dict]:
+    """Runs the minings and trainings of a config; returns what each counted."""
+    before = [engine.Stage(name, (), (), given) for name in ("data", "rewrite", "positives")]
+    training = [stage for stage in stages(c) if stage.name.startswith(("mine", "stage"))]
+    engine.run([*before, *training], engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl")))
+    return {
+        stage.name: json.loads((workdir / stage.name / "manifest.json").read_text())["counts"]
+        for stage in training
+    }
+
+
+def curve(workdir: Path, stage: str) -> list[dict]:
+    return list(map(json.loads, (workdir / stage / "curve.jsonl").read_text().splitlines()))
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory):
+    folder = tiny.write(tmp_path_factory.mktemp("retriever"), "bert", tokenizer="cls")
+    return tiny.sentence_transformer(folder, pooling="mean", max_seq_length=64)
+
+
+@dataclasses.dataclass
+class Finished:
+    workdir: Path
+    counts: dict[str, dict]
+    encoded: list[tuple[str, str, int]]  # (kind, label, texts) of every call
+
+
+@pytest.fixture(scope="module")
+def finished(retriever, tmp_path_factory):
+    """The whole curriculum, and what was embedded on the way."""
+    workdir, encoded, encode = tmp_path_factory.mktemp("finished"), [], Retriever.encode
+
+    def heard(self, texts, *, kind, batch_tokens=0, label=""):
+        encoded.append((kind, label, len(texts)))
+        return encode(self, texts, kind=kind, batch_tokens=batch_tokens, label=label)
+
+    with pytest.MonkeyPatch.context() as patch, jax.set_mesh(make_mesh((1, 1, 1))):
+        patch.setattr(Retriever, "encode", heard)
+        return Finished(workdir, run(settings(retriever), workdir), encoded)
+
+
+def test_each_stage_mines_with_the_model_of_the_one_before(retriever, finished):
+    assert list(finished.counts) == ["stage1", "mine2", "stage2", "mine3", "stage3"]
+    assert [finished.counts[name]["model"] for name in ("mine2", "mine3")] == ["stage1", "stage2"]
+    for stage, model, sizes in ((2, "stage1", ("large",)), (3, "stage2", ("small",))):
+        opened = Retriever.from_pretrained(str(finished.workdir / model / "model"))
+        assert mined(finished.workdir, f"mine{stage}") == by_hand(opened, sizes)
+
+
+def mined(workdir: Path, stage: str) -> dict[str, list[tuple]]:
+    out: dict[str, list[tuple]] = {}
+    for row in load_rows(workdir / stage / "negatives.parquet"):
+        out.setdefault(row["question"], []).append(
+            (row["chunk"], pytest.approx(row["mined_by"], abs=1e-5))
+        )
+    return out
+
+
+def by_hand(opened: Retriever, sizes: tuple[str, ...]) -> dict[str, list[tuple]]:
+    """All cosines with the rewrites, sorted: the three best chunks of each rewrite, then the two best of all."""  # noqa: E501
+    out = {}
+    for q in QUESTIONS:
+        pool = [x for x in CHUNKS if x.document == q.documents[0]]
+        rewrites = [r["text"] for r in REWRITTEN if r["question"] == q.id and r["size"] in sizes]
+        cosines = (
+            opened.encode(rewrites, kind="query")
+            @ opened.encode([x.text for x in pool], kind="document").T
+        )
+        best: dict[str, float] = {}
+        for row in cosines:
+            for i in np.argsort(-row)[:3]:
+                best[pool[i].id] = max(best.get(pool[i].id, -1.0), float(row[i]))
+        out[q.id] = sorted(
+            ((x, s) for x, s in best.items() if x not in POSITIVES[q.id]), key=lambda pair: -pair[1]
+        )[:2]
+    return out
+
+
+def test_every_chunk_is_embedded_once_a_mining(finished):
+    documents = [(label, texts) for kind, label, texts in finished.encoded if kind == "document"]
+    assert documents == [("embed chunks", len(CHUNKS))] * 2
+    questions = [(label, texts) for kind, label, texts in finished.encoded if kind == "query"]
+    assert questions == [
+        ("embed questions", 8),
+        ("embed rewritten questions", 16),
+        ("embed questions", 8),
+        ("embed rewritten questions", 8),
+    ]
+
+
+def test_how_hard_negatives_are_is_counted_and_logged(finished):
+    opened = Retriever.from_pretrained(str(finished.workdir / "stage1" / "model"))
+    texts = {x.id: x.text for x in CHUNKS}
+    gaps = []
+    for q in QUESTIONS:
+        vector = opened.encode([q.question], kind="query")[0]
+        cosine = lambda x, vector=vector: float(
+            opened.encode([texts[x]], kind="document")[0] @ vector
+        )
+        nearest = max(map(cosine, POSITIVES[q.id]))
+        gaps.append([nearest - cosine(x) for x, _ in mined(finished.workdir, "mine2")[q.id]])
+    hardest = [min(some) for some in gaps]
+    counts = finished.counts["mine2"]
+    assert counts["mean_gap_to_hardest"] == pytest.approx(np.mean(hardest), abs=1e-4)
+    assert counts["gap_to_hardest"] == {
+        f"p{p}": pytest.approx(np.percentile(hardest, p), abs=1e-4) for p in (10, 50, 90)
+    }
+    assert counts["share_above_the_positive"] == pytest.approx(
+        np.mean(np.concatenate(gaps) < 0), abs=1e-4
+    )
+    rows = load_rows(finished.workdir / "mine2" / "negatives.parquet")
+    assert (
+        counts["negatives"] == len(rows) == len(np.concatenate(gaps))
+        and counts["questions_without"] == 0
+    )
+    assert (
+        counts["holding_the_answer"] == sum("the clerk" in texts[row["chunk"]] for row in rows) > 0
+    )
+    assert counts["dropped"] == {"copies": 0, "margin": 0, "aligned": 0}
+    logged = {row["stage"]: row for row in read_rows(finished.workdir / "metrics.jsonl")}
+    for name in ("mine2", "mine3"):
+        assert logged[name].items() >= finished.counts[name].items()
+
+
+def test_every_stage_has_the_rate_of_its_own_length(finished):
+    for stage, epochs, peak in ((1, 2, 1e-3), (2, 1, 8e-4), (3, 1, 4e-4)):
+        steps = math.ceil(8 * epochs / 3)
+        rate = optim.schedule(peak, steps, 0.1)
+        rows = curve(finished.workdir, f"stage{stage}")
+        assert [row["learning_rate"] for row in rows] == pytest.approx(
+            [float(rate(i)) for i in range(steps)]
+        )
+        assert finished.counts[f"stage{stage}"]["steps"] == steps
+
+
+@pytest.mark.parametrize("chosen", [(2, 3), (2,), (3,)], ids=str)
+def test_a_warm_start_goes_on_as_if_it_had_never_stopped(chosen, retriever, finished, tmp_path):
+    """From what an earlier stage left, with the settings of the stages by their numbers."""
+    c = settings(finished.workdir / f"stage{chosen[0] - 1}" / "model")
+    c.train.stages = chosen
+    counts = run(c, tmp_path)
+    assert counts[f"mine{chosen[0]}"]["model"] == "base" and not (tmp_path / "stage1").exists()
+    for stage in chosen:
+        assert curve(tmp_path, f"stage{stage}") == curve(finished.workdir, f"stage{stage}")
+        for file in (f"mine{stage}/negatives.parquet", f"stage{stage}/model/model.safetensors"):
+            assert (tmp_path / file).read_bytes() == (finished.workdir / file).read_bytes(), file
+
+
+def test_no_curriculum_is_one_stage_on_all_negatives_of_the_base_model(retriever, tmp_path):
+    c = settings(retriever)
+    ARK["VARIANTS"]["no_curriculum"](c)
+    counts = run(c, tmp_path)
+    assert list(counts) == ["mine0", "stage0"] and counts["mine0"]["model"] == "base"
+    assert mined(tmp_path, "mine0") == by_hand(
+        Retriever.from_pretrained(str(retriever)), ("large", "small")
+    )
+    steps = math.ceil(8 * 4 / 3)
+    rate = optim.schedule(1e-3, steps, 0.1)
+    assert [row["learning_rate"] for row in curve(tmp_path, "stage0")] == pytest.approx(
+        [float(rate(i)) for i in range(steps)]
+    )
+    examples = batches.read_examples(tmp_path / "stage0" / "examples")
+    assert all(len(e.negatives) == 2 and set(e.positives) for e in examples)
+
+
+def test_presets_and_variants_are_words_behind_the_colon():
+    get, as_dict = ARK["get_config"], lambda c: c.to_dict()
+    assert as_dict(get()) == as_dict(get("best")) == as_dict(config.ark()) != as_dict(get("paper"))
+    assert (
+        as_dict(get("paper")) == as_dict(config.ark("paper"))
+        and get("official").train.denominator == "batch"
+    )
+    assert get("no_curriculum").train.stages == (0,) and get("stage=2").train.stages == (2,)
+    both = get("official,stage=3")
+    assert (
+        both.train.stages == (3,) and both.mine.model == "base" and both.train.epochs == (3, 4, 3)
+    )
+    for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
+        told = f"preset {words.split(',')[-1]!r}: must be one of best, paper, official, no_curriculum, stage=1"  # noqa: E501
+        with pytest.raises(ValueError, match=re.escape(told)):
+            get(words)
+
+
+def test_the_released_code_mines_both_times_with_the_base_model(retriever):
+    c = settings(retriever)
+    c.mine.model = "base"
+    assert {s.name: s.after for s in stages(c) if s.name.startswith("mine")} == dict.fromkeys(
+        ("mine2", "mine3"), ("data", "rewrite", "positives")
+    )
+
+
+def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
+    """What they take is counted; a question may be left without negatives."""
+    c = settings(retriever)
+    c.train.stages, c.train.batch = (2,), 8
+    c.mine.margin = 1e-6
+    counts = run(c, tmp_path)["mine2"]
+    assert (
+        counts["dropped"]["margin"] > 0
+        and counts["questions_without"] == 8
+        and "mean_gap_to_hardest" not in counts
+    )
+    c.mine.margin, c.mine.spare = 0.0, 1
+    counts = run(c, tmp_path)["mine2"]
+    next_best = {
+        q.id: next(
+            x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id]
+        )
+        for q in QUESTIONS
+    }
+    kept = mined(tmp_path, "mine2")
+    assert counts["dropped"]["aligned"] > 0 and not any(
+        next_best[q] in [x for x, _ in some] for q, some in kept.items()
+    )
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_copies_are_one_chunk_of_the_examples_or_not(merged, retriever, tmp_path):
+    """The last chunks of both documents read alike and are positives of q0 and q5."""
+    c = settings(retriever)
+    c.train.stages, c.train.merge_copies, c.train.epochs, c.train.batch = (1,), merged, (1, 1, 1), 8
+    run(c, tmp_path)
+    examples = {
+        e.question: e.positives for e in batches.read_examples(tmp_path / "stage1" / "examples")
+    }
+    assert examples["q0"] == ("a#0", "a#4") and examples["q5"] == (
+        "b#0",
+        "a#4" if merged else "b#4",
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        (
+            "stages",
+            (),
+            r"config.train.stages=\(\): must hold each of 1, 2 and 3 at most once, or be \(0,\)",
+        ),
+        ("stages", (1, 4), "config.train.stages"),
+        ("stages", (1, 1), "config.train.stages"),
+        (
+            "epochs",
+            (3,),
+            r"config.train.epochs=\(3,\): must be a tuple of 3 integers, each at least 0",
+        ),
+        ("learning_rates", (1e-5, 1e-5), "config.train.learning_rates"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused_by_name(field, value, told):
+    c = config.ark()
+    c.train[field] = value
+    with pytest.raises(ValueError, match=told):
+        stages(c)

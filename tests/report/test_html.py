@@ -1,0 +1,89 @@
+"""The HTML pieces: marked answers, excerpts of passages, hostile text, even columns."""
+
+import json
+import re
+
+from support.report_pages import ParsedPage
+from support.report_sample import HOSTILE, LONG, poisoned, render, sample
+
+from ark_jax.report import html
+
+
+def test_answers_are_marked_as_whole_words_in_any_case_and_spacing():
+    assert (
+        html.highlight("The TIDE <tide> tidewater", ["tide"])
+        == "The <mark>TIDE</mark> &lt;<mark>tide</mark>&gt; tidewater"
+    )
+    assert (
+        html.highlight("By  boat, by\nboat", ["boat", "by boat"])
+        == "<mark>By  boat</mark>, <mark>by\nboat</mark>"
+    )
+    assert html.highlight("a+b aab", ["a+b", " "]) == "<mark>a+b</mark> aab"
+    assert html.highlight("plain", [""]) == "plain"
+    assert (
+        html.highlight("\u559c\u6b61\u6771\u4eac", ["\u6771\u4eac"])
+        == "\u559c\u6b61<mark>\u6771\u4eac</mark>"
+    )
+
+
+def test_a_long_passage_shows_an_excerpt_around_its_answer():
+    passage = html.passage(LONG, ["tide"])
+    excerpt = passage.split("</span>")[0]
+    assert "<mark>tide</mark>" in excerpt and len(re.sub("<[^>]+>", "", excerpt)) < 300
+    assert re.sub("<[^>]+>", "", passage.split('<p class="text" dir="auto">')[1]) == LONG
+    assert html.passage("Short & sweet.", []) == '<p class="text" dir="auto">Short &amp; sweet.</p>'
+    unbroken = "潮" * 2000 + "位" + "潮" * 2000  # no blank to cut at
+    assert 150 < len(re.sub("<[^>]+>", "", html.passage(unbroken, ["x"]).split("</span>")[0])) < 260
+
+
+def test_no_text_becomes_markup():
+    clean, parsed = ParsedPage(render(sample())), ParsedPage(render(poisoned(sample())))
+    assert not parsed.all("script")
+    tags = lambda p: {tag for tag, _ in p.elements}
+    assert tags(parsed) == tags(clean) - {
+        "small"
+    }  # no system is named base, so none has a difference
+    assert not [name for _, attrs in parsed.elements for name in attrs if name.startswith("on")]
+    assert HOSTILE + "A run" in parsed.text("title")[0] + parsed.text("h1")[0]
+    everything = "".join(data for _, data in parsed.texts)
+    for text in (
+        "Training helped",
+        "MiniLM",
+        "stage1",
+        "recall@5",
+        "node 3",
+        "What broke the gauge?",
+        "In 1785.",
+        "By  boat.",
+        "cut passages",
+        "extract",
+        "I cannot.",
+        "What, beside the mill, broke it?",
+        "d#0001",
+    ):
+        assert HOSTILE + text in everything, text
+    assert json.dumps(HOSTILE + "0.1.0") in everything
+
+
+def test_characters_that_html_forbids_are_replaced():
+    data = sample() | {
+        "verdict": "half \ud83d of a pair",
+        "title": "a\0b\x1b[1m\x0c\ufffe",
+        "manifest": {"x": "\udc80"},
+    }
+    page = render(data).encode("utf-8").decode()
+    assert "half ? of a pair" in page and "<h1>a\ufffdb\ufffd[1m\ufffd\ufffd</h1>" in page
+    assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f]", page)
+
+
+def test_numeric_columns_are_right_aligned_with_even_figures():
+    page = render(sample())
+    for caption, numeric in (
+        ("Positives", [0, 0, 1, 1, 1, 1]),
+        ("Results by system", [0, 1, 1]),
+        ("Time and cost by step", [0, 0, 1, 1, 1, 1, 1, 1, 1]),
+    ):
+        row = page.split(f"<caption>{caption}</caption>")[1].split("<tbody>")[1].split("</tr>")[0]
+        assert [int('class="num"' in tag) for tag in re.findall(r"<t[hd][^>]*>", row)] == numeric
+    rule = re.search(r"\.num \{([^}]*)\}", page)[1]
+    assert "text-align: right" in rule and "tabular-nums" in rule

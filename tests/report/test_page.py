@@ -1,0 +1,217 @@
+"""The page as a whole: sections, navigation, empty parts, no outside resources, style sheet."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+from support.paths import REPOSITORY
+from support.report_pages import ParsedPage, table_cells
+from support.report_sample import HEADINGS, empty, render, sample
+
+
+def test_the_navigation_reaches_every_section():
+    page = render(sample())
+    parsed = ParsedPage(page)
+    assert parsed.text("h1") == ["A run"] and parsed.text("h2") == HEADINGS
+    assert parsed.text("nav") == HEADINGS
+    ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    targets = [attrs["href"] for attrs in parsed.all("a")]
+    assert targets[0] == "#main" and len(targets) == 1 + len(HEADINGS)
+    assert all(target[1:] in ids for target in targets)
+    assert (
+        '<p class="verdict">Training helped:</p><p class="numbers">recall@5 +0.100.</p>' in page
+        and '<p class="verdict">Nothing was run.</p></header>' in render(empty())
+    )
+    assert page.index("Training helped:") < page.index('<section id="facts"')
+
+
+def test_empty_sections_say_so():
+    parsed = ParsedPage(render(empty()))
+    assert parsed.text("h2") == HEADINGS
+    sentences = [
+        data
+        for path, data in parsed.texts
+        if path[-2:] == ("section", "p") and data.startswith("No ")
+    ]
+    assert len(sentences) == len(HEADINGS) + 1  # gains and losses have one each
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert not parsed.all("table") and not parsed.all("svg") and not parsed.all("figure")
+
+
+@pytest.mark.parametrize("key", sorted(set(sample()) - {"title", "verdict"}))
+def test_each_part_may_be_empty_alone(key):
+    parsed = ParsedPage(render(sample() | {key: empty()[key]}))
+    assert parsed.text("h2") == HEADINGS
+    assert any(path and path[-1] == "p" and data.startswith("No ") for path, data in parsed.texts)
+
+
+def test_time_and_cost_of_every_step_and_in_total():
+    data = sample()
+    data["usage"].append(data["usage"][0] | {"stage": "extract", "calls": 6, "cost": 1.5})
+    assert table_cells(render(data), "Time and cost by step") == [
+        [
+            "step",
+            "in proportion",
+            "time",
+            "share",
+            "LLM calls",
+            "asked again",
+            "tokens in",
+            "tokens out",
+            "USD",
+        ],
+        ["extract", "", "1.3s", "1.7 %", "6", "7", "190,200", "61,300", "1.50"],
+        ["stage1", "", "1m15s", "98.3 %", "–", "–", "–", "–", "–"],
+        ["rewrite", "", "0.0s", "0.0 %", "144", "7", "190,200", "61,300", "0.03"],
+        ["all", "", "1m16s", "100.0 %", "150", "14", "380,400", "122,600", "1.53"],
+    ]
+    data["usage"] = []
+    assert table_cells(render(data), "Time and cost by step")[-1] == ["all", "", "1m16s", "100.0 %"]
+
+
+def test_inner_parts_may_be_empty():
+    data = sample()
+    data["curves"]["stage1"] = []
+    data["distributions"]["stage2"] = {"positive": [], "negative": []}
+    data["community"]["nodes"] = data["community"]["edges"] = []
+    text = " ".join(data for _, data in ParsedPage(render(data)).texts)
+    assert "No finite loss was recorded." in text
+    assert "No cosine similarities were recorded" in text
+    assert "No knowledge-graph community was recorded" in text
+    assert "No rewrite was accepted." in text and "No hard negatives were mined for stage3." in text
+
+
+def test_the_page_loads_nothing():
+    page = render(sample())
+    parsed = ParsedPage(page)
+    assert "http://" not in page and "https://" not in page and "//" not in page.replace("</", "")
+    loading = {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "use",
+        "image",
+        "base",
+        "form",
+        "video",
+        "audio",
+    }
+    assert not loading & {tag for tag, _ in parsed.elements}
+    for _, attrs in parsed.elements:
+        assert not {"src", "srcset", "xlink:href", "action", "data", "poster", "background"} & set(
+            attrs
+        )
+        assert attrs.get("href", "#").startswith("#")
+    style = "".join(parsed.text("style"))
+    assert (
+        "url(" not in style
+        and "@import" not in style
+        and "@font-face" not in style
+        and "<" not in style
+    )
+    policies = [attrs["content"] for attrs in parsed.all("meta") if "http-equiv" in attrs]
+    assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_same_data_gives_same_bytes_for_any_hash_seed(tmp_path):
+    data = sample()
+    before = copy.deepcopy(data)
+    page = render(data)
+    assert data == before
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    code = (
+        "import json, sys; from support.report_sample import render; "
+        "data = json.load(open(sys.argv[1])); sys.stdout.buffer.write(render(data).encode()); "
+        "assert 'jax' not in sys.modules"
+    )
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "data.json")],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths},
+        )
+        assert run.stdout == page.encode()
+
+
+def schemes() -> list[dict[str, str]]:
+    css = (files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{([^}]*)\}", css)[:2]
+    return [dict(re.findall(r"--([\w-]+): (#\w+)", block)) for block in (light, dark)]
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG 2 contrast ratio."""
+
+    def luminance(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_enough_contrast(scheme):
+    colours = schemes()[scheme]
+    for ground in ("page", "panel"):
+        for ink in ("ink", "soft", "accent", "up", "down"):
+            assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
+        for graphic in ("blue", "orange", "edge"):
+            assert contrast(colours[graphic], colours[ground]) >= 3.0, (graphic, ground)
+    assert contrast(colours["ink"], colours["mark"]) >= 4.5
+
+
+def test_stylesheet_and_markup_know_the_same_classes():
+    css = (files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
+    selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}", "", css, flags=re.DOTALL)
+    styled = set(re.findall(r"\.([a-z]+)", selectors))
+    used = set()
+    for page in (render(sample()), render(empty())):
+        used |= {
+            name
+            for _, attrs in ParsedPage(page).elements
+            for name in (attrs.get("class") or "").split()
+        }
+    assert styled - used == set(), "styled, never used"
+    assert used - styled <= {"tick"}, "used, never styled"
+    for query in ("screen and (prefers-color-scheme: dark)", "print", "(max-width: 30rem)"):
+        assert f"@media {query} {{" in css
+
+
+def test_tables_of_counts_quarantine_and_difficulty():
+    page = render(sample())
+    assert table_cells(page, "Records rejected, cut or set aside")[1] == ["cut passages", "1,204"]
+    assert table_cells(page, "Quarantined replies")[1] == [
+        "extract",
+        "d#0007",
+        "no record",
+        "I cannot.",
+    ]
+    assert table_cells(page, "Hard negatives by stage") == [
+        [
+            "stage",
+            "mined by",
+            "negatives",
+            "mean gap",
+            "above the positive",
+            "with an answer",
+            "dropped: copies",
+            "dropped: margin",
+            "dropped: aligned",
+            "questions without",
+        ],
+        ["stage2", "stage1", "1,569", "0.059", "3.9 %", "38", "7", "0", "21", "3"],
+        ["stage3", "stage1", "1,569", "–", "–", "38", "7", "0", "21", "3"],
+    ]

@@ -1,0 +1,178 @@
+"""The drawings: proportions, ticks, the layout of a graph, colours of the style sheet."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.report_sample import render, sample
+
+from ark_jax.report import svg
+
+
+def test_line_chart_leaves_out_values_that_are_not_finite():
+    draw = lambda ys: svg.line_chart(
+        "n", "t", list(range(1, len(ys) + 1)), ys, x_title="step", y_title="loss"
+    )
+    chart = draw([3.0, math.nan, 1.0, None, math.inf, 2.0])
+    assert (
+        "loss from step 1 to 6: first 3, last 2, lowest 1, highest 3. "
+        "Values that are not finite: 3." in chart
+    )
+    assert chart.count('class="dot"') == 3 and "nan" not in chart and "inf" not in chart
+    assert draw([math.nan]) == "" and draw([]) == ""
+    assert draw([2.0]).count('class="dot"') == 1
+    assert len(draw(np.sin(np.arange(200_000)).tolist())) < 20_000
+
+
+def coordinates(drawing: str, pattern: str) -> list[float]:
+    return [float(number) for number in re.findall(pattern, drawing)]
+
+
+def test_interval_plot_keeps_proportions():
+    drawing = svg.interval_plot(
+        "n", "t", [("base", 0.5, 0.4, 0.6), ("stage1", 0.7, 0.6, 0.8)], x_title="x", reference=0.5
+    )
+    base, stage = coordinates(drawing, r'class="point" cx="([\d.]+)"')
+    reference = coordinates(drawing, r'class="reference" x1="([\d.]+)"')
+    starts = coordinates(drawing, r'class="interval" x1="([\d.]+)"')[::3]
+    ends = coordinates(drawing, r'class="interval" x1="[\d.]+" y1="[\d.]+" x2="([\d.]+)"')[::3]
+    assert reference == [base]
+    unit = (stage - base) / 0.2
+    assert starts == pytest.approx([base - 0.1 * unit, base + 0.1 * unit], abs=0.2)
+    assert ends == pytest.approx([base + 0.1 * unit, base + 0.3 * unit], abs=0.2)
+
+
+def test_histograms_draw_shares_upwards_and_downwards():
+    drawing = svg.histograms(
+        "n", "t", ("up", [0.1] * 4), ("down", [0.1, 0.9]), x_title="x", x_range=(0.0, 1.0)
+    )
+    heights = [
+        [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", path)]
+        for path in re.findall(r'<path class="(?:above|below)" d="M([^"]+)"', drawing)
+    ]
+    zero = heights[0][0]
+    assert heights[1][0] == zero and min(heights[1]) == zero and max(heights[0]) == zero
+    full, half = zero - min(heights[0]), max(heights[1]) - zero
+    assert full > 50 and half == pytest.approx(
+        full / 2, abs=0.2
+    )  # 100 % in one bin, 50 % in each of two
+    assert "up: 4 values, median 0.10; down: 2 values, median 0.50." in drawing
+    assert "down: 0 values." in svg.histograms(
+        "n", "t", ("up", [0.1]), ("down", []), x_title="x", x_range=(0.0, 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0.0, 1.0, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (0.53, 0.67, ["0.55", "0.60", "0.65"]),
+        (-3.0, 3.0, ["−3", "−2", "−1", "0", "1", "2", "3"]),
+        (0.0, 2500.0, ["0", "500", "1,000", "1,500", "2,000", "2,500"]),
+        (0.0, 2.2e-5, ["0", "5e−6", "1e−5", "1.5e−5", "2e−5"]),
+    ],
+)
+def test_ticks_are_round(low, high, labels):
+    assert svg.tick_labels(svg.ticks(low, high)) == labels
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
+def test_ticks_are_few_and_inside(low, width):
+    values = svg.ticks(low, low + width)
+    assert 2 <= len(values) <= 7
+    assert all(low - 1e-6 * width <= v <= low + width * (1 + 1e-6) for v in values)
+
+
+def test_graph_layout_is_deterministic_and_follows_the_edges():
+    rng = np.random.default_rng(0)
+    edges = [(int(a), int(b)) for a, b in rng.integers(0, 50, (90, 2))]
+    first, second = svg.graph_layout(50, edges), svg.graph_layout(50, list(edges))
+    assert first.tobytes() == second.tobytes()
+    assert first.shape == (50, 2) and first.min() >= -1e-9 and first.max() <= 1 + 1e-9
+    gaps = np.linalg.norm(first[:, None] - first[None], axis=-1)[~np.eye(50, dtype=bool)]
+    assert gaps.min() > 0.01
+
+    path = svg.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
+    assert (np.diff(path[:, 0]) > 0.2).all() or (np.diff(path[:, 0]) < -0.2).all()
+    assert np.ptp(path[:, 1]) < 0.2
+    distance = lambda positions, a, b: float(np.linalg.norm(positions[a] - positions[b]))
+    ring = svg.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
+    assert distance(ring, 0, 2) > distance(ring, 0, 1) and distance(ring, 1, 3) > distance(
+        ring, 1, 2
+    )
+    separate = svg.graph_layout(4, [(0, 1), (2, 3)])
+    assert max(separate[:2, 0]) < min(separate[2:, 0]) or min(separate[:2, 0]) > max(
+        separate[2:, 0]
+    )
+    assert svg.graph_layout(1, []).tolist() == [[0.5, 0.5]]
+    assert distance(svg.graph_layout(3, []), 0, 1) > 0.1
+
+
+def test_graph_marks_members_and_no_label_covers_another():
+    rng = np.random.default_rng(1)
+    nodes = [
+        {
+            "name": f"a fairly long name {i}",
+            "type": "place",
+            "rank": float(r),
+            "seed": i < 2,
+            "small": i < 8,
+        }
+        for i, r in enumerate(np.sort(rng.random(50))[::-1])
+    ]
+    edges = [{"a": i, "b": int(rng.integers(0, i)), "similarity": i % 5 == 0} for i in range(1, 50)]
+    drawing = svg.graph("g", "t", nodes, edges)
+    assert drawing == svg.graph("g", "t", nodes, edges)
+    assert drawing.count('<path class="seed"') == 2 and drawing.count('class="small"') == 6
+    assert drawing.count('class="large"') == 42
+    assert drawing.count('class="similar"') == 9 and drawing.count('class="relation"') == 40
+    assert "50 entities, 8 of them in the small community, joined by 49 edges." in drawing
+    labels = re.findall(
+        r'<text class="node[^"]*" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)<', drawing
+    )
+    assert len(labels) > 25 and {name for *_, name in labels} >= {
+        nodes[0]["name"],
+        nodes[1]["name"],
+    }
+    areas = []
+    for x, y, anchor, name in labels:
+        width = 6.7 * len(name)
+        left_edge = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        areas.append((left_edge, float(y) - 11, left_edge + width, float(y) + 4))
+        assert left_edge >= 0 and left_edge + width <= 880 and 0 < float(y) < 560
+    for i, a in enumerate(areas):
+        for b in areas[:i]:  # coordinates are rounded to a tenth of a pixel
+            assert a[0] > b[2] - 0.2 or b[0] > a[2] - 0.2 or a[1] > b[3] - 0.2 or b[1] > a[3] - 0.2
+
+
+def test_drawings_have_titles_descriptions_and_units():
+    page = render(sample())
+    drawings = re.findall(r"<svg (?=[^>]*role=).*?</svg>", page, re.DOTALL)
+    assert (
+        len(drawings) == 2 + 2 * 2 + 4
+    )  # two metrics; loss and rate of two stages; cosines, difficulty, community, judge
+    for drawing in drawings:
+        name, desc = re.search(
+            r'aria-labelledby="(\S+)" aria-describedby="(\S+)"', drawing
+        ).groups()
+        assert re.search(
+            rf'<title id="{name}">[^<]+</title><desc id="{desc}">[^<]+\.</desc>', drawing
+        )
+    for title in (
+        "loss (nats)",
+        "step (updates)",
+        "learning rate (per update)",
+        "cosine similarity (−1 to 1)",
+        "share of passages (%)",
+        "difference in recall@5",
+        "win rate (0 to 1)",
+    ):
+        assert f">{title}</text>" in page
+    # 0.9 is above three negatives and 0.5 above one: 4 of 6 pairs.
+    assert (
+        "2 positives, 3 hard negatives; the positive has the higher cosine in 67 % of all pairs"
+        in page
+    )

@@ -1,0 +1,68 @@
+"""BM25 against its formula, on words that are their own stems."""
+
+import collections
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ark_jax.retrieval.bm25 import bm25
+
+WORDS = ("tide", "lamp", "salt", "wool", "pilot", "bell")  # their own stems
+
+
+TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join), min_size=1, max_size=9)
+
+
+def scores(query: str, texts: list[str]) -> np.ndarray:
+    """Lucene's BM25 with k1 1.5 and b 0.75, as written."""
+    bags = [collections.Counter(text.split()) for text in texts]
+    mean = sum(map(collections.Counter.total, bags)) / len(bags)
+    out = np.zeros(len(texts))
+    for word in query.split():
+        holding = sum(word in bag for bag in bags)
+        for i, bag in enumerate(bags):
+            weight = math.log(1 + (len(bags) - holding + 0.5) / (holding + 0.5))
+            out[i] += (
+                weight * bag[word] / (bag[word] + 1.5 * (0.25 + 0.75 * bag.total() / mean))
+                if bag[word]
+                else 0
+            )
+    return out
+
+
+needs_bm25 = pytest.mark.skipif(
+    not (importlib.util.find_spec("bm25s") and importlib.util.find_spec("Stemmer")),
+    reason="extra [evaluate] is not installed",
+)
+
+
+@needs_bm25
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), TEXTS, st.integers(1, 9), st.data()
+)
+def test_bm25_is_its_formula(query, texts, k, data):
+    scope = data.draw(st.lists(st.sampled_from(range(len(texts))), unique=True))
+    (found,), wanted = bm25([query], texts, [scope], k), scores(query, texts)
+    assert set(found) <= set(scope) and len(found) == min(k, sum(wanted[i] > 0 for i in scope))
+    best = sorted((wanted[i] for i in scope if wanted[i] > 0), reverse=True)[:k]
+    assert [wanted[i] for i in found] == pytest.approx(best, abs=1e-6)
+
+
+@needs_bm25
+def test_bm25_sees_stems_and_no_stop_words():
+    texts = ["The clerks lighted all the lamps.", "A lamp", "the of and", "the tide"]
+    assert bm25(["lighting of the lamp", "the and of", "", "zinc"], texts, [range(4)] * 4, 3) == [
+        [0, 1],
+        [],
+        [],
+        [],
+    ]
+    assert bm25(["lamp"], ["the of", ""], [[0, 1]], 3) == [[]]  # no word at all
+    assert bm25(["lamp"], ["lamp", "lamp", "tide"], [[2, 1, 0]], 3) == [
+        [1, 0]
+    ]  # in the scope's order

@@ -1,0 +1,21 @@
+"""Reciprocal-rank fusion by hand."""
+
+from ark_jax.retrieval.fusion import fuse
+
+
+def test_fusion_by_hand():
+    assert fuse([["a", "b"], ["b", "c"]], 9) == ["b", "a", "c"]  # 1/62 + 1/61, 1/61, 1/62
+    assert fuse([["a", "b"], ["c", "d"]], 3) == ["a", "c", "b"]  # equals as they are met
+    assert (
+        fuse([["x", "a"], ["y", "a"], ["z", "a"]], 9)[0] == "a"
+    )  # three second places are more than one first
+    assert fuse([[*"abcd"], []], 2) == ["a", "b"]
+    # 1/120 + 1/125 < 1/61 < 1/120 + 1/124
+    ones, others = [f"o{i}" for i in range(58)], [f"p{i}" for i in range(64)]
+    assert fuse([["top", *ones, "a"], [*others, "a"]], 1) == ["top"]
+    assert fuse([["top", *ones, "a"], [*others[1:], "a"]], 1) == ["a"]
+
+
+def test_sums_of_equal_terms_are_equal_in_any_order():
+    lists = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert fuse(lists, 3) == ["a", "b", "c"] and fuse(lists[::-1], 3) == ["c", "a", "b"]

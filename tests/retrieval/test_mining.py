@@ -1,0 +1,143 @@
+"""Hard negatives: candidates and rules by hand, with angles as cosines."""
+
+import numpy as np
+import pytest
+
+from ark_jax.retrieval import mining
+
+
+def unit(*degrees: float) -> np.ndarray:
+    """Vectors in the plane."""
+    radians = np.radians(degrees)
+    return np.stack([np.cos(radians), np.sin(radians)], 1).astype(np.float32)
+
+
+CHUNKS = unit(0, 10, 20, 90, 100, 180)
+
+
+IDS = ["e", "d", "c", "b", "a", "z"]
+
+
+def cosine(degrees: float):
+    return pytest.approx(np.cos(np.radians(degrees)), abs=1e-6)
+
+
+def test_candidates_are_the_union_over_rewrites(mesh):
+    queries = {"q": unit(1, 92)}
+    found = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=2)
+    assert found == {"q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]}
+    # With room for one more each, c (19 degrees off) and c again (72): its better cosine counts.
+    found = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=3)
+    assert found["q"][4:] == [("c", cosine(19))]
+
+
+def test_candidates_come_from_a_questions_own_pool(mesh):
+    queries = {"q": unit(0), "r": unit(0), "s": unit(0, 180)}
+    pools = {"q": [3, 4, 5], "r": [5, 0], "s": [3, 4, 5]}
+    found = mining.dense_candidates(queries, pools, CHUNKS, IDS, top=10)
+    assert found == {
+        "q": [("b", cosine(90)), ("a", cosine(100)), ("z", cosine(180))],
+        "r": [("e", cosine(0)), ("z", cosine(180))],
+        "s": [("z", cosine(0)), ("a", cosine(80)), ("b", cosine(90))],
+    }
+
+
+def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
+    same = np.repeat(unit(30), 4, axis=0)
+    found = mining.dense_candidates(
+        {"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4
+    )
+    assert [name for name, _ in found["q"]] == ["d#0", "d#1", "d#2", "d#3"]
+
+
+def test_nothing_to_mine(mesh):
+    assert mining.dense_candidates({"q": unit(0)}, {"q": []}, CHUNKS, IDS, top=3) == {"q": []}
+    assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "aligned": 0})
+
+
+# The chunks of a question, hardest first by its rewrites. B differs from b in case and spacing
+# only;
+# a holds the answer.
+FOUND = [("a", 0.9), ("b", 0.8), ("B", 0.8), ("c", 0.7), ("d", 0.6), ("e", 0.5), ("f", 0.4)]
+
+
+TEXTS = {
+    "a": "a tide of nine feet",
+    "b": "The Lamp",
+    "B": "the  lamp\n",
+    "c": "salt",
+    "d": "wool",
+    "e": "SALT",
+    "f": "bell",
+}
+
+
+COSINES = {"a": 0.5, "b": 0.79, "B": 0.79, "c": 0.77, "d": 0.2, "e": 0.77, "f": 0.8}
+
+
+def chosen(
+    positives: list[str], *, cosines: dict = COSINES, **changes
+) -> tuple[list[str], dict[str, int]]:
+    """Names of the negatives, and what the rules took."""
+    rules = {"margin": 0.0, "spared": (), "keep": 9} | changes
+    kept, dropped = mining.choose_negatives(
+        FOUND, positives, cosine=cosines, first_copy=mining.first_copies(TEXTS), **rules
+    )
+    assert dict(kept).items() <= dict(FOUND).items()
+    return [name for name, _ in kept], dict(dropped)
+
+
+@pytest.mark.parametrize(
+    ("positives", "changes", "kept", "dropped"),
+    [
+        # Of two chunks with one text the harder serves, or the first by name. If b is a positive,
+        # its copy is no negative either.
+        (["f"], {}, "abcd", (2, 0, 0)),
+        (["b", "f"], {}, "acd", (2, 0, 0)),
+        (["B", "d"], {}, "acf", (2, 0, 0)),
+        # What comes after the last one taken is not looked at.
+        (["f"], {"keep": 2}, "ab", (0, 0, 0)),
+        (["f"], {"keep": 3}, "abc", (1, 0, 0)),
+        # 0.95 of the best positive's 0.8 is 0.76, of 0.5 less than all but d; 0.97 of 0.8 is 0.776.
+        (["f"], {"margin": 0.95}, "ad", (0, 4, 0)),
+        (["d", "f"], {"margin": 0.95}, "a", (0, 4, 0)),
+        (["a"], {"margin": 0.95}, "d", (0, 5, 0)),
+        (["f"], {"margin": 0.97}, "acd", (1, 2, 0)),
+        (["f"], {"spared": "bd"}, "aBc", (1, 0, 2)),
+        (["f"], {"spared": "abB", "margin": 0.97}, "cd", (1, 2, 1)),
+    ],
+)
+def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):
+    rules = ("copies", "margin", "aligned")
+    assert chosen(positives, **changes) == (list(kept), dict(zip(rules, dropped, strict=True)))
+
+
+def test_a_margin_below_zero_is_further_from_the_positive():
+    below = {**dict.fromkeys(COSINES, -0.5), "f": -0.4, "d": -0.405}
+    assert chosen(["f"], cosines=below, margin=0.95)[0] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "answers", "holding"),
+    [
+        ("It was  NINE\nfeet deep.", ["nine feet"], True),
+        ("ninety feet", ["nine", "fee"], False),
+        ("of nine", ["Nine", "x"], True),
+        ("it cost $5 then", ["$5"], True),
+        ("it cost $50", ["$5"], False),
+        ("東京都に住む", ["東京"], True),
+        ("Le café", ["café"], True),
+        ("cafés", ["café"], False),
+        ("在Paris吃", ["Paris"], True),
+        ("서울에서", ["서울"], True),
+        ("В Москве", ["москва"], False),
+        ("a+b", ["a.b"], False),
+        ("STRASSE", ["straße"], True),
+        ("", ["nine"], False),
+    ],
+)
+def test_an_answer_is_held_as_whole_words(text, answers, holding):
+    assert mining.contains_answer(text, answers) is holding
+
+
+# --- batches --------------------------------------------------------------------------------------

@@ -1,0 +1,96 @@
+"""Data and models in a bucket, which is a folder of this machine here."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from etils.epath import backend, gpath
+from support import tiny
+from support import world as worlds
+
+from ark_jax.runtime import storage
+
+TEXTS = [f"The tide table of {year}" for year in range(1850, 1853)]
+
+
+class FolderBucket(backend._OsPathBackend):
+    """Serves gs:// from a local folder."""
+
+    def __init__(self, root: Path):
+        local_path = lambda path: str(path).replace("gs://", f"{root}/")
+        for name in ("open", "exists", "isdir", "listdir", "mkdir", "makedirs", "stat"):
+            method = getattr(super(), name)
+            setattr(
+                self,
+                name,
+                lambda path, *args, method=method, **options: method(
+                    local_path(path), *args, **options
+                ),
+            )
+
+
+@pytest.fixture
+def bucket_folder(tmp_path, monkeypatch):
+    monkeypatch.setitem(gpath._PREFIX_TO_BACKEND, "gs", FolderBucket(tmp_path / "gs"))
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "gs").mkdir()
+    return tmp_path / "gs"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return worlds.make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tiny.write(tmp_path_factory.mktemp("model") / "model", "bert", tokenizer="cls")
+    tiny.sentence_transformer(folder, pooling="mean", max_seq_length=64)
+    return folder
+
+
+def test_data_in_a_bucket(bucket_folder, world):
+    from ark_jax.data import readers
+    from ark_jax.pipeline.fingerprints import input_digest
+
+    corpus = bucket_folder / "b" / "corpus"
+    shutil.copytree(world / "corpus", corpus)
+    (corpus / "model.bin").write_bytes(b"not ours")
+    assert readers.load("gs://b/corpus") == readers.load(world / "corpus")
+    assert input_digest("gs://b/corpus") == input_digest(str(world / "corpus"))
+    first_copy = storage.local_copy("gs://b/corpus")
+    assert storage.local_copy("gs://b/corpus") == first_copy
+    assert first_copy.name == "corpus" and not (first_copy / "model.bin").exists()
+    with (corpus / "questions.jsonl").open("a") as file:
+        file.write("{}\n")
+    assert storage.local_copy("gs://b/corpus") != first_copy
+    assert storage.local_copy("gs://b/corpus/questions.jsonl").read_text().endswith("{}\n")
+    with pytest.raises(FileNotFoundError, match="gs://b/nothing: no such"):
+        storage.local_copy("gs://b/nothing")
+
+
+def test_models_in_a_bucket(bucket_folder, model, mesh):
+    from ark_jax import Retriever
+
+    encode = lambda retriever: retriever.encode(TEXTS, kind="query")
+    shutil.copytree(model, bucket_folder / "b" / "model")
+    retriever = Retriever.from_pretrained("gs://b/model")
+    vectors = encode(retriever)
+    np.testing.assert_array_equal(vectors, encode(Retriever.from_pretrained(str(model))))
+    retriever.save_pretrained("gs://b/out/tuned")
+    saved = bucket_folder / "b" / "out" / "tuned" / "model.safetensors"
+    assert saved.read_bytes() == (model / "model.safetensors").read_bytes()
+    np.testing.assert_array_equal(encode(Retriever.from_pretrained("gs://b/out/tuned")), vectors)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--workdir=gs://b/w",), "a workdir needs locks and renames, which a bucket lacks"),
+        (("--config.data.path=s3://b/corpus",), "s3fs"),  # the package for s3://, an optional one
+    ],
+)
+def test_what_a_bucket_cannot_do_is_an_error_of_one_line(flags, message, world, tmp_path):
+    done = worlds.call(world, tmp_path / "w", "run", *flags)
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr

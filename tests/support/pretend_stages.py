@@ -1,0 +1,110 @@
+"""A recipe with ARK's stages, inputs and fingerprints, over functions that only pretend to work.
+
+It is for tests of what is run when.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.llm import complete
+from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.stage import Context, Stage, setting
+from ark_jax.pipeline.tables import save_json
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import RECIPE as ARK
+from ark_jax.recipes.common.ask import ask
+
+BASE = 0.05  # the temperature of the base
+
+
+def pretending(world: str):
+    """A config whose stages only write down what they were given."""
+    c = config.ark()
+    c.recipe = __name__
+    c.data.path = str(Path(world) / "corpus.jsonl")
+    return c
+
+
+def pretend_stages(c) -> list[Stage]:
+    """ARK's stages; `c.data.path` lies in the folder where they leave their traces."""
+    world = Path(c.data.path).parent
+    return [
+        dataclasses.replace(stage, run=functools.partial(pretend, world=world, stage=stage))
+        for stage in ARK.stages(c)
+    ]
+
+
+def pretend(context: Context, folder: Path, *, world: Path, stage: Stage) -> dict:
+    """Writes down what a stage was given, and fails or waits where a test asks for it."""
+    c = context.config
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    witness = [stage.name, context.workdir.name, os.getpid(), devices]
+    if stage.name in ("extract", "rewrite") and c.llm.backend != "none":
+        items = [f"{stage.name}/{i}" for i in range(5)]
+        calls = [complete.Call(item, "extract", (item.replace("/", " "),)) for item in items]
+        ask(context, calls, stage.name, lambda call, texts, cut: None)
+    if stage.name == "score":
+        witness[0] += " resumed" * (folder / "shard").is_file()
+        (folder / "shard").touch()
+    with (world / "witness").open("a") as file:
+        file.write(json.dumps(witness) + "\n")
+    if stage.name == "score" and (world / "hold").is_file():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as one that is deep in a library
+        time.sleep(600)
+    if c.train.clip == 666 and stage.name == "stage2":
+        raise FloatingPointError("stage 2: step 3 gave loss nan")
+    if c.train.clip == 143 and stage.name == "stage1":
+        print("stopped: run the same command again to go on", flush=True)
+        os._exit(0)
+    inputs = {name: (context / name / "out.json").read_text() for name in stage.after}
+    values = {field: setting(c, field) for field in stage.settings}
+    (folder / "deep").mkdir(exist_ok=True)
+    (folder / "deep" / "file").write_text(stage.name)
+    save_json([fingerprint(inputs), values], folder / "out.json")
+    if stage.name == "evaluate":
+        evaluate(c, folder)
+    return {"files": 2}
+
+
+RECIPE = dataclasses.replace(ARK, name="pretend", stages=pretend_stages)
+
+
+def gain(c) -> np.ndarray:
+    """nDCG of eight questions over that of the base."""
+    moved = {0.02: 0.1, BASE: 0.0, 0.1: -0.1}[c.train.temperature]
+    return moved + np.arange(8) / 100 * (moved != 0) - 0.3 * (1 - c.score.forward)
+
+
+def evaluate(c, folder: Path) -> None:
+    """Metrics of the untuned retriever and three stages; only the last one depends on the config."""  # noqa: E501
+    values = {name: np.linspace(0.3, 0.5, 8) for name in ("base", "stage1", "stage2")}
+    values["stage3"] = np.linspace(0.4, 0.6, 8) + gain(c)
+    metrics = {"recall@5": 0.1, "recall@10": 0.2, "ndcg@10": 0.0, "mrr": -0.1, "answer_f1": -0.2}
+    rows = [
+        {"system": name, "question": f"q{i}", **{m: each[i] + more for m, more in metrics.items()}}
+        for name, each in values.items()
+        for i in range(8)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "questions.parquet")
+    interval = lambda x: {"mean": float(x.mean()), "low": float(x.min()), "high": float(x.max())}
+    save_json(
+        {
+            "table": [
+                {
+                    "system": name,
+                    "values": {m: interval(each + more) for m, more in metrics.items()},
+                }
+                for name, each in values.items()
+            ]
+        },
+        folder / "metrics.json",
+    )

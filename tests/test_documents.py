@@ -1,0 +1,62 @@
+"""The Markdown documents: links lead somewhere; named files and settings exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+from ark_jax.recipes.ark import config
+
+DOCUMENTS = (
+    "README.md",
+    "ark_jax/README.md",
+    "ark_jax/graph/README.md",
+    "configs/README.md",
+    "launch/README.md",
+    "notebooks/README.md",
+    "tests/benchmarks/README.md",
+)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.*)$", text_of(path), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_lead_somewhere(name):
+    document = REPOSITORY / name
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(document)):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_named_files_exist(name):
+    """Paths from the root of the repository, in text and in commands."""
+    pattern = r"\b(?:ark_jax|configs|launch|tests)/[\w/.]+\.\w+"
+    paths = re.findall(pattern, text_of(REPOSITORY / name))
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_named_settings_exist(name):
+    """Fields in code, `train.chunks=8`, and in commands, --config.train.chunks=8."""
+    settings = config.ark()
+    sections = [name for name, section in settings.items() if hasattr(section, "keys")]
+    pattern = rf"(?:`|--config\.)({'|'.join(sections)})\.(?!py\b)(\w+)[`=]"
+    fields = re.findall(pattern, text_of(REPOSITORY / name))
+    assert [field for field in fields if field[1] not in settings[field[0]]] == []

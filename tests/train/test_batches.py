@@ -1,0 +1,127 @@
+"""Batches: masks by hand, epochs as permutations, examples on disk."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ark_jax.train import batches
+from ark_jax.train.batches import Example
+
+BATCH = [
+    Example("q1", "d", ("a", "b"), ("x", "b")),
+    Example("q2", "d", ("b",), ("y",)),
+    Example("q3", "e", ("c",), ()),
+]
+
+
+def named(mask: np.ndarray, chunks: list[str]) -> list[str]:
+    return ["".join(c for c, hit in zip(chunks, row, strict=True) if hit) for row in mask]
+
+
+@pytest.mark.parametrize(
+    "use_negatives, denominator, chunks, negative",
+    [
+        # Stage 1: other questions' positives; b is a sibling of a, whoever brought it in.
+        (False, "own", "abc", ["c", "ac", "ab"]),
+        (False, "batch", "abc", ["c", "ac", "ab"]),
+        (True, "own", "abcxy", ["x", "y", ""]),  # q1 mined its own positive b: no negative
+        (True, "batch", "abcxy", ["cxy", "acxy", "abxy"]),
+        (False, "all", "abc", ["abc", "abc", "abc"]),
+        (True, "all", "abcxy", ["abcxy", "abcxy", "abcxy"]),
+    ],
+)
+def test_masks_by_hand(use_negatives, denominator, chunks, negative):
+    columns, positive, negatives = batches.pair_masks(
+        BATCH, use_negatives=use_negatives, denominator=denominator
+    )
+    assert columns == list(chunks)
+    assert named(positive, columns) == ["ab", "b", "c"]
+    assert named(negatives, columns) == negative
+
+
+EXAMPLES = [Example(f"q{i}", f"d{i % 4}", ("c",), ()) for i in range(23)]
+
+
+@pytest.mark.parametrize("by", ["question", "document"])
+def test_an_epoch_is_a_permutation_and_epochs_differ(by):
+    order = batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by)
+    epochs = order.reshape(3, 23)
+    assert order.dtype == np.int64
+    assert [sorted(epoch) for epoch in epochs.tolist()] == [list(range(23))] * 3
+    assert len({tuple(epoch) for epoch in epochs.tolist()} | {tuple(range(23))}) == 4
+    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=5, by=by).tolist() == order.tolist()
+    assert batches.shuffled_order(EXAMPLES, epochs=3, seed=6, by=by).tolist() != order.tolist()
+    assert batches.shuffled_order(EXAMPLES, epochs=1, seed=5, by=by).tolist() == epochs[0].tolist()
+    assert batches.shuffled_order([], epochs=2, seed=0, by=by).shape == (0,)
+
+
+def test_documents_stay_together_and_are_shuffled_within():
+    runs = []
+    for epoch in batches.shuffled_order(EXAMPLES, epochs=4, seed=0, by="document").reshape(4, 23):
+        groups = itertools.groupby(epoch, lambda i: EXAMPLES[i].documents)
+        members = [list(group) for _, group in groups]
+        assert len(members) == 4, "the questions of a document are apart"
+        runs += members
+    assert any(run != sorted(run) for run in runs)
+    scattered = batches.shuffled_order(EXAMPLES, epochs=1, seed=0, by="question")
+    assert len(list(itertools.groupby(scattered, lambda i: EXAMPLES[i].documents))) > 4
+
+
+def test_batches_drop_nothing():
+    order = batches.shuffled_order(EXAMPLES, epochs=1, seed=0, by="question")
+    groups = list(batches.split_batches(order, 10))
+    assert [len(b) for b in groups] == [10, 10, 3]
+    assert np.concatenate(groups).tolist() == order.tolist()
+
+
+def test_examples_come_back_from_array_record(tmp_path):
+    examples = [
+        Example("frage-ß", "düne|東京", ("düne#0000", "東京#0001"), ("🙂#0002",)),
+        Example("q2", "d", ("a",), ()),
+        *(
+            Example(f"q{i}", "d", ("a",) * (i % 3 + 1), tuple(map(str, range(i))))
+            for i in range(3, 40)
+        ),
+    ]
+    batches.write_examples(examples, tmp_path / "first")
+    for rows, folder in ((examples, "first"), ([], "second")):
+        with pytest.raises(ValueError, match="holds examples already" if rows else "no examples"):
+            batches.write_examples(rows, tmp_path / folder)
+    assert batches.read_examples(tmp_path / "first") == examples
+    assert [
+        p.suffix.startswith(".array_record") for p in (tmp_path / "first").rglob("*array_record*")
+    ] == [True]
+
+
+def test_an_unknown_denominator_is_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r"config\.train\.denominator='sum': must be one of own, batch, all"
+    ):
+        batches.pair_masks(BATCH, use_negatives=True, denominator="sum")
+
+
+def test_the_copy_of_a_positive_is_nobodys_negative():
+    """q2's positive B is a copy of q1's positive b: each would be in the other's denominator."""
+    sources = (
+        {"q1": ["b", "e"], "q2": ["c", "B"]},
+        {"q1": ["d"], "q2": ["b", "d", "e"]},
+        {"q1": "d", "q2": "d"},
+    )
+    rows = batches.make_examples(*sources, {"B": "b", "e": "c"})
+    assert rows == [
+        Example("q1", "d", ("b", "c"), ("d",)),
+        Example("q2", "d", ("c", "b"), ("b", "d", "c")),
+    ]
+    chunks, positive, negative = batches.pair_masks(rows, use_negatives=True, denominator="batch")
+    assert chunks == ["b", "c", "d"]
+    assert (named(positive, chunks), named(negative, chunks)) == (["bc", "bc"], ["d", "d"])
+    assert batches.make_examples(*sources, {})[1].positives == ("c", "B")
+
+
+def test_examples_follow_the_positives():
+    documents = {"q0": "d", "q1": "d", "q2": "e"}
+    rows = batches.make_examples(
+        {"q2": ["a"], "q1": [], "q0": ["b", "c"]}, {"q0": ["x"], "q1": ["y"]}, documents, {}
+    )
+    assert rows == [Example("q2", "e", ("a",), ()), Example("q0", "d", ("b", "c"), ("x",))]

@@ -1,0 +1,176 @@
+"""Checkpoints that are damaged, and a disk that is full."""
+
+import contextlib
+import functools
+import resource
+import shutil
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.short_run import STEPS, assert_same_outcome, checkpoint_names, train, train_until
+
+from ark_jax.train.checkpoints import Checkpoints
+
+pytestmark = pytest.mark.usefixtures("quick_step")
+
+
+DAMAGE = {
+    "gone": lambda path: path.unlink(),
+    "zero": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "flip": lambda path: path.write_bytes(flip_bit(path.read_bytes())),
+}
+
+
+def flip_bit(content: bytes) -> bytes:
+    """One bit in the middle is the other one."""
+    i = len(content) // 2
+    return content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :]
+
+
+@functools.cache
+def small_state(step: int) -> dict:
+    values = np.random.default_rng(step).normal(size=3000).astype(np.float32)
+    return {
+        "step": jnp.int32(step),
+        "w": jnp.asarray(values),
+        "half": jnp.asarray(values[:7], jnp.bfloat16),
+    }
+
+
+def abstract_small_state():
+    everywhere = jax.sharding.NamedSharding(jax.sharding.get_mesh(), jax.sharding.PartitionSpec())
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), small_state(1)
+    )
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # what Orbax leaves of a reading that failed
+def test_whatever_file_is_damaged_however_what_is_restored_was_saved(mesh, tmp_path, capsys):
+    with Checkpoints(tmp_path / "good") as good:
+        for step in (1, 2, 3):
+            good.save(step, small_state(step))
+    paths = [
+        path.relative_to(tmp_path / "good")
+        for path in (tmp_path / "good" / "3").rglob("*")
+        if path.is_file()
+    ]
+    assert not (tmp_path / "good" / "1").exists() and len(paths) > 5
+    fell_back = set()
+    for path in paths:
+        for kind, damage in DAMAGE.items():
+            folder = tmp_path / f"{path}-{kind}".replace("/", "-")
+            shutil.copytree(tmp_path / "good", folder)
+            damage(folder / path)
+            with Checkpoints(folder) as checkpoints:
+                state = checkpoints.restore(abstract_small_state())
+                step, output = int(state["step"]), capsys.readouterr().out
+                for restored, expected in zip(
+                    jax.tree.leaves(state), jax.tree.leaves(small_state(step)), strict=True
+                ):
+                    np.testing.assert_array_equal(restored, expected)
+                if step == 2:
+                    fell_back.add(kind)
+                    assert (
+                        f"warning: checkpoint {folder / '3'} is damaged" in output
+                        and "the one of step 2 is tried" in output
+                    )
+                    assert (folder / "3.damaged").is_dir() and not (folder / "3").exists()
+                else:
+                    assert step == 3 and not output
+                checkpoints.save(
+                    step + 1, small_state(step + 1)
+                )  # of a step that was set aside, too
+            assert (folder / f"{step + 1}").is_dir()
+    assert fell_back == set(DAMAGE)
+
+
+@pytest.mark.parametrize(
+    "spoil", [shutil.rmtree, lambda path: (shutil.rmtree(path), path.write_text(""))]
+)
+def test_a_checkpoint_that_is_empty_or_no_folder(spoil, mesh, tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, small_state(1))
+        checkpoints.save(2, small_state(2))
+    spoil(tmp_path / "2" / "state")
+    with Checkpoints(tmp_path) as checkpoints:
+        assert int(checkpoints.restore(abstract_small_state())["step"]) == 1
+
+
+def test_with_its_newest_checkpoint_damaged_a_stage_ends_the_same(
+    base, uninterrupted, at_step, tmp_path, capsys
+):
+    train_until(7, base, tmp_path, at_step)
+    assert checkpoint_names(tmp_path) == ["6", "7"]
+    (tmp_path / "checkpoints" / "7" / "state" / "manifest.ocdbt").write_bytes(b"")
+    train(base, tmp_path)
+    assert f"goes on after step 6 of {STEPS}" in capsys.readouterr().out
+    assert_same_outcome(tmp_path, uninterrupted)
+
+
+def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
+    for _ in range(2):
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(1, small_state(1))
+            checkpoints.save(2, small_state(2))
+        (tmp_path / "2" / "state" / "manifest.ocdbt").write_bytes(b"")
+        with Checkpoints(tmp_path) as checkpoints:
+            assert int(checkpoints.restore(abstract_small_state())["step"]) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2.damaged", "2.damaged1"]
+
+
+def test_with_every_checkpoint_damaged_a_stage_starts_anew(
+    base, uninterrupted, at_step, tmp_path, capsys
+):
+    train_until(7, base, tmp_path, at_step)
+    for step in "67":
+        shutil.rmtree(tmp_path / "checkpoints" / step / "state" / "ocdbt.process_0")
+    train(base, tmp_path)
+    output = capsys.readouterr().out
+    assert (
+        output.count("is damaged") == 2
+        and "none is left, so training starts anew" in output
+        and "goes on" not in output
+    )
+    assert_same_outcome(tmp_path, uninterrupted)
+
+
+@contextlib.contextmanager
+def files_no_larger_than(size: int):
+    """As on a full disk, what is written beyond fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_up_is_told_and_costs_no_earlier_checkpoint(
+    base, uninterrupted, at_step, tmp_path
+):
+    with contextlib.ExitStack() as until_then:
+
+        def fill() -> None:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "checkpoints" / "6").is_dir():
+                assert time.monotonic() < deadline, "step 6 was never saved"
+                time.sleep(0.01)
+            until_then.enter_context(files_no_larger_than(10_000))
+
+        at_step(8, fill)
+        with pytest.raises(
+            OSError,
+            match=r"checkpoints: a checkpoint could not be written .*free some space there or make",
+        ):
+            train(base, tmp_path)
+    assert {"3", "6"} <= set(checkpoint_names(tmp_path)) and "9" not in checkpoint_names(tmp_path)
+    at_step(0, None)
+    train(base, tmp_path)
+    assert checkpoint_names(tmp_path) == ["9", "12"]
+    assert_same_outcome(tmp_path, uninterrupted)

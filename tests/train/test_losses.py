@@ -1,0 +1,226 @@
+"""InfoNCE and its Matryoshka variant against plain loops and against sentence-transformers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ark_jax import layout
+from ark_jax.train import losses
+
+B, C, E = 8, 24, 6
+
+
+def unit_vectors(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Random vectors of unit length, `[n e]`."""
+    x = rng.normal(size=(n, E)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def random_batch(seed: int = 0) -> dict[str, np.ndarray]:
+    """Random vectors and masks.
+
+    Question 2 has no positive, question 5 no negative, and the last chunks are padding.
+    """
+    rng = np.random.default_rng(seed)
+    positive = rng.random((B, C)) < 0.15
+    negative = (rng.random((B, C)) < 0.5) & ~positive
+    positive[2], negative[5], positive[5, 3] = False, False, True
+    positive[:, -4:] = negative[:, -4:] = False
+    return {
+        "queries": unit_vectors(rng, B),
+        "passages": unit_vectors(rng, C),
+        "positive": positive,
+        "negative": negative,
+    }
+
+
+def info_nce_by_loops(queries, passages, positive, negative, temperature: float) -> float:
+    """Equations 7 and 8, pair by pair, in double precision."""
+    values, scores = [], queries.astype(np.float64) @ passages.astype(np.float64).T / temperature
+    for q, c in np.argwhere(positive):
+        others = [n for n in np.flatnonzero(negative[q]) if n != c]
+        denominator = np.exp(scores[q, c]) + np.exp(scores[q, others]).sum()
+        values.append(-np.log(np.exp(scores[q, c]) / denominator))
+    return float(np.mean(values)) if values else 0.0
+
+
+def info_nce(inputs: dict, temperature: float = 0.05) -> jax.Array:
+    return jax.jit(losses.info_nce, static_argnames="temperature")(
+        **jax.tree.map(layout.rows, inputs), temperature=temperature
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_info_nce_is_two_loops(temperature, any_mesh):
+    inputs = random_batch()
+    assert float(info_nce(inputs, temperature)) == pytest.approx(
+        info_nce_by_loops(**inputs, temperature=temperature), rel=1e-5
+    )
+
+
+def test_siblings_may_be_negatives_of_each_other(mesh):
+    """Only where both masks hold them; a positive is in its own denominator once."""
+    inputs = random_batch()
+    masked = float(info_nce(inputs))
+    inputs["negative"] = inputs["negative"] | inputs["positive"]
+    assert (inputs["positive"].sum(1) > 1).any()
+    assert float(info_nce(inputs)) == pytest.approx(
+        info_nce_by_loops(**inputs, temperature=0.05), rel=1e-5
+    )
+    assert float(info_nce(inputs)) > masked + 0.1
+
+
+@pytest.mark.parametrize("hard", [0, 2])
+def test_info_nce_is_sentence_transformers(hard, sentence_transformers_losses, mesh):
+    torch, peer_losses = sentence_transformers_losses
+    rng = np.random.default_rng(1)
+    columns = [
+        unit_vectors(rng, B) for _ in range(2 + hard)
+    ]  # question, its positive, its hard negatives
+    peer_columns = [torch.tensor(x, requires_grad=True) for x in columns]
+    reference = peer_losses.MultipleNegativesRankingLoss(None, scale=20.0)
+    expected = reference.compute_loss_from_embeddings(peer_columns, None)
+    expected.backward()
+    positive = np.concatenate([np.eye(B, dtype=bool), *[np.zeros((B, B), bool)] * hard], axis=1)
+    passages = np.concatenate(columns[1:])
+
+    def own_loss(queries, passages):
+        queries, passages = (
+            x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (queries, passages)
+        )  # it takes cosines
+        return losses.info_nce(
+            queries, passages, layout.rows(positive), layout.rows(~positive), temperature=0.05
+        )
+
+    value, (d_queries, d_passages) = jax.value_and_grad(own_loss, (0, 1))(
+        layout.rows(columns[0]), layout.rows(passages)
+    )
+    assert float(value) == pytest.approx(expected.item(), rel=1e-5)
+    np.testing.assert_allclose(d_queries, peer_columns[0].grad.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        d_passages, np.concatenate([x.grad.numpy() for x in peer_columns[1:]]), atol=1e-5
+    )
+
+
+def test_a_question_of_two_positives_is_two_rows_of_sentence_transformers(
+    sentence_transformers_losses, mesh
+):
+    """The peer takes one positive a row, and the second is a negative of the first.
+
+    That is denominator="all" here.
+    """
+    torch, peer_losses = sentence_transformers_losses
+    rng = np.random.default_rng(2)
+    queries, passages = unit_vectors(rng, B), unit_vectors(rng, 2 * B)
+    rows = [torch.tensor(x) for x in (np.repeat(queries, 2, axis=0), passages)]
+    expected = (
+        peer_losses.MultipleNegativesRankingLoss(None, scale=20.0)
+        .compute_loss_from_embeddings(rows, None)
+        .item()
+    )
+    positive = np.arange(2 * B) // 2 == np.arange(B)[:, None]
+    loss = lambda negative: info_nce(
+        {"queries": queries, "passages": passages, "positive": positive, "negative": negative}
+    )
+    assert float(loss(np.ones_like(positive))) == pytest.approx(expected, rel=1e-5)
+    assert float(loss(~positive)) < expected - 0.05
+
+
+@pytest.mark.parametrize("widths", [(), (4, 1), (5,)])
+def test_matryoshka_is_the_mean_over_widths(widths, any_mesh):
+    inputs = random_batch()
+    first = lambda x, n: x[:, :n] / np.linalg.norm(x[:, :n], axis=1, keepdims=True)
+    losses_by_width = [
+        info_nce_by_loops(
+            first(inputs["queries"], n),
+            first(inputs["passages"], n),
+            inputs["positive"],
+            inputs["negative"],
+            0.05,
+        )
+        for n in (E, *widths)
+    ]
+    own_loss = jax.jit(functools.partial(losses.matryoshka, widths=widths, temperature=0.05))
+    assert float(own_loss(**jax.tree.map(layout.rows, inputs))) == pytest.approx(
+        np.mean(losses_by_width), rel=1e-5
+    )
+
+
+def test_matryoshka_is_sentence_transformers(sentence_transformers_losses, mesh):
+    torch, peer_losses = sentence_transformers_losses
+
+    class Linear(torch.nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(weight))
+
+        def forward(self, features):
+            return {"sentence_embedding": features["x"] @ self.weight}
+
+        def get_embedding_dimension(self):
+            return E
+
+    rng = np.random.default_rng(3)
+    columns, weight = (
+        [rng.normal(size=(B, 5)).astype(np.float32) for _ in range(3)],
+        rng.normal(size=(5, E)).astype(np.float32),
+    )
+    model = Linear(weight)
+    peer_columns = peer_losses.MatryoshkaLoss(
+        model, peer_losses.MultipleNegativesRankingLoss(model, scale=20.0), [E, 4, 2]
+    )
+    expected = peer_columns([{"x": torch.tensor(x)} for x in columns], None)
+    expected.backward()
+    positive = jnp.eye(B, 2 * B, dtype=bool)
+
+    def own_loss(weight):
+        vectors = [jnp.asarray(x) @ weight for x in (columns[0], np.concatenate(columns[1:]))]
+        vectors = [x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in vectors]
+        return losses.matryoshka(*vectors, positive, ~positive, widths=(4, 2), temperature=0.05)
+
+    value, gradient = jax.value_and_grad(own_loss)(weight)
+    assert float(value) == pytest.approx(
+        expected.item() / 3, rel=1e-5
+    )  # they add up, we take the mean
+    np.testing.assert_allclose(gradient, model.weight.grad.numpy() / 3, atol=1e-5)
+
+
+def test_who_counts_for_nothing(mesh):
+    inputs = random_batch()
+    expected = float(info_nce(inputs))
+    # Question 2 has no positive: whatever its vector, and with or without it, the mean is the same.
+    inputs["queries"][2] = -inputs["queries"][2]
+    assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
+    others = [0, 1, 3, 4, 5, 6, 7]
+    assert float(
+        info_nce({k: x if k == "passages" else x[others] for k, x in inputs.items()})
+    ) == pytest.approx(expected, rel=1e-6)
+    # Nor do chunks that are in no mask: padding.
+    inputs["passages"][-4:] = 1e3
+    assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_question_without_negatives_has_loss_zero(mesh):
+    inputs = random_batch()
+    alone = {k: x if k == "passages" else x[5:6] for k, x in inputs.items()}
+    assert float(info_nce(alone)) == 0.0
+    nobody = {**inputs, "positive": np.zeros((B, C), bool)}
+    assert float(info_nce(nobody)) == 0.0
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.05])
+def test_the_gradient_is_finite(temperature, mesh):
+    inputs = jax.tree.map(layout.rows, random_batch())
+    gradient = jax.grad(
+        lambda q, p: losses.info_nce(
+            q, p, inputs["positive"], inputs["negative"], temperature=temperature
+        ),
+        (0, 1),
+    )
+    d_queries, d_passages = gradient(inputs["queries"], inputs["passages"])
+    assert np.isfinite(d_queries).all() and np.isfinite(d_passages).all()
+    assert not np.any(d_queries[2]) and not np.any(d_queries[5]) and np.any(d_queries[0])
+    assert not np.any(d_passages[-4:])

@@ -1,0 +1,103 @@
+"""The learning rate and AdamW against their definitions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from support.training import BERT
+
+from ark_jax.models import decoder, encoder
+from ark_jax.train import optim
+
+QWEN = decoder.Config(
+    vocab=32,
+    width=16,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    head_dim=4,
+    ffn=8,
+    rope_theta=1e4,
+    rope_llama3=None,
+    norm_eps=1e-6,
+    qk_norm=True,
+    qkv_bias=True,
+    tied=False,
+    dtype="float32",
+    compute="float32",
+)
+
+
+@pytest.mark.parametrize(
+    "steps, warmup, expected",
+    [
+        (10, 0.2, [0.5, 0.75, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0]),
+        (4, 0.0, [1, 0.75, 0.5, 0.25, 0]),
+        (1, 0.1, [1, 0]),
+        (3, 1.0, [0.5, 0.75, 1, 0]),
+    ],
+)
+def test_the_rate_rises_and_falls_to_zero(steps, warmup, expected):
+    rate = optim.schedule(8e-6, steps, warmup)
+    assert [float(rate(i)) / 8e-6 for i in range(steps + 1)] == pytest.approx(expected, abs=1e-6)
+    assert (
+        max(float(rate(i)) for i in range(steps)) == pytest.approx(8e-6)
+        and float(rate(steps - 1)) > 0
+    )
+
+
+@pytest.mark.parametrize(
+    "kind, cfg, matrices, others",
+    [
+        (
+            encoder.Encoder,
+            BERT,
+            "embed position segment q k v o up down",
+            "embed_norm embed_norm_bias q_bias k_bias v_bias o_bias up_bias down_bias "
+            "attn_norm attn_norm_bias ffn_norm ffn_norm_bias",
+        ),
+        (
+            decoder.Decoder,
+            QWEN,
+            "embed head q k v o gate up down",
+            "norm q_norm k_norm attn_norm ffn_norm q_bias k_bias v_bias",
+        ),
+    ],
+)
+def test_matrices_decay_and_vectors_do_not(kind, cfg, matrices, others, mesh):
+    """Layers are stacked, so a bias has two axes as well: axes do not tell them apart."""
+    shapes = jax.eval_shape(lambda: kind(cfg, rngs=nnx.Rngs(0)))
+    filled = lambda value: jax.tree.map(lambda x: np.full(x.shape, value, np.float32), shapes)
+    optimizer = optim.adamw(weight_decay=0.25, clip=1.0)
+    updates = jax.jit(
+        lambda gradient, model: optimizer.update(gradient, optimizer.init(model), model)[0]
+    )(filled(0), filled(1))
+    decayed = {}
+    for path, x in jax.tree_util.tree_leaves_with_path(updates):
+        name = (
+            jax.tree_util.keystr(path, simple=True, separator=".")
+            .removesuffix(".value")
+            .rsplit(".", 1)[-1]
+        )
+        decayed[name] = tuple(np.unique(x).tolist())
+    assert decayed == {
+        **dict.fromkeys(matrices.split(), (0.25,)),
+        **dict.fromkeys(others.split(), (0.0,)),
+    }
+
+
+def test_adamw_is_the_published_recursion(mesh):
+    """Two steps of Loshchilov and Hutter's AdamW on one matrix, the second gradient clipped."""
+    x, m, v = np.array([[1.0, -2.0]]), 0.0, 0.0
+    optimizer = optim.adamw(weight_decay=0.01, clip=1.0)
+    params = {"w": jnp.asarray(x, jnp.float32)}
+    state = optimizer.init(params)
+    for t, gradient in enumerate((np.array([[0.3, -0.4]]), np.array([[6.0, 8.0]])), 1):
+        updates, state = optimizer.update({"w": jnp.asarray(gradient, jnp.float32)}, state, params)
+        params = optax.apply_updates(params, {"w": -0.1 * updates["w"]})
+        clipped = gradient / max(np.linalg.norm(gradient), 1.0)
+        m, v = 0.9 * m + 0.1 * clipped, 0.999 * v + 0.001 * clipped**2
+        x = x - 0.1 * (m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + 0.01 * x)
+    np.testing.assert_allclose(params["w"], x, rtol=1e-5)
