@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import jaxtyping
@@ -75,6 +76,19 @@ def process_state_kept_by_a_test():
 def process_state_kept_by_a_module():
     with _process_state_kept():
         yield
+
+
+# Linux lets a process hold 65,530 memory maps. Each compiled function takes some, and XLA crashes
+# when no more are to be had, which in one process happens after some four fifths of the tests.
+MOST_MEMORY_MAPS = 30_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_functions_released():
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MEMORY_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture
