@@ -1,6 +1,8 @@
 """Annotated shapes and types are checked at every call of the numeric modules (`conftest.py`)."""
 
+import ast
 import importlib
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +37,16 @@ NUMERIC = (
 def test_every_numeric_module_is_checked(module):
     loader = importlib.import_module(f"ark_jax.{module}").__spec__.loader
     assert type(loader).__module__ == "jaxtyping._import_hook"
+
+
+@pytest.mark.parametrize("module", NUMERIC)
+def test_no_function_leaves_three_parameters_unannotated(module):
+    source = Path(importlib.import_module(f"ark_jax.{module}").__file__).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            bare = [p.arg for p in parameters if p.annotation is None and p.arg != "self"]
+            assert len(bare) < 3, f"{module}.{node.name}: {', '.join(bare)}"
 
 
 def test_one_letter_is_one_size():

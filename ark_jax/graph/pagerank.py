@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.graph.store import KnowledgeGraph
@@ -198,8 +199,12 @@ def _refine(
 
 
 @jax.jit
-def _in_node_order(v, strength, node_rows):
-    """Ranks in the order of the graph's nodes, `[c n]`, on every device."""
+def _in_node_order(
+    v: Float[jax.Array, "rows c"],
+    strength: Float[jax.Array, " rows"],
+    node_rows: Int[ArrayLike, " n"],
+) -> Float[jax.Array, "c n"]:
+    """Ranks in the order of the graph's nodes, on every device."""
     ranks = jax.reshard(v, P()) * jax.reshard(strength, P())[:, None]
     return jax.reshard(ranks.at[node_rows].get(out_sharding=P()).T, P())
 
@@ -212,7 +217,17 @@ def _spec(spread: bool, axes: int) -> P:
 
 
 @functools.partial(jax.jit, static_argnames=("spread", "reversible"))
-def _iterate(edges: Edges, source, gain, bound, damping, limit, *, spread: bool, reversible: bool):
+def _iterate(
+    edges: Edges,
+    source: Float[jax.Array, "rows c"],
+    gain: ArrayLike,
+    bound: Float[jax.Array, " c"],
+    damping: ArrayLike,
+    limit: ArrayLike,
+    *,
+    spread: bool,
+    reversible: bool,
+) -> tuple[Float[jax.Array, "rows c"], Bool[jax.Array, " c"]]:
     """Solves v = source + (1 - a) P v for every column, starting from `gain` · source.
 
     The ranks are v times the strengths of the nodes. In this scale a step of the walk is a plain
@@ -225,11 +240,18 @@ def _iterate(edges: Edges, source, gain, bound, damping, limit, *, spread: bool,
     """
     block, columns = _spec(spread, 2), _spec(spread, 1)
 
-    def local(edges, source, gain, bound, damping, limit):
+    def iterate_shard(
+        edges: Edges,
+        source: Float[jax.Array, "n c"],
+        gain: ArrayLike,
+        bound: Float[jax.Array, " c"],
+        damping: ArrayLike,
+        limit: ArrayLike,
+    ):
         return _Iteration(edges, source, bound, damping, spread, reversible).run(gain, limit)
 
     return jax.shard_map(
-        local,
+        iterate_shard,
         in_specs=(P(layout.AXES) if spread else P(), block, P(), columns, P(), P()),
         out_specs=(block, columns),
         check_vma=False,
@@ -355,7 +377,9 @@ def _is_judged(count):
     return regular | (count == PROBE_STEP - 1) | (count == PROBE_STEP - 2)
 
 
-def _select(columns, new, old):
+def _select(
+    columns: Bool[jax.Array, " c"], new: Float[jax.Array, "rows c"], old: Float[jax.Array, "rows c"]
+) -> Float[jax.Array, "rows c"]:
     """Replaces columns of `old` by those of `new`."""
     return jax.lax.cond(jnp.any(columns), lambda: jnp.where(columns, new, old), lambda: old)
 
@@ -366,10 +390,23 @@ def _gathered(v, statistics):
 
 
 @functools.partial(jax.jit, static_argnames=("spread", "reversible"))
-def _residual(edges: Edges, source, v, damping, *, spread: bool, reversible: bool):
+def _residual(
+    edges: Edges,
+    source: Float[jax.Array, "rows c"],
+    v: Float[jax.Array, "rows c"],
+    damping: ArrayLike,
+    *,
+    spread: bool,
+    reversible: bool,
+) -> tuple[Float[jax.Array, "rows c"], Float[jax.Array, " c"]]:
     """source + (1 - a) P v - v, and the largest entry of each column in terms of ranks."""
 
-    def local(edges, source, v, damping):
+    def shard_residual(
+        edges: Edges,
+        source: Float[jax.Array, "n c"],
+        v: Float[jax.Array, "n c"],
+        damping: ArrayLike,
+    ):
         rows = _gathered(v, jnp.zeros((STATISTICS, v.shape[1]), v.dtype)) if spread else v
         strength = edges.strength[:, None]
         residual = source + damping / strength * edges.incoming_sums(rows) - v
@@ -380,7 +417,7 @@ def _residual(edges: Edges, source, v, damping, *, spread: bool, reversible: boo
 
     block, columns = _spec(spread, 2), _spec(spread, 1)
     return jax.shard_map(
-        local,
+        shard_residual,
         in_specs=(P(layout.AXES) if spread else P(), block, block, P()),
         out_specs=(block, columns),
         check_vma=False,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ark_jax import layout
 from ark_jax.graph.store import KnowledgeGraph
@@ -53,7 +53,11 @@ class Edges:
         return jnp.concatenate([wide, _row_sums(v, *self.narrow)])
 
 
-def _row_sums(v, sources, weights):
+def _row_sums(
+    v: Float[jax.Array, "p c"],
+    sources: Int[jax.Array, "rows width"],
+    weights: Float[jax.Array, "rows width"] | None,
+) -> Float[jax.Array, "rows c"]:
     """Sums of the rows of a table.
 
     One expression per column of the table: XLA:CPU vectorises it, unlike a reduction over gathered

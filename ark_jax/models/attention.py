@@ -63,7 +63,13 @@ def attend_packed(
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     index = activation_spec("b t")
 
-    def local(q, k, v, places, sources):
+    def attend_stream(
+        q: Float[Array, "streams a n h"],
+        k: Float[Array, "streams a k h"],
+        v: Float[Array, "streams a k h"],
+        places: Int[Array, "b t"],
+        sources: Int[Array, "streams a"],
+    ) -> Float[Array, "streams a n h"]:
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         t = places.shape[1]
         mask = jnp.broadcast_to((places < plan.capacity)[:, None, :], (len(places), t, t))
@@ -72,7 +78,7 @@ def attend_packed(
         return packing.pack_shard(out, places, sources)
 
     run = jax.shard_map(
-        local,
+        attend_stream,
         in_specs=(query, cache, cache, index, index),
         out_specs=query,
         check_vma=kernel == "xla",

@@ -280,7 +280,12 @@ class Decoder(nnx.Module):
             x, positions = packing.pack(x, plan), packing.pack(positions, plan)
             attend = functools.partial(attention.attend_packed, plan=plan)
 
-        def attend_layer(q, k, v, _):
+        def attend_layer(
+            q: Float[Array, "rows t n h"],
+            k: Float[Array, "rows t k h"],
+            v: Float[Array, "rows t k h"],
+            _: None,
+        ):
             return attend(q, k, v, causal=True, kernel=cfg.attention), None
 
         x, _ = self.layers(x, positions, attend_layer, cfg)

@@ -336,7 +336,9 @@ def _prefill(
     tokens = sampling.next_tokens(model.logits(last, cfg), draw, jnp.zeros_like(slots))
     spec, new = activation_spec("b k s h"), activation_spec("b s k h")
 
-    def write(old, x, slots):
+    def write(
+        old: Float[Array, "b k s h"], x: Float[Array, "rows t k h"], slots: Int[Array, " rows"]
+    ) -> Float[Array, "b k s h"]:
         x = x.transpose(0, 2, 1, 3).astype(old.dtype)
         return old.at[slots, :, : x.shape[2]].set(x, mode="drop")
 

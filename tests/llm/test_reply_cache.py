@@ -1,10 +1,13 @@
 """The file of replies: rows that survive kills and odd characters, and claims between processes."""
 
-import multiprocessing
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.llm_calls import calls, changed_settings, completion
+from support.paths import REPOSITORY
 
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache, reply_text
@@ -53,14 +56,23 @@ def test_only_one_claim_succeeds(tmp_path):
         assert (first, second) == (True, False)
         with replies.claim("cd" * 32) as other:
             assert other
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            assert pool.apply(try_to_claim, (replies.path, key)) is False
-            assert pool.apply(try_to_claim, (replies.path, "cd" * 32)) is True
+        assert claims_elsewhere(replies.path, key, "cd" * 32) == [False, True]
     replies.add({"key": key, "reply": completion("x")})
     with replies.claim(key) as answered:
         assert not answered
 
 
-def try_to_claim(path: Path, key: str) -> bool:
-    with ReplyCache(path).claim(key) as is_claimed:
-        return is_claimed
+def claims_elsewhere(path: Path, *keys: str) -> list[bool]:
+    """Whether another process can claim each key."""
+    code = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from ark_jax.llm.reply_cache import ReplyCache\n"
+        "def claim(key):\n"
+        "    with ReplyCache(Path(sys.argv[1])).claim(key) as is_claimed:\n"
+        "        return is_claimed\n"
+        "print(json.dumps([claim(key) for key in sys.argv[2:]]))"
+    )
+    command = [sys.executable, "-c", code, path, *keys]
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=60, capture_output=True, check=True)
+    return json.loads(done.stdout)
