@@ -28,7 +28,9 @@ ark-jax: answer-centric retriever tuning
                                    DIR/export-NAME for another trainer: sentence-transformers,
                                    flagembedding or ms-swift; it runs no stage
   ark-jax status --config=... --workdir=DIR
-                                   which stages are done, stale (and why) or missing
+                                   which stages are done, stale (and why) or missing; with
+                                   --verify also whether any file was damaged since, which takes
+                                   as long as reading them all
   ark-jax check  FILE              what is understood of an input, and every bad row
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
@@ -52,12 +54,14 @@ class Request:
     Attributes:
         config: None if no config was given.
         store: the folder where the runs of a sweep share finished stages.
+        verify: whether `status` and `run` read every file of every finished stage.
         format: of `ark-jax export --format=NAME`.
     """
 
     config: object
     workdir: Path | None
     store: Path | None
+    verify: bool
     format: str
 
 
@@ -154,6 +158,8 @@ def _parse(verb: str, args: list[str]) -> Request:
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
     store = "where the runs of a sweep share finished stages (launch/sweep.py)"
     flags.DEFINE_string("store", "", store, flag_values=values)
+    check = "read all files of finished stages, and make damaged stages again (status, run)"
+    flags.DEFINE_bool("verify", False, check, flag_values=values)
     if verb == "export":
         format = "the trainer whose JSONL is written"
         flags.DEFINE_string("format", "", format, flag_values=values)
@@ -178,7 +184,9 @@ def _parse(verb: str, args: list[str]) -> Request:
         )
     absolute = lambda path: Path(path).expanduser().absolute() if path else None
     format = values.format if verb == "export" else ""
-    return Request(holder.value, absolute(values.workdir), absolute(values.store), format)
+    return Request(
+        holder.value, absolute(values.workdir), absolute(values.store), values.verify, format
+    )
 
 
 def _define_config(verb: str, args: list[str], values):
@@ -243,7 +251,8 @@ def _status(recipe, request: Request) -> int:
     from ark_jax.runtime.log import say
 
     stages = recipe.stages(request.config)
-    for status in engine.examine(stages, request.config, request.workdir):
+    verify = [stage.name for stage in stages] if request.verify else ()
+    for status in engine.examine(stages, request.config, request.workdir, verify=verify):
         say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
     return 0
 
@@ -290,7 +299,8 @@ def _run(recipe, verb: str, request: Request) -> int:
         with distributed.join_processes(), trackers.open_trackers(config, workdir) as opened:
             metrics = Metrics(workdir / "metrics.jsonl", opened)
             context = Context(config, workdir, metrics, request.store)
-            engine.run(stages, context, only="" if verb in ("demo", "run") else verb)
+            only = "" if verb in ("demo", "run") else verb
+            engine.run(stages, context, only=only, verify=request.verify)
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error
     return 0

@@ -9,11 +9,12 @@ import dataclasses
 import errno
 import fcntl
 import functools
+import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -34,7 +35,8 @@ from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
 
-BEGUN = "inputs.json"  # the fingerprint of the inputs that an unfinished stage was begun with
+BEGUN = "inputs.json"  # the inputs that an unfinished stage was begun with
+NEW_BEGUN = f".{BEGUN}.new"  # while it is written
 CHECKPOINTS = "checkpoints"  # a finished stage needs them no more
 
 
@@ -47,14 +49,20 @@ class Status:
     why: str = ""
 
 
-def examine(stages: Sequence[Stage], config, workdir: Path) -> Iterator[Status]:
-    """Where each stage stands, in order. A stage that reads from a stale one is stale too."""
+def examine(
+    stages: Sequence[Stage], config, workdir: Path, *, verify: Collection[str] = ()
+) -> Iterator[Status]:
+    """Where each stage stands, in order. A stage that reads from a stale one is stale too.
+
+    Args:
+        verify: stages whose files are compared by digest; those of the others by size.
+    """
     fresh: dict[str, str] = {}
     for stage in stages:
-        yield _examine(stage, config, workdir, fresh)
+        yield _examine(stage, config, workdir, fresh, verify=stage.name in verify)
 
 
-def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str]) -> Status:
+def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str], *, verify: bool) -> Status:
     """The status of one stage. A done stage enters `fresh` with its outputs' fingerprint."""
     manifest = read_manifest(workdir / stage.name)
     if manifest is None:
@@ -63,15 +71,43 @@ def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str]) -> Stat
     pending = [name for name in stage.after if name not in fresh]
     if pending:
         return Status(stage.name, "stale", f"{pending[0]} has to run first")
-    why = difference(manifest, inputs_of(stage, config, fresh), workdir / stage.name)
+    inputs = inputs_of(stage, config, fresh)
+    why = difference(manifest, inputs, workdir / stage.name, verify=verify)
     if why:
         return Status(stage.name, "stale", why)
     fresh[stage.name] = fingerprint(manifest["outputs"])
     return Status(stage.name, "done")
 
 
-def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
+def stages_to_verify(
+    stages: Sequence[Stage], config, workdir: Path, *, only: str = ""
+) -> frozenset[str]:
+    """Finished stages that a run will read.
+
+    A damaged one among them has to run again, and reads from stages before it in turn.
+
+    Args:
+        only: the stage that runs; empty if all do.
+    """
+    verified = frozenset()
+    while True:
+        statuses = examine(stages, config, workdir, verify=verified)
+        due = {status.stage for status in statuses if status.state != "done"}
+        running = due & {only} if only else due
+        read = {name for stage in stages if stage.name in running for name in stage.after}
+        if read - due <= verified:
+            return verified
+        verified |= read - due
+
+
+def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bool = False) -> None:
     """Brings every stage up to date, or the one named `only`, whose inputs must be up to date.
+
+    A finished stage that another one will read is compared with its manifest by digest. If it is
+    damaged, it is made again.
+
+    Args:
+        verify: compares all finished stages, also if nothing has to run.
 
     Raises:
         Interrupted: another run works in the workdir, or an input of `only` is not up to date.
@@ -84,19 +120,29 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "") -> None:
                 lambda: store.share_replies(context.store, context.workdir)
             )
         began = time.monotonic()
-        if _run_due(stages, context, only):
+        if _run_due(stages, context, only, verify):
             say(f"done in {duration(time.monotonic() - began)}")
         else:
             say(f"{only or 'all stages'}: up to date in {context.workdir}, nothing to do")
 
 
-def _run_due(stages: Sequence[Stage], context: Context, only: str) -> int:
+def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool) -> int:
     """Runs what has to run and returns how many stages that were."""
     read_from = {name for stage in stages for name in stage.after}
     fresh: dict[str, str] = {}
+    states: dict[str, Status] = {}
     runs = 0
+    verified = distributed.on_first_process(
+        lambda: sorted(
+            {stage.name for stage in stages}
+            if verify
+            else stages_to_verify(stages, context.config, context.workdir, only=only)
+        )
+    )
     for number, stage in enumerate(stages, 1):
-        reason = distributed.on_first_process(functools.partial(_due, stage, context, fresh, only))
+        reason = distributed.on_first_process(
+            functools.partial(_due, stage, context, fresh, states, only, stage.name in verified)
+        )
         if reason is not None:
             say(f"[{number}/{len(stages)}] {stage.name}{reason}")
             inputs = distributed.on_first_process(
@@ -112,16 +158,29 @@ def _run_due(stages: Sequence[Stage], context: Context, only: str) -> int:
     return runs
 
 
-def _due(stage: Stage, context: Context, fresh: dict[str, str], only: str) -> str | None:
-    """Why a stage has to run, as its line of the log ends; None if it does not."""
-    status = _examine(stage, context.config, context.workdir, fresh)
+def _due(
+    stage: Stage,
+    context: Context,
+    fresh: dict[str, str],
+    states: dict[str, Status],
+    only: str,
+    verify: bool,
+) -> str | None:
+    """Why a stage has to run, as its line of the log ends; None if it does not.
+
+    Its status enters `states`.
+    """
+    status = _examine(stage, context.config, context.workdir, fresh, verify=verify)
+    states[stage.name] = status
     if status.state == "done" or only not in ("", stage.name):
         return None
     pending = [name for name in stage.after if name not in fresh]
     if pending:
+        needed = states[pending[0]]
+        why = f": {needed.why}" if needed.why else ""
         raise Interrupted(
-            f"stage {stage.name} needs {pending[0]}, which is not up to date: "
-            f"run `ark-jax {pending[0]}` or `ark-jax run` first"
+            f"stage {stage.name} needs {needed.stage}, which is {needed.state}{why}; run "
+            f"`ark-jax {needed.stage}` or `ark-jax run` first"
         )
     return f" (again: {status.why})" if status.state == "stale" else ""
 
@@ -139,7 +198,7 @@ def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
         def missing() -> bool:
             stack.enter_context(store.claim(context.store, key))
             manifest = read_manifest(stored)
-            return manifest is None or bool(difference(manifest, inputs, stored))
+            return manifest is None or bool(difference(manifest, inputs, stored, verify=True))
 
         def take() -> str:
             partial = context.workdir / ".partial" / stage.name
@@ -173,13 +232,56 @@ def _begin(inputs: dict, partial: Path) -> dict | None:
     Returns:
         the counts, if a kill came after the manifest: the folder has only to be put into place.
     """
-    begun = partial / BEGUN
-    if partial.exists() and (not begun.is_file() or begun.read_text() != fingerprint(inputs)):
-        shutil.rmtree(partial)  # begun with other inputs
+    if partial.exists() and (why := _other_inputs(partial, inputs)) is not None:
+        _set_aside(partial, why)
+    earlier = _place_aside(partial, inputs)
+    if earlier.is_dir() and not partial.exists():
+        os.replace(earlier, partial)
+        say(f"  goes on with {earlier.name}, which was set aside")
     partial.mkdir(parents=True, exist_ok=True)
-    begun.write_text(fingerprint(inputs))
+    if not (partial / BEGUN).is_file():
+        unfinished = partial / NEW_BEGUN
+        unfinished.write_text(json.dumps(inputs, indent=1, ensure_ascii=False), encoding="utf-8")
+        sync(unfinished)
+        os.replace(unfinished, partial / BEGUN)
     manifest = read_manifest(partial)
     return manifest and manifest["counts"]
+
+
+def _other_inputs(partial: Path, inputs: dict) -> str | None:
+    """In what an unfinished stage was begun with other inputs, in words; None if with these."""
+    begun = _read_begun(partial)
+    if begun is None:
+        return None if not any(partial.glob("[!.]*")) else "what it was begun with is unknown"
+    if begun == inputs:
+        return None
+    return difference(begun | {"outputs": {}}, inputs, partial) or "its inputs changed"
+
+
+def _read_begun(partial: Path) -> dict | None:
+    """The inputs that an unfinished stage was begun with; None if they are missing or damaged."""
+    try:
+        begun = json.loads((partial / BEGUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    parts = ("inputs", "config", "external", "version")
+    return begun if isinstance(begun, dict) and all(part in begun for part in parts) else None
+
+
+def _place_aside(partial: Path, inputs: object) -> Path:
+    return partial.with_name(f"{partial.name}.{fingerprint(inputs)[:8]}")
+
+
+def _set_aside(partial: Path, why: str) -> None:
+    """Keeps unfinished work that was begun with other inputs, in a folder of its own."""
+    place = _place_aside(partial, _read_begun(partial))
+    if place.exists():
+        shutil.rmtree(place)  # of the same inputs, and older
+    os.replace(partial, place)
+    say(
+        f"  unfinished work is set aside ({why}): a run with its settings goes on with it; delete "
+        f"{place} if none will"
+    )
 
 
 def _finish(
@@ -187,7 +289,7 @@ def _finish(
 ) -> str:
     """Puts the folder into its place, with its manifest. A kill at any moment loses nothing."""
     partial = final.parent / ".partial" / final.name
-    names = (BEGUN, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
+    names = (BEGUN, NEW_BEGUN, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
     outputs = outputs_of(partial, tuple(partial / name for name in names))
     write_manifest(partial, stage.name, inputs, outputs, counts)
     if (partial / CHECKPOINTS).is_dir():

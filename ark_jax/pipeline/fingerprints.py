@@ -19,6 +19,14 @@ def fingerprint(value) -> str:
 
 
 def file_digest(path: Path) -> str:
+    """The sha256 of a file's contents; this process reads a file that did not change once."""
+    status = path.stat()
+    return _contents_digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@functools.cache
+def _contents_digest(path: Path, size: int, modified: int, inode: int) -> str:
+    """The other arguments decide whether what was read before still holds."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -64,8 +64,12 @@ def outputs_of(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
     }
 
 
-def difference(manifest: dict, inputs: dict, folder: Path) -> str:
-    """Why a finished stage no longer fits its inputs, in words; empty if it does."""
+def difference(manifest: dict, inputs: dict, folder: Path, *, verify: bool = False) -> str:
+    """Why a finished stage no longer fits its inputs or its manifest, in words; empty if it does.
+
+    Args:
+        verify: compares the digests of its files too, not their sizes alone.
+    """
     for field, value in inputs["config"].items():
         if field not in manifest["config"]:
             return f"config.{field} is new"
@@ -80,10 +84,17 @@ def difference(manifest: dict, inputs: dict, folder: Path) -> str:
                 return f"{name} changed"
     if manifest["version"] != inputs["version"]:
         return f"made by ark_jax {manifest['version']}"
-    for name, (size, _) in manifest["outputs"].items():
+    return damage(manifest, folder, verify=verify)
+
+
+def damage(manifest: dict, folder: Path, *, verify: bool) -> str:
+    """Which file of a finished stage is missing or damaged, in words; empty if none is."""
+    for name, (size, digest) in manifest["outputs"].items():
         path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"{name} is {'damaged' if path.is_file() else 'missing'}"
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size or (verify and file_digest(path) != digest):
+            return f"{name} is damaged"
     return ""
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,13 +29,49 @@ def save_rows(rows: list, path: Path, row_type=None) -> None:
 
 def load_rows(path: Path, row_type=dict) -> list:
     """Reads what `save_rows` wrote, as dicts or as instances of a dataclass."""
-    rows = pq.read_table(path).to_pylist()
+    rows = read_table(path).to_pylist()
     if row_type is dict:
         return rows
     fields = dataclasses.fields(row_type)
     tuples = {field.name for field in fields if str(field.type).startswith("tuple")}
     convert = lambda name, value: tuple(value) if name in tuples else value
     return [row_type(**{name: convert(name, value) for name, value in row.items()}) for row in rows]
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads a Parquet file of a finished stage.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    try:
+        return pq.read_table(path, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_array(path: Path) -> np.ndarray:
+    """Reads an array of a finished stage, without pickles.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> Exception:
+    """The error with the file and the fix; of a missing file, the error itself."""
+    if isinstance(error, FileNotFoundError):
+        return error
+    stage = path.parent
+    reason = " ".join(str(error).split()).rstrip(".")
+    return ValueError(
+        f"{path} cannot be read ({reason}): `ark-jax status --verify` tells whether stage "
+        f"{stage.name} is damaged, and `ark-jax run --verify` makes it again"
+    )
 
 
 def save_json(value, path: Path) -> None:
@@ -44,4 +82,12 @@ def save_json(value, path: Path) -> None:
 
 
 def load_json(path: Path):
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Reads what `save_json` wrote.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _unreadable(path, error) from error

@@ -6,7 +6,7 @@ import numpy as np
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import load_rows, read_array, save_rows
 from ark_jax.recipes.common.corpus import (
     ChunkTexts,
     candidate_chunks,
@@ -83,7 +83,7 @@ def find_communities(context: Context, folder: Path) -> dict:
 def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
     from ark_jax.graph.community import SeedFinder
 
-    vectors = np.load(context / "graph" / "vectors.npy")
+    vectors = read_array(context / "graph" / "vectors.npy")
     chunks = chunks_by_document(context)
 
     def nearest(text: str) -> np.ndarray:

@@ -38,7 +38,7 @@ LLM_SETTINGS = tuple(
 COMMUNITIES = tuple(
     f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small")
 )
-SCORE = ("score.candidates", "score.references", "score.shard", "generator.dtype")
+SCORE = ("score.candidates", "score.references", "generator.dtype")
 POSITIVES = tuple(
     f"score.{name}"
     for name in (

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common.corpus import (
     ChunkTexts,
@@ -33,11 +33,9 @@ def score(context: Context, folder: Path) -> dict:
     questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
     candidates, cut = _find_candidates(context, questions, chunks)
-    shards = _shards(questions, config.score.shard)
-    paths = [folder / f"shard-{i:05d}.parquet" for i in range(len(shards))]
-    for i, (shard, path) in enumerate(zip(shards, paths, strict=True), 1):
-        if distributed.on_first_process(path.is_file):
-            continue
+    count, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
+    shards = _shards([questions[i] for i in unscored], config.score.shard)
+    for i, shard in enumerate(shards, 1):
         table = alignment.align(
             load_generator(context),
             templates,
@@ -48,10 +46,22 @@ def score(context: Context, folder: Path) -> dict:
             label=f"score {i}/{len(shards)}",
         )
         if is_first_process():
+            path = folder / f"shard-{count + i:05d}.parquet"
             pq.write_table(table, path.with_suffix(".new"))
             path.with_suffix(".new").rename(path)
-    counts = distributed.on_first_process(lambda: _join_shards(paths, folder))
+    counts = distributed.on_first_process(lambda: _join_shards(folder, questions))
     return counts | {"cut_by_the_retriever": cut}
+
+
+def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
+    """How many shards an earlier run left, whatever their size, and which questions they lack."""
+    tables = [pq.read_table(path, columns=["question"]) for path in _shard_files(folder)]
+    scored = {id for table in tables for id in table.column("question").to_pylist()}
+    return len(tables), [i for i, question in enumerate(questions) if question.id not in scored]
+
+
+def _shard_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("shard-*.parquet"))
 
 
 def _find_candidates(
@@ -77,9 +87,13 @@ def _find_candidates(
     return candidates, cut
 
 
-def _join_shards(paths: list[Path], folder: Path) -> dict:
-    """Replaces the shards' tables by one."""
+def _join_shards(folder: Path, questions: list[Question]) -> dict:
+    """Replaces the shards' tables by one, in the order of the questions."""
+    paths = _shard_files(folder)
     table = pa.concat_tables([pq.read_table(path) for path in paths])
+    position = {question.id: i for i, question in enumerate(questions)}
+    positions = [position[id] for id in table.column("question").to_pylist()]
+    table = table.take(np.argsort(positions, kind="stable"))
     pq.write_table(table, folder / "scores.parquet")
     for path in paths:
         path.unlink()
@@ -104,7 +118,7 @@ def choose_positives(context: Context, folder: Path) -> dict:
     settings = context.config.score
     fields = [field.name for field in dataclasses.fields(alignment.Weighing)]
     weighing = alignment.Weighing(**{name: settings[name] for name in fields})
-    rows = alignment.unify(pq.read_table(context / "score" / "scores.parquet"), weighing)
+    rows = alignment.unify(read_table(context / "score" / "scores.parquet"), weighing)
     questions = load_questions(context, "train")
     marked = evidence_chunks(context, questions, chunks_by_document(context))
     evidence = {

@@ -31,7 +31,9 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
 
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
-    statuses = {s.stage: s for s in engine.examine(stages, context.config, context.workdir)}
+    read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
+    examined = engine.examine(stages, context.config, context.workdir, verify=read)
+    statuses = {status.stage: status for status in examined}
     for stage in context.config.train.stages:
         for name in training_inputs(stage):
             status = statuses[name]

@@ -1,12 +1,10 @@
 """What a sweep compares finished runs by: the metrics of the last system of the closing table."""
 
-import json
 from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Outcome
+from ark_jax.pipeline.tables import load_json, read_table
 from ark_jax.recipes.common import evaluate
 from ark_jax.report.results import metric_heading
 
@@ -15,10 +13,10 @@ METRICS = {name: metric_heading(name) for name in evaluate.METRICS}
 
 def read_outcome(workdir: Path) -> Outcome:
     folder = workdir / "evaluate"
-    table = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["table"]
+    table = load_json(folder / "metrics.json")["table"]
     last, values = table[-1]["system"], table[-1]["values"]
     measured = [name for name in METRICS if name in values]
-    rows = pq.read_table(folder / "questions.parquet", columns=["system", "question", *measured])
+    rows = read_table(folder / "questions.parquet", columns=["system", "question", *measured])
     rows = [row for row in rows.to_pylist() if row["system"] == last]
     by_question = {
         name: {row["question"]: row[name] for row in rows if row[name] is not None}

@@ -1,0 +1,145 @@
+"""Damage to finished stages is noticed and mended; unfinished work is never deleted in silence."""
+
+import json
+
+import pytest
+from support import word_recipe
+
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.stage import Context, Interrupted, Stage
+from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_rows
+from ark_jax.runtime.log import Metrics
+
+
+@pytest.fixture
+def context(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the tide table of the Tidal Board")
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    config = word_recipe.get_config()
+    config.text = str(text)
+    return Context(config, workdir, Metrics(workdir / "metrics.jsonl"))
+
+
+def run(context, **options) -> None:
+    engine.run(word_recipe.stages(context.config), context, **options)
+
+
+def states(context, *verify: str) -> dict[str, tuple[str, str]]:
+    stages = word_recipe.stages(context.config)
+    examined = engine.examine(stages, context.config, context.workdir, verify=verify)
+    return {status.stage: (status.state, status.why) for status in examined}
+
+
+def flip(path, position: int = 0) -> None:
+    """Changes one bit and nothing else that a listing shows."""
+    contents = bytearray(path.read_bytes())
+    contents[position] ^= 1
+    path.write_bytes(contents)
+
+
+def outputs(context) -> list[tuple[str, str]]:
+    return [
+        (stage, name)
+        for stage in ("split", "count", "report")
+        for name in read_manifest(context / stage)["outputs"]
+    ]
+
+
+def test_a_flipped_bit_in_any_output_is_noticed(context):
+    run(context)
+    everything = ("split", "count", "report")
+    assert {state for state, _ in states(context, *everything).values()} == {"done"}
+    for stage, name in outputs(context):
+        flip(context / stage / name)
+        assert states(context)[stage] == ("done", "")  # its size tells nothing
+        assert states(context, *everything)[stage] == ("stale", f"{name} is damaged")
+        flip(context / stage / name)
+
+
+def test_a_damaged_input_is_made_again_before_it_is_read(context, capsys):
+    run(context)
+    flip(context / "split" / "words.txt")
+    (context / "count" / "distinct.txt").unlink()
+    run(context)
+    assert "split (again: words.txt is damaged)" in capsys.readouterr().out
+    assert (context / "count" / "distinct.txt").read_text().split()[0] == "board"
+
+
+def test_a_stage_alone_refuses_a_damaged_input(context):
+    run(context)
+    flip(context / "split" / "words.txt")
+    (context / "count" / "distinct.txt").unlink()
+    with pytest.raises(Interrupted, match=r"needs split, which is stale: words\.txt is damaged"):
+        run(context, only="count")
+
+
+def test_nothing_is_read_if_nothing_has_to_run(context, capsys):
+    run(context)
+    flip(context / "count" / "distinct.txt")
+    run(context)
+    assert "nothing to do" in capsys.readouterr().out
+    run(context, verify=True)
+    assert "count (again: distinct.txt is damaged)" in capsys.readouterr().out
+    assert {state for state, _ in states(context, "count").values()} == {"done"}
+
+
+def test_unfinished_work_of_other_settings_is_set_aside_and_found_again(context, capsys):
+    run(context, only="split")
+    partial = context.workdir / ".partial" / "count"
+
+    def stop(context, folder):
+        (folder / "half").write_text("an hour of work")
+        raise RuntimeError("stopped")
+
+    split, _, _ = word_recipe.stages(context.config)
+    with pytest.raises(RuntimeError, match="stopped"):
+        engine.run([split, Stage("count", ("split",), (), stop)], context)
+    context.config.fold_case = False
+    run(context, only="split")
+    capsys.readouterr()
+    run(context, only="count")
+    said = capsys.readouterr().out
+    assert "unfinished work is set aside (split changed)" in said and not partial.exists()
+    aside = list(partial.parent.glob("count.*"))
+    assert len(aside) == 1 and (aside[0] / "half").is_file() and str(aside[0]) in said
+    context.config.fold_case = True
+    run(context, only="split")
+    run(context, only="count")
+    assert "goes on with count." in capsys.readouterr().out
+    assert (context / "count" / "half").is_file() and not aside[0].exists()
+
+
+@pytest.mark.parametrize("begun", [None, "", "half of a {", "[]", "{}"])
+def test_unfinished_work_without_readable_inputs_is_set_aside(context, begun, capsys):
+    run(context, only="split")
+    partial = context.workdir / ".partial" / "count"
+    partial.mkdir(parents=True)
+    (partial / "half").touch()
+    if begun is not None:
+        (partial / engine.BEGUN).write_text(begun)
+    run(context, only="count")
+    assert "set aside (what it was begun with is unknown)" in capsys.readouterr().out
+    assert not (context / "count" / "half").exists()
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_stage(tmp_path):
+    folder = tmp_path / "score"
+    folder.mkdir()
+    fix = "tells whether stage score is damaged, and `ark-jax run --verify` makes it again"
+    save_rows([{"x": 1}] * 100, folder / "rows.parquet")
+    flip(folder / "rows.parquet", -3)
+    (folder / "rows.json").write_text(json.dumps([1])[:-1])
+    (folder / "rows.npy").write_bytes(b"\x93NUMPY")
+    for name, read in (
+        ("rows.parquet", load_rows),
+        ("rows.json", load_json),
+        ("rows.npy", read_array),
+    ):
+        with pytest.raises(ValueError, match=fix) as error:
+            read(folder / name)
+        assert str(error.value).startswith(f"{folder / name} cannot be read (")
+        with pytest.raises(FileNotFoundError):
+            read(folder / f"no-{name}")
