@@ -18,6 +18,11 @@ from ark_jax import layout
 from ark_jax.layout import einsum, lookup, param
 from ark_jax.models import attention, packing
 
+# What to do about numbers that are not finite; ends a message.
+NOT_FINITE_CAUSE = (
+    "a weight of the model is damaged, or its activations exceed the largest number of their type: "
+    "fetch the model again, or compute in float32"
+)
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 

@@ -24,6 +24,7 @@ from ark_jax.models import attention, decoder, packing, prefix, sampling
 from ark_jax.text import tokens as tk
 
 STEPS = 8  # decoding steps between two looks at which rows have ended
+UNUSED = -1  # in place of a token that no row needed any more
 RING = 64  # positions of the ring at first; it grows with the rows
 
 # Keys and values.
@@ -198,8 +199,17 @@ class Generation:
         return sampling.Sampling(keys, temperature, top_p)
 
     def _append(self, row: Row, tokens: list[int]) -> None:
-        """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends."""
+        """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends.
+
+        Raises:
+            FloatingPointError: the model computed no finite logits before the row ended.
+        """
         end = next((i for i, token in enumerate(tokens) if token in self.stop_ids), len(tokens))
+        if sampling.NOT_FINITE in tokens[:end][: self.max_new_tokens - len(row.generated)]:
+            raise FloatingPointError(
+                f"prompt {row.number}: the logits of token {len(row.generated)} are NaN or "
+                f"infinite; {decoder.NOT_FINITE_CAUSE}"
+            )
         row.generated += tokens[:end][: self.max_new_tokens - len(row.generated)]
         ended = end < len(tokens) or len(row.generated) == self.max_new_tokens
         if self.on_tokens(row.number, row.generated, ended) or ended:
@@ -234,7 +244,7 @@ class Generation:
         self.step += STEPS
         for row, new in zip(list(self.slots), layout.fetch(tokens).tolist(), strict=True):
             if row:
-                self._append(row, [token for token in new if token >= 0])
+                self._append(row, [token for token in new if token != UNUSED])
 
     def _resize_cache(self) -> None:
         """Grows the ring for the next steps, and gives up positions and slots no row needs."""
@@ -363,7 +373,7 @@ def _decode(
     stop_ids: tuple[int, ...],
     suffix_length: int,
 ) -> tuple[list[LayerCache], Int[Array, "b steps"]]:
-    """Generates `STEPS` tokens of every row, or -1 after all rows have met a stop id.
+    """Generates `STEPS` tokens of every row, or UNUSED after all rows have met a stop id.
 
     Args:
         blocks: the model's layers, unstacked.
@@ -399,13 +409,14 @@ def _decode(
         logits = model.logits(decoder.rms_norm(x, model.norm[...], cfg.norm_eps)[:, 0], cfg)
         token = sampling.next_tokens(logits, draw, rows.age + i + 1)
         out = jax.lax.dynamic_update_slice_in_dim(out, token[:, None], i, axis=1)
-        return i + 1, token, done | jnp.isin(token, stops), written, out
+        return i + 1, jnp.maximum(token, 0), done | jnp.isin(token, stops), written, out
 
     def unfinished(carry):
         i, _, done, _, _ = carry
         return (i < STEPS) & ~done.all()
 
-    out = jnp.zeros((len(rows.token), STEPS), jnp.int32, out_sharding=activation_spec("b t")) - 1
+    zeros = jnp.zeros((len(rows.token), STEPS), jnp.int32, out_sharding=activation_spec("b t"))
+    out = zeros + UNUSED
     start = jnp.int32(0), rows.token, rows.live != 1, cache, out
     _, _, _, cache, out = jax.lax.while_loop(unfinished, step, start)
     return cache, out

@@ -41,6 +41,19 @@ class LogLikelihoods:
         return self.sum / np.maximum(self.tokens, 1)
 
 
+class PairError(ValueError):
+    """A pair that cannot be scored.
+
+    Attributes:
+        number: its position among the pairs.
+        reason: the message without the number.
+    """
+
+    def __init__(self, number: int, reason: str):
+        super().__init__(f"pair {number}: {reason}")
+        self.number, self.reason = number, reason
+
+
 @dataclasses.dataclass
 class LanguageModel:
     """A decoder with its tokenizer."""
@@ -122,8 +135,8 @@ class LanguageModel:
             label: name of the progress line; without it none is shown.
 
         Raises:
-            ValueError: a target is empty, or a pair is longer than the model's context. The message
-                has the pair's number.
+            PairError: a target is empty, a pair is longer than the model's context, or its
+                log-likelihood is not finite.
         """
         encoded = self._encode_pairs(pairs)
         counts = [count for _, count in encoded]
@@ -141,6 +154,11 @@ class LanguageModel:
                 for i, (device, start, end) in spans.items():
                     sums[i] = log_probs[device, start:end].sum()
                 bar.add(len(spans))
+        if (wrong := np.flatnonzero(~np.isfinite(sums))).size:
+            number = int(wrong[0])
+            raise PairError(
+                number, f"its log-likelihood is {sums[number]}; {decoder.NOT_FINITE_CAUSE}"
+            )
         return LogLikelihoods(sums, np.array(counts, np.int32))
 
     def _start_scoring(
@@ -201,6 +219,10 @@ class LanguageModel:
             )
         return self.stop_ids[0] if begin is None else begin
 
+    def token_counts(self, prompts: Sequence[str]) -> list[int]:
+        """How many tokens each prompt takes, with the special tokens that begin it."""
+        return list(map(len, self._token_ids(prompts)))
+
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
         """For each pair the token ids of prompt and target, and the number of target tokens."""
         encoded = []
@@ -211,13 +233,12 @@ class LanguageModel:
                 context, ids = 1, np.array([self._start_token, *ids], np.int32)
             count = len(ids) - context
             if count < 1 or not target:
-                raise ValueError(
-                    f"pair {i}: the target {target!r} adds no token to its prompt; give a target"
+                raise PairError(
+                    i, f"the target {target!r} adds no token to its prompt; give a target"
                 )
             if len(ids) > self.max_length:
-                raise ValueError(
-                    f"pair {i}: {len(ids)} tokens, the model takes {self.max_length}; cut the "
-                    "passage"
+                raise PairError(
+                    i, f"{len(ids)} tokens, the model takes {self.max_length}; cut the passage"
                 )
             encoded.append((ids, count))
         return encoded

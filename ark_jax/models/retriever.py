@@ -197,6 +197,9 @@ class Retriever:
             batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
             label: name of the progress line and of the line that reports truncated texts; without
                 it none is shown.
+
+        Raises:
+            FloatingPointError: a vector holds NaN or infinity.
         """
         ids = self.tokenize(texts, kind=kind, label=label)
         out = np.zeros((len(ids), self.width), np.float32)
@@ -215,6 +218,12 @@ class Retriever:
                 numbers = list(itertools.chain(*batch.texts_by_device))
                 out[numbers] = layout.fetch(vectors)[batch.row_numbers()]
                 bar.add(len(numbers))
+        if (wrong := np.flatnonzero(~np.isfinite(out).all(1))).size:
+            number = int(wrong[0])
+            raise FloatingPointError(
+                f"{kind} {number} ({texts[number][:40]!r}): its vector holds NaN or infinity; "
+                f"{decoder.NOT_FINITE_CAUSE}"
+            )
         return out
 
     def _start_embedding(self, batch: tk.TextBatch, ids: Sequence[Sequence[int]]) -> jax.Array:

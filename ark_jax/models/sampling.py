@@ -9,6 +9,8 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from ark_jax.layout import activation_spec
 
+NOT_FINITE = -2  # in place of a token whose logits hold NaN or no finite number
+
 
 class Sampling(NamedTuple):
     """How tokens are drawn from the softmax of logits / temperature."""
@@ -28,14 +30,15 @@ def row_keys(seed: int | Array, numbers: Int[Array, " b"]) -> UInt32[Array, "b 2
 def next_tokens(
     logits: Float[Array, "b v"], sampling: Sampling | None, steps: Int[Array, " b"]
 ) -> Int[Array, " b"]:
-    """The next token of each row.
+    """The next token of each row, or NOT_FINITE.
 
     Args:
         sampling: None takes the most probable token.
         steps: the number of tokens that each row has generated so far; each step draws anew.
     """
+    finite = jnp.isfinite(logits.max(-1))
     if sampling is None:
-        return jnp.argmax(logits, -1).astype(jnp.int32)
+        return jnp.where(finite, jnp.argmax(logits, -1), NOT_FINITE).astype(jnp.int32)
     # Each device draws for its own rows, from the logits of the whole vocabulary.
     rows = activation_spec("b")
     draw = jax.shard_map(
@@ -44,7 +47,8 @@ def next_tokens(
         out_specs=rows,
     )
     logits, temperature = jax.sharding.reshard(logits, rows), jnp.float32(sampling.temperature)
-    return draw(logits, sampling.keys, steps, temperature, sampling.top_p)
+    tokens = draw(logits, sampling.keys, steps, temperature, sampling.top_p)
+    return jnp.where(jax.sharding.reshard(finite, rows), tokens, NOT_FINITE)
 
 
 def _draw(

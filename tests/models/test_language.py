@@ -453,7 +453,7 @@ def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
         ]
         for answer, row in zip(QUESTION.answers, table, strict=False):
             filled = {"question": QUESTION.question, "answer": answer}
-            left = alignment._fit(lm, TEMPLATES, text, filled, "q1")
+            left = alignment._PassageFitter(lm, TEMPLATES).fit(text, filled, "q1")
             assert text.startswith(left) and (left != text) == row["cut"]
             texts = {
                 slot: prompts.fill(TEMPLATES[name], passage=left, **filled)

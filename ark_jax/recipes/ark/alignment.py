@@ -1,6 +1,7 @@
 """Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives it selects."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -8,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models.language import LanguageModel
+from ark_jax.models.language import LanguageModel, PairError
 from ark_jax.recipes.ark.scored_prompts import TARGETS, scored_pairs
-from ark_jax.text import prompts
 
+SEAM_TOKENS = 16  # more than three parts may take where they are joined
 SCHEMA = pa.schema(
     [
         ("question", pa.string()),
@@ -66,13 +67,17 @@ def align(
         templates: as of `scored_prompts.load_templates`.
         candidates: question id -> (chunk, cosine) pairs.
         references: how many of a question's answers are scored; 0: all.
+
+    Raises:
+        ValueError: a question leaves no room for a passage, or its score is not finite. The message
+            names question and chunk.
     """
-    rows, pairs = [], []
+    rows, pairs, fitter = [], [], _PassageFitter(lm, templates)
     for question in questions:
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
                 asked = {"question": question.question, "answer": answer}
-                passage = _fit(lm, templates, chunk.text, asked, question.id)
+                passage = fitter.fit(chunk.text, asked, question.id)
                 pairs += scored_pairs(templates, passage=passage, **asked)
                 row = {
                     "question": question.id,
@@ -83,7 +88,14 @@ def align(
                     "cut": passage != chunk.text,
                 }
                 rows.append(row)
-    scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)
+    try:
+        scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)
+    except PairError as error:
+        row, target = rows[error.number // 2], list(TARGETS.values())[error.number % 2]
+        raise ValueError(
+            f"question {row['question']!r}, answer {row['answer']}, chunk {row['chunk']!r}: log "
+            f"p({target}) cannot be computed: {error.reason}"
+        ) from error
     for i, row in enumerate(rows):
         for offset, name in enumerate(TARGETS):
             row[name] = float(scores.mean[2 * i + offset])
@@ -91,33 +103,48 @@ def align(
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _fit(
-    lm: LanguageModel,
-    templates: Mapping[str, str],
-    passage: str,
-    asked: dict[str, str],
-    question_id: str,
-) -> str:
-    """The passage, cut at its end if the whole prompt would not fit the model.
+class _PassageFitter:
+    """Cuts passages at their end where a whole prompt would not fit the model."""
 
-    Question and answer are never cut.
-    """
-    # A token is at least one character, so short texts need no tokenising.
-    characters = len(passage) + sum(map(len, asked.values())) + max(map(len, templates.values()))
-    if characters < lm.max_length:
-        return passage
-    without_passage = [prompts.fill(templates[name], passage="", **asked) for name in TARGETS]
-    longest = max(len(lm.tokenizer(prompt)["input_ids"]) for prompt in without_passage)
-    room = lm.max_length - longest - 8  # tokens may split anew where the passage ends
-    if room < 1:
-        raise ValueError(
-            f"question {question_id!r}: with an answer and the prompt it takes {longest} of the "
-            f"{lm.max_length} tokens that generator.path reads, which leaves none for a passage; "
-            "leave it out or take a longer model"
+    def __init__(self, lm: LanguageModel, templates: Mapping[str, str]):
+        self._lm, self._templates = lm, templates
+        self._count = functools.cache(lambda text: lm.token_counts([text])[0])
+        self._longest_template = max(map(self._count, templates.values()))
+
+    def fit(self, passage: str, asked: dict[str, str], question_id: str) -> str:
+        """The passage, or as much of its beginning as fits. Question and answer are never cut."""
+        limit = self._lm.max_length
+        # Each part is counted once. Together they may take a few tokens more, where they meet.
+        parts = (self._count(passage), *map(self._count, asked.values()), self._longest_template)
+        if sum(parts) + SEAM_TOKENS <= limit:
+            return passage
+        longest = self._prompt_tokens("", asked)
+        if longest >= limit:
+            raise ValueError(
+                f"question {question_id!r}: with an answer and the prompt it takes {longest} of "
+                f"the {limit} tokens that generator.path reads, which leaves none for a passage; "
+                "leave it out or take a longer model"
+            )
+        return self._cut(passage, asked, limit)
+
+    def _cut(self, passage: str, asked: dict[str, str], limit: int) -> str:
+        """Drops tokens from the end until the prompt fits, a character at least in each turn."""
+        encoded = self._lm.tokenizer(
+            passage, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-    encoded = lm.tokenizer(passage, add_special_tokens=False, return_offsets_mapping=True)
-    spans = encoded["offset_mapping"]
-    return passage if len(spans) <= room else passage[: spans[room - 1][1]]
+        ends = [end for _, end in encoded["offset_mapping"]]
+        kept = len(ends)
+        while (excess := self._prompt_tokens(passage, asked) - limit) > 0:
+            kept = max(kept - excess, 0)
+            # A character may have several tokens; then a cut between them drops nothing.
+            end = min(ends[kept - 1] if kept else 0, len(passage) - 1)
+            passage = passage[:end]
+        return passage
+
+    def _prompt_tokens(self, passage: str, asked: dict[str, str]) -> int:
+        """Tokens of the longer of the two prompts, with its target."""
+        pairs = scored_pairs(self._templates, passage=passage, **asked)
+        return max(self._lm.token_counts([prompt + target for prompt, target in pairs]))
 
 
 def unify(table: pa.Table, weighing: Weighing) -> list[dict]:

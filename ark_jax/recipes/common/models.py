@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.pipeline.stage import Context
+from ark_jax.runtime.log import say
 
 
 def load_retriever(context: Context, system: str = "base"):
@@ -39,6 +40,11 @@ def load_generator(context: Context, path: str = ""):
     path = path or settings.path
     if context.models.get("generator", ("",))[0] != path:
         context.models.pop("generator", None)  # memory may not hold two
+        if settings.dtype == "float16":
+            say(
+                "  generator.dtype=float16 holds no number above 65504. If the model exceeds it, "
+                "the run stops; bfloat16 takes as little memory and has no such limit"
+            )
         loaded = LanguageModel.from_pretrained(
             path, dtype=settings.dtype, compute=settings.dtype, attention=settings.attention
         )

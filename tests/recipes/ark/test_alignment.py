@@ -1,10 +1,18 @@
 """Alignment: scores, positives and the choice of questions, by hand."""
 
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
 import pyarrow as pa
 import pytest
+from support import tiny
 
+from ark_jax import LanguageModel, Retriever
+from ark_jax.data.records import Chunk, Question
 from ark_jax.recipes.ark import alignment
 from ark_jax.recipes.ark.alignment import Weighing
+from ark_jax.recipes.ark.scored_prompts import load_templates
 
 PAPER = Weighing(answers="max", normalise="none", forward=1.0, backward=0.3, retriever=1.0)
 
@@ -138,3 +146,69 @@ def test_questions_are_kept_by_how_far_their_positives_lead():
 
 
 # --- negatives -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def byte_level_folder(tmp_path_factory):
+    return tiny.write(tmp_path_factory.mktemp("decoder"), "qwen3", tokenizer="plain")
+
+
+# A sentence each, repeated: up to three tokens a character in a byte-level vocabulary.
+SCRIPTS = {
+    "Burmese": "ရေတိုင်းတာရေးရုံးသည် နေ့စဉ် ဒီရေကို မှတ်တမ်းတင်ခဲ့သည်။ ",
+    "Amharic": "የጽሕፈት ቤቱ ሠራተኞች በየቀኑ የውኃውን ከፍታ ይመዘግቡ ነበር። ",
+    "Chinese": "測量局的職員每隔一刻鐘記錄一次潮位。",
+    "Arabic": "كان موظفو المكتب يسجلون ارتفاع المد كل ربع ساعة. ",
+    "emoji": "🌊⏱️📈👩🏽‍🔬🏴󠁧󠁢󠁳󠁣󠁴󠁿",
+    "mixed": "tide 潮 ရေ ውኃ 🌊 مد — ",
+}
+
+
+def one_candidate(text: str, question: str, answer: str):
+    """The arguments of `align` for one question with one chunk."""
+    asked = Question("q1", question, (answer,), ("d",))
+    return [asked], {"q1": [(Chunk("d#0", "d", 0, len(text), 9, text), 0.5)]}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("limit", [200, 333])
+def test_passages_of_any_script_are_cut_to_fit(byte_level_folder, mesh, script, limit):
+    sentence = SCRIPTS[script]
+    lm = LanguageModel.from_pretrained(byte_level_folder)
+    lm = dataclasses.replace(lm, max_length=limit)
+    templates = {"forward": "{passage} ? {question} = {answer}", "backward": "{passage} {question}"}
+    asked = {"question": sentence[:12], "answer": sentence[:6]}
+    questions, candidates = one_candidate(sentence * 20, **asked)
+    table = alignment.align(
+        lm, templates, questions, candidates, references=0, batch_tokens=0, label=""
+    )
+    row = table.to_pylist()[0]
+    assert row["cut"] and np.isfinite([row["forward"], row["backward"]]).all()
+    fitter = alignment._PassageFitter(lm, templates)
+    passage = fitter.fit(sentence * 20, asked, "q1")
+    longer = (sentence * 20)[: len(passage) + 8]
+    assert fitter._prompt_tokens(passage, asked) <= limit < fitter._prompt_tokens(longer, asked)
+
+
+def test_a_score_that_is_not_finite_names_question_and_chunk(byte_level_folder, mesh):
+    lm = LanguageModel.from_pretrained(byte_level_folder)
+    norm = lm.model.norm
+    norm[...] = norm[...].at[3].set(jnp.nan)
+    questions, candidates = one_candidate("The tide.", "What rose?", "the tide")
+    with pytest.raises(ValueError, match=r"'q1', answer 0, chunk 'd#0'.*p\(answer\).* nan; a we"):
+        alignment.align(
+            lm, load_templates({}), questions, candidates, references=0, batch_tokens=0, label=""
+        )
+    for temperature in (0.0, 0.7):
+        with pytest.raises(FloatingPointError, match=r"prompt 0: the logits of token 0 are NaN"):
+            lm.generate(["The tide"], max_new_tokens=20, temperature=temperature)
+
+
+def test_a_vector_that_is_not_finite_names_its_text(tmp_path, mesh):
+    retriever = Retriever.from_pretrained(tiny.write(tmp_path / "encoder", "bert", tokenizer="cls"))
+    with_it, without = retriever.tokenize(["The harbour", "The tide"], kind="document")
+    token = (set(with_it) - set(without)).pop()
+    embed = retriever.model.embed
+    embed[...] = embed[...].at[token].set(jnp.inf)
+    with pytest.raises(FloatingPointError, match=r"document 1 \('The harbour'\): its vector holds"):
+        retriever.encode(["The tide", "The harbour"], kind="document")
