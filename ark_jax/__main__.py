@@ -5,7 +5,6 @@ import errno
 import logging
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -67,21 +66,22 @@ class Request:
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, preemption.raise_preempted)
-    try:
-        sys.exit(_main(sys.argv[1:]))
-    except preemption.Preempted as stopped:
-        reason = f" ({stopped})" if str(stopped) else ""
-        print(f"\nstopped{reason}: run the same command again to go on", file=sys.stderr)
-        sys.stdout.flush()
-        os._exit(0)
-    except KeyboardInterrupt:
-        print(
-            "\ninterrupted: nothing is lost, run the same command again to go on", file=sys.stderr
-        )
+    with preemption.raise_signals():
+        try:
+            sys.exit(_main(sys.argv[1:]))
+        except preemption.Preempted as stopped:
+            preemption.stop_retrying()
+            reason = f" ({stopped})" if str(stopped) else ""
+            print(f"\nstopped{reason}: run the same command again to go on", file=sys.stderr)
+            status = preemption.exit_status()
+        except KeyboardInterrupt:
+            preemption.stop_retrying()
+            message = "interrupted: nothing is lost, run the same command again to go on"
+            print(f"\n{message}", file=sys.stderr)
+            status = 130
         # Threads of a library may still hold the interpreter; everything worth keeping is on disk.
         sys.stdout.flush()
-        os._exit(130)
+        os._exit(status)
 
 
 def _main(args: list[str]) -> int:

@@ -1,50 +1,155 @@
-"""Handles SIGTERM, which a scheduler sends before it takes a machine back.
+"""Obeys SIGTERM, which a scheduler sends before it takes a machine back, and Ctrl-C.
 
-The run saves its work and exits with status 0.
+A signal raises an exception wherever the main thread is, since the files hold all progress.
+Training defers it to the end of the step, saves, and then raises.
+
+Python drops an exception that is raised inside a callback of its garbage collector, and JAX has
+such a callback. So the exception is raised again and again until it gets through.
 """
 
 import contextlib
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import numpy as np
 
 from ark_jax.runtime import distributed
 
+RETRY = 0.1  # seconds between two attempts to raise
+SOON = 2e-4  # seconds after which a callback that drops exceptions may be over
+GRACE = 4.0  # seconds that cleaning up may take after a signal; then the process ends
+TWICE = 1.0  # seconds within which a scheduler may send SIGTERM twice and mean one
+DROPPING = ("__del__", "_xla_gc_callback")  # functions whose exceptions Python prints and drops
+
 
 class Preempted(KeyboardInterrupt):
-    """Raised once SIGTERM has come and the work so far is on disk.
+    """Raised once a signal has come and the work so far is on disk.
 
     A KeyboardInterrupt, so that `except Exception` does not catch it.
     """
 
 
-def raise_preempted(*_) -> None:
-    """Signal handler for a process whose files hold all its progress: it may stop anywhere."""
-    raise Preempted
+class _Signals:
+    """The signal that has come to this process, and what holds its exception back."""
+
+    def __init__(self):
+        self.number: int | None = None
+        self.since = 0.0  # when it came, or when it was deferred no more
+        self.raising = False  # inside `raise_signals`
+        self.deferred = 0  # blocks of `defer_signals` that are open
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT and SIGTERM."""
+        if self.number is not None:
+            if number == signal.SIGINT or time.monotonic() - self.since > TWICE:
+                _end("stopped at once", 128 + number)
+            return
+        self.number, self.since = number, time.monotonic()
+        if self.raising:
+            signal.setitimer(signal.ITIMER_REAL, RETRY, RETRY)
+        self.interrupt(frame)
+
+    def retry(self, _: int, frame: FrameType | None) -> None:
+        """The handler of the timer."""
+        if not self.deferred and time.monotonic() - self.since > GRACE:
+            _end("stopped: run the same command again to go on", exit_status())
+        self.interrupt(frame)
+
+    def interrupt(self, frame: FrameType | None) -> None:
+        """Raises the signal's exception, unless it is deferred, under way, or would be dropped."""
+        if self.deferred or _is_unwinding():
+            return
+        if _would_be_dropped(frame):
+            if self.raising:
+                signal.setitimer(signal.ITIMER_REAL, SOON, RETRY)
+            return
+        raise Preempted if self.number == signal.SIGTERM else KeyboardInterrupt
+
+    def forget(self) -> None:
+        stop_retrying()
+        self.number = None
+
+
+_signals = _Signals()
+
+
+def exit_status() -> int:
+    """The status to end with: 0 after SIGTERM, as schedulers expect; 130 after Ctrl-C."""
+    return 130 if _signals.number == signal.SIGINT else 0
+
+
+def stop_retrying() -> None:
+    """Call this where the exception has been caught for good."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _is_unwinding() -> bool:
+    """Whether the main thread cleans up after an interrupt already."""
+    error = sys.exception()
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _would_be_dropped(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name not in DROPPING:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _end(message: str, status: int) -> None:
+    """Ends the process now; everything worth keeping is on disk."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{message}\n".encode())
+    os._exit(status)
 
 
 @contextlib.contextmanager
-def defer_sigterm() -> Iterator[Callable[[], bool]]:
-    """Keeps SIGTERM from interrupting the block. Yields a function that says whether one has come.
+def raise_signals() -> Iterator[None]:
+    """In the block, SIGTERM raises Preempted and Ctrl-C raises KeyboardInterrupt, for certain.
 
-    With several processes a signal to any of them counts for all. All must call the function
+    A second signal ends the process at once, and so does a clean-up of more than GRACE seconds.
+    For the main thread of a program, around everything it does.
+    """
+    handlers = {signal.SIGTERM: _signals.receive, signal.SIGALRM: _signals.retry}
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background ignores it
+        handlers[signal.SIGINT] = _signals.receive
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    _signals.raising = True
+    try:
+        yield
+    finally:
+        _signals.forget()
+        _signals.raising = False
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def defer_signals() -> Iterator[Callable[[], bool]]:
+    """Keeps a signal from interrupting the block. Yields a function that says whether one has come.
+
+    It defers SIGTERM always, and Ctrl-C only inside `raise_signals`: a notebook is interrupted at
+    once. With several processes a signal to any of them counts for all. All must call the function
     equally often, and all get the same answer. A signal that comes after the last call is raised
     when the block ends.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # only the main thread gets signals
+    # Only the main thread gets signals.
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    received = threading.Event()
-    previous_handler = signal.signal(signal.SIGTERM, lambda *_: received.set())
+    previous_handler = signal.signal(signal.SIGTERM, _signals.receive)
+    _signals.deferred += 1
     reported = False
 
     def is_stop_requested() -> bool:
         nonlocal reported
-        reported = received.is_set()
+        reported = _signals.number is not None
         if distributed.is_multi_process():
             from jax.experimental import multihost_utils
 
@@ -54,6 +159,13 @@ def defer_sigterm() -> Iterator[Callable[[], bool]]:
     try:
         yield is_stop_requested
     finally:
+        _signals.deferred -= 1
+        _signals.since = time.monotonic()
         signal.signal(signal.SIGTERM, previous_handler)
-        if received.is_set() and not reported:
-            signal.raise_signal(signal.SIGTERM)
+        pending = _signals.number is not None and not reported
+        if _signals.raising and pending:
+            _signals.interrupt(None)
+        elif not _signals.raising:
+            _signals.forget()
+            if pending:
+                signal.raise_signal(signal.SIGTERM)

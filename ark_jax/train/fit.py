@@ -157,11 +157,11 @@ def fit(
     Raises:
         FloatingPointError: a loss or gradient is NaN or infinite. The step is discarded, the last
             good state is saved, and the batch's ids are in non_finite.json.
-        preemption.Preempted: SIGTERM came. The step under way is finished and saved.
+        preemption.Preempted: a signal came. The step under way is finished and saved.
         OSError: a checkpoint could not be written.
     """
     folder = run.folder / "checkpoints"
-    with preemption.defer_sigterm() as stop_requested, Checkpoints(folder) as checkpoints:
+    with preemption.defer_signals() as stop_requested, Checkpoints(folder) as checkpoints:
         state = _restore_or_create(run, checkpoints, trainable)
         start = int(state.step)
         curve, meter = Curve(run.folder / "curve.jsonl", start), flops.Meter()
