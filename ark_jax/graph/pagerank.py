@@ -65,8 +65,8 @@ def personalized_pagerank(
         `[c n]` in `dtype`.
 
     Raises:
-        ValueError: a seed set is empty or names a missing node, an argument is out of range, or the
-            iteration does not converge.
+        ValueError: a seed set is empty or names a missing node, an argument is out of range, the
+            iteration does not converge, or the weights are too far apart for float32.
     """
     if not 0 < teleport <= 1:
         raise ValueError(f"teleport={teleport}: must be in (0, 1]")
@@ -82,10 +82,16 @@ def personalized_pagerank(
     step = COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
     for start in range(0, len(sets), step):
         block = ranks[start : start + step]
-        solution = _solve(
-            walk, sets[start : start + step], teleport, tolerance, max_iterations, dtype=dtype
-        )[: len(block)]
+        with np.errstate(over="ignore"):  # refused below
+            solution = _solve(
+                walk, sets[start : start + step], teleport, tolerance, max_iterations, dtype=dtype
+            )[: len(block)]
         totals = solution.sum(axis=1, keepdims=True, dtype=np.float64)
+        if not np.all(np.isfinite(totals)):
+            raise ValueError(
+                "ranks are NaN or infinite: the weights of the graph are too far apart; none may be "
+                "1e30 times another"
+            )
         np.divide(solution, totals.astype(dtype), out=block)
     return ranks
 
@@ -194,8 +200,9 @@ def _refine(
             scale = np.maximum(norm, np.finfo(np.float64).tiny)
             relative_bound = np.clip(bound / scale / 2, 1e-5, 1.0)
             correction, _ = iterate((residual / scale).astype("float32"), 1.0, relative_bound)
-            v = v + correction.astype("float64") * scale
-        return v, norm >= bound
+            # A settled column stays as it is, so that no column depends on its block.
+            v = v + correction.astype("float64") * np.where(norm < bound, 0, scale)
+        return v, ~(norm < bound)  # also if the norm is NaN
 
 
 @jax.jit

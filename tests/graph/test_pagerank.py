@@ -384,3 +384,30 @@ def test_a_walk_refuses_what_it_does_not_know(mesh):
         personalized_pagerank(
             Walk(numbered(1, [])), [[0]], teleport=0.5, tolerance=1e-6, weight=np.ones(0)
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_column_depends_on_its_block(dtype, mesh):
+    rng = np.random.default_rng(4)
+    graph = scipy.sparse.random_array((900, 900), density=0.004, rng=rng).tocsr()
+    ranks = lambda seeds: personalized_pagerank(
+        graph, seeds, teleport=0.05, tolerance=1e-6, dtype=dtype
+    )
+    alone, among = ranks([[3], [7]]), ranks([[3], *([i] for i in range(40)), [7]])
+    assert np.array_equal(alone[0], among[0]) and np.array_equal(alone[1], among[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("orders", [20, 40, 90, 200])
+def test_weights_of_any_size_give_ranks_or_an_error(dtype, orders, mesh):
+    rng = np.random.default_rng(orders)
+    ends, weights = rng.integers(0, 60, (2, 300)), 10 ** rng.uniform(-orders / 2, orders / 2, 300)
+    graph = scipy.sparse.csr_array((weights, tuple(ends)), shape=(60, 60))
+    try:
+        ranks = personalized_pagerank(
+            graph, [[i] for i in range(20)], teleport=0.15, tolerance=1e-5, dtype=dtype
+        )
+    except ValueError as error:
+        assert orders > 40 and re.search("too far apart|no convergence", str(error))
+    else:
+        assert np.allclose(ranks.sum(axis=1), 1) and ranks.min() >= 0
