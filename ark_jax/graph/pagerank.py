@@ -89,8 +89,8 @@ def personalized_pagerank(
         totals = solution.sum(axis=1, keepdims=True, dtype=np.float64)
         if not np.all(np.isfinite(totals)):
             raise ValueError(
-                "ranks are NaN or infinite: the weights of the graph are too far apart; none may be "
-                "1e30 times another"
+                "ranks are NaN or infinite: the weights of the graph are too far apart; none may "
+                "be 1e30 times another"
             )
         np.divide(solution, totals.astype(dtype), out=block)
     return ranks

@@ -14,11 +14,18 @@ from pathlib import Path
 
 from ark_jax.llm import rule_based
 from ark_jax.llm.pricing import Usage, find_price, reply_cost
-from ark_jax.llm.reply_cache import ReplyCache, digest, reply_text
-from ark_jax.runtime.log import read_rows, say
+from ark_jax.llm.reply_cache import (
+    UNUSED_PREFIX,
+    ReplyCache,
+    digest,
+    parse_rows,
+    reply_text,
+    report_problems,
+    row_problem,
+)
+from ark_jax.runtime.log import say
 
 BACKENDS = ("openai", "local", "replay", "none")
-UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,20 +294,22 @@ def _read_recording(path: Path, calls: Sequence[Call]) -> dict[str, list[dict]]:
     """The rows of each item. A call that was not recorded takes the rows of an equal prompt."""
     by_item: dict[str, list[dict]] = {}
     by_prompt: dict[str, list[dict]] = {}
-    for row in filter(_is_reply, read_rows(path)):
+    problems = {}
+    for line, row in parse_rows(path.read_bytes()):
+        if problem := row_problem(row) or ("" if "item" in row else "it has no item"):
+            problems[line] = problem
+            continue
+        if str(row.get("key", "")).startswith(UNUSED_PREFIX):
+            continue
         if not row.get("turn"):
             by_item[row["item"]] = by_prompt[row.get("prompt")] = []
         by_item.setdefault(row["item"], []).append(row)
+    report_problems(path, problems)
     for call in calls:
         prompt = digest(call.turns)
         if call.item not in by_item and prompt in by_prompt:
             by_item[call.item] = by_prompt[prompt]
     return by_item
-
-
-def _is_reply(row: object) -> bool:
-    has_reply = isinstance(row, dict) and "item" in row and isinstance(row.get("reply"), dict)
-    return has_reply and not str(row.get("key", "")).startswith(UNUSED_PREFIX)
 
 
 def _generate_locally(

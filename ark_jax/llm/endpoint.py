@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from ark_jax.llm import errors
 from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted, TransientError
+from ark_jax.llm.reply_cache import content_text
 
 MINUTE = 60.0  # seconds over which the rate limits hold
 BACKOFF = 1.0  # seconds; the longest first wait, which doubles with each retry
@@ -103,6 +104,8 @@ class Endpoint:
             base_url=base_url or None,
             max_retries=0,
             timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
+            # A redirect would send the documents to an address that nobody has named.
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
         self._unsupported: set[str] = set()  # parameters that the model does not take
@@ -171,6 +174,8 @@ class Endpoint:
                     raise problem
                 self._answered += 1
                 return reply
+            if 300 <= status < 400:
+                raise self._redirected(status, headers)
             message = self._redact(errors.error_message(body))
             named = {
                 name
@@ -247,6 +252,14 @@ class Endpoint:
         reason = f"nothing answers at {self._address()}, see config.llm.base_url: {reason}"
         return TransientError(reason, final_error=EndpointUnusable)
 
+    def _redirected(self, status: int, headers: Mapping[str, str]) -> EndpointUnusable:
+        target = self._redact(headers.get("location", "an address that it does not name"))
+        return EndpointUnusable(
+            f"status {status}: {self._address()} sends requests on to {target.partition('?')[0]}, "
+            "and nothing was sent there; if your documents may go there, set config.llm.base_url "
+            "to that address without /chat/completions"
+        )
+
     def _parse(self, body: str) -> dict:
         """The completion in a body of status 200; its form is checked."""
         try:
@@ -259,8 +272,9 @@ class Endpoint:
             case {"choices": []}:
                 return reply
             case {"choices": [{"message": dict(message)}, *_]} if isinstance(
-                message.get("content", ""), str
+                text := content_text(message.get("content")), str
             ):
+                message["content"] = text
                 return reply
             # OpenRouter passes on a provider's error like this.
             case {"error": {"code": int(status), **fields}} if 400 <= status < 600:

@@ -21,7 +21,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ark_jax.runtime.log import append_row
+from ark_jax.runtime.log import append_row, say
+
+UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
 
 
 def digest(turns: str | Sequence[str]) -> str:
@@ -33,7 +35,72 @@ def digest(turns: str | Sequence[str]) -> str:
 
 def reply_text(reply: dict) -> str:
     """The text of a chat completion; empty for an error."""
-    return (reply["choices"][0]["message"].get("content") or "") if "choices" in reply else ""
+    return content_text(reply["choices"][0]["message"].get("content")) if "choices" in reply else ""
+
+
+def content_text(content: object) -> str | None:
+    """The text of a message's content: a string, or a list of parts. None: it has another form."""
+    match content:
+        case None:
+            return ""
+        case str():
+            return content
+        case list() if all(isinstance(part, dict) for part in content):
+            texts = [part.get("text") for part in content if part.get("type", "text") == "text"]
+            return "".join(texts) if all(isinstance(text, str) for text in texts) else None
+    return None
+
+
+def row_problem(row: object) -> str:
+    """What is wrong with a row of the file, in words; empty if nothing is."""
+    match row:
+        case {"key": str(key), "reply": {"usage": dict() | None}} if key.startswith(UNUSED_PREFIX):
+            return ""
+        case {"key": str() | None} | {"item": str()}:
+            pass
+        case _:
+            return "it has neither a key nor an item"
+    if not isinstance(row.get("cost", 0.0), int | float):
+        return "its cost is no number"
+    return _reply_problem(row.get("reply"))
+
+
+def _reply_problem(reply: object) -> str:
+    match reply:
+        case {"error": str()}:
+            return ""
+        case {"usage": usage} if usage is not None and not _is_usage(usage):
+            return "its usage is no object of numbers"
+        case {"choices": [{"message": dict(message)}, *_]}:
+            is_text = content_text(message.get("content")) is not None
+            return "" if is_text else "the content of its message is neither a text nor text parts"
+        case {"choices": [_, *_]}:
+            return "its first choice has no message"
+        case {"choices": _}:
+            return "it has no choices"
+    return "it holds no chat completion"
+
+
+def _is_usage(usage: object) -> bool:
+    if not isinstance(usage, dict):
+        return False
+    counts = [usage.get(f"{name}_tokens") for name in ("prompt", "completion", "total")]
+    return all(count is None or isinstance(count, int | float) for count in counts)
+
+
+def report_problems(path: Path, problems: dict[int, str]) -> None:
+    """Says which rows of a file of replies are not used.
+
+    Args:
+        problems: line -> what is wrong with its row.
+    """
+    if problems:
+        line, problem = next(iter(problems.items()))
+        lines = ", ".join(map(str, list(problems)[:10])) + ", …" * (len(problems) > 10)
+        say(
+            f"  {path}: {len(problems):,} rows are malformed and not used (lines {lines}); of line "
+            f"{line}, {problem}"
+        )
 
 
 def strip_thinking(text: str) -> str:
@@ -59,7 +126,7 @@ class ReplyCache:
         self.path = path
         self.rows: dict[str, dict] = {}
         self.spent = 0.0  # USD, of all requests ever made
-        self._read_bytes = 0
+        self._read_bytes = self._read_lines = 0
         self._claimed: set[str] = set()
         self.refresh()
 
@@ -72,8 +139,14 @@ class ReplyCache:
                 file.seek(self._read_bytes)
                 data = file.read()
             self._read_bytes += data.rfind(b"\n") + 1
-            for row in parse_rows(data):
-                self._index(row)
+            problems = {}
+            for line, row in parse_rows(data):
+                if problem := row_problem(row) or ("" if row.get("key") else "it has no key"):
+                    problems[self._read_lines + line] = problem
+                else:
+                    self._index(row)
+            self._read_lines += data.count(b"\n")
+            report_problems(self.path, problems)
 
     def add(self, row: dict) -> None:
         """Appends a row. It survives a killed process; requests do not wait until it is on disk."""
@@ -113,10 +186,8 @@ class ReplyCache:
             fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, position)
 
 
-def parse_rows(data: bytes) -> Iterator[dict]:
-    """The rows in a file's content. A row that a kill cut short is skipped."""
-    for line in data.split(b"\n"):
-        with contextlib.suppress(ValueError):
-            row = json.loads(line)
-            if isinstance(row, dict) and "key" in row and isinstance(row.get("reply"), dict):
-                yield row
+def parse_rows(data: bytes) -> Iterator[tuple[int, object]]:
+    """Line numbers and rows of a file's content. A row that a kill cut short is skipped."""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield number, json.loads(line)

@@ -211,7 +211,7 @@ def test_an_unusable_endpoint_is_an_error_at_once(fault, message):
     [
         ({"object": "list", "data": []}, EndpointUnusable),
         ({"choices": [{"index": 0}]}, EndpointUnusable),
-        ({"choices": [{"message": {"content": [{"text": "a part"}]}}]}, EndpointUnusable),
+        ({"choices": [{"message": {"content": [{"image": "a part"}]}}]}, EndpointUnusable),
         ({"error": {"message": "quota"}}, EndpointUnusable),
         ({"error": {"message": "No.", "code": 400}}, RequestRejected),
         ({"error": {"message": "Busy", "code": 502}}, RetriesExhausted),
@@ -265,6 +265,15 @@ def test_an_address_without_a_server_is_named_soon():
         f"nothing answers at {url.replace(f'me:{KEY}@', '')}/, "
         "see config.llm.base_url: ConnectError" in str(outcome)
     )
+
+
+def test_a_redirect_is_not_followed():
+    """It would send the documents to an address that nobody has named."""
+    with serving(GOOD, script("307")) as server:
+        _, (outcome,) = ask(server.url, "Hello", retries=3)
+    assert isinstance(outcome, EndpointUnusable) and len(server.requests) == 1
+    assert "sends requests on to https://elsewhere.example/v1/chat/completions, and" in str(outcome)
+    assert "SECRET" not in str(outcome)
 
 
 def test_an_address_without_http_is_named_soon():

@@ -76,3 +76,39 @@ def claims_elsewhere(path: Path, *keys: str) -> list[bool]:
     command = [sys.executable, "-c", code, path, *keys]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=60, capture_output=True, check=True)
     return json.loads(done.stdout)
+
+
+MALFORMED = {
+    "it has no choices": {"choices": []},
+    "its first choice has no message": {"choices": [{}]},
+    "the content of its message is neither": {"choices": [{"message": {"content": 7}}]},
+    "neither a text nor text parts": {"choices": [{"message": {"content": [{"text": 3}]}}]},
+    "it holds no chat completion": {},
+    "its usage is no object of numbers": completion("x") | {"usage": {"prompt_tokens": "many"}},
+}
+
+
+@pytest.mark.parametrize("problem", MALFORMED)
+def test_a_malformed_reply_is_named_with_its_line_and_not_used(
+    problem, recording, tmp_path, capsys
+):
+    path = recording(calls(), "abc")
+    rows = path.read_text().splitlines()
+    row = json.loads(rows[1]) | {"reply": MALFORMED[problem]}
+    path.write_text("\n".join([rows[0], json.dumps(row), rows[2], "7", '{"cost": 1}']) + "\n")
+    assert sorted(ReplyCache(path).rows) == ["extract/0", "extract/2"]
+    said = capsys.readouterr().out
+    assert "3 rows are malformed and not used (lines 2, 4, 5); of line 2, " in said
+    assert problem in said
+    settings = changed_settings(replies=str(path))
+    with pytest.raises(RuntimeError, match="no reply for 1 of 3 calls, the first being extract/1"):
+        complete.complete(calls(), settings, tmp_path / "cache.jsonl", "x")
+    assert "(lines 2, 4, 5)" in capsys.readouterr().out
+
+
+def test_a_content_of_text_parts_is_read(recording, tmp_path):
+    parts = [{"type": "text", "text": "from "}, {"type": "text", "text": "parts"}]
+    path = recording(calls(1), [parts])
+    settings = changed_settings(replies=str(path))
+    completions = complete.complete(calls(1), settings, tmp_path / "cache.jsonl", "x")
+    assert completions.texts == {"extract/0": ["from parts"]}

@@ -542,6 +542,10 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
             ("--config.llm.base_url=https://u:secret@host/v1",),
             "config.llm.base_url holds a name or password",
         ),
+        (
+            ("--config.llm.base_url=https://host/v1?api-key=SECRET",),
+            "config.llm.base_url holds parameters, and the run would write it to disk",
+        ),
         (("--config.train.merge=0.0",), "config.train.merge=0.0: must be a finite number, above 0"),
         (("--config.graph.openie=x", "--config.graph.gleanings=1"), "set one of them"),
         (("--config.retriever.path=/no/such/model",), "/no/such/model"),

@@ -25,6 +25,8 @@ from pathlib import Path
 
 RECORDED = Path(__file__).parents[2] / "ark_jax" / "demo" / "replies.jsonl"
 FAULTS = {
+    # Sent on to another address.
+    "307",
     # Refused with a status and an OpenAI error body.
     "400", "401", "403", "404", "408", "409", "413", "422", "425", "429", "500", "502", "503",
     "quota",
@@ -223,6 +225,9 @@ class Server:
             )
         if fault == "401":
             return await self._send(writer, 401, _wrong_key(headers))
+        if fault == "307":
+            location = {"location": "https://elsewhere.example/v1/chat/completions?token=SECRET"}
+            return await self._send(writer, 307, {}, location)
         if fault and fault.isdigit():
             busy = self.retry_after if fault in ("429", "503") else {}
             return await self._send(

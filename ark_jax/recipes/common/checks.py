@@ -1,5 +1,7 @@
 """Checks of the shared config sections that involve more than one field, or what is installed."""
 
+import urllib.parse
+
 from ark_jax.evaluate import retrieval
 
 
@@ -46,10 +48,12 @@ def _check_attention(kernel: str, dtype: str, field: str) -> None:
 
 
 def _check_base_url(url: str, role: str) -> None:
-    if "@" in url.partition("//")[2].partition("/")[0]:
+    parts = urllib.parse.urlsplit(url)
+    secret = "a name or password" if "@" in parts.netloc else "parameters" if parts.query else ""
+    if secret:
         raise ValueError(
-            f"config.{role}.base_url holds a name or password, and the run would write it to disk; "
-            f"put the key into the environment variable that config.{role}.key_env names"
+            f"config.{role}.base_url holds {secret}, and the run would write it to disk; put the "
+            f"key into the environment variable that config.{role}.key_env names"
         )
 
 
