@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 
+SPLIT = "\ufdd0"  # a character that no text may hold; a prompt is tokenised in parts around it
 BLOCK = 64  # positions whose logits a device holds at a time
 GENERATION_CONFIG = "generation_config.json"
 # Texts of one call to the tokenizer, whose own results take far more memory than token ids.
@@ -261,11 +263,32 @@ class LanguageModel:
     def _token_ids(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Token ids of texts that will be continued.
 
-        They have the special tokens that begin a text if `special`, but none that end one.
+        They have the special tokens that begin a text if `special`, but none that end one. A text
+        is tokenised in parts, which end at each SPLIT.
         """
-        rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        parts = [text.split(SPLIT) for text in texts]
+        rows = self.tokenizer([first for first, *_ in parts], add_special_tokens=special)
         ending = _ending_length(self.tokenizer, special)
-        return [row[: len(row) - ending] for row in rows]
+        rows = [row[: len(row) - ending] for row in rows["input_ids"]]
+        for row, (_, *others) in zip(rows, parts, strict=True):
+            for part in others:
+                row += self.tokenizer(part, add_special_tokens=False)["input_ids"]
+        return rows
+
+    def as_data(self, text: str) -> str:
+        """The text in a form that holds no control token of the model, for use in a prompt.
+
+        A document may contain `<|im_end|>` and so end its turn. A SPLIT after the first character
+        of such a word makes the tokenizer take it as plain text. Other texts stay as they are.
+        """
+        return self._control_words.sub(lambda start: start[0] + SPLIT, text.replace(SPLIT, ""))
+
+    @functools.cached_property
+    def _control_words(self) -> re.Pattern:
+        """Matches the first character of every added token, such as `<|im_end|>`."""
+        words = sorted(self.tokenizer.get_added_vocab(), key=len, reverse=True)
+        words = [word for word in words if not word.isspace()]
+        return re.compile(f"(?=(?:{'|'.join(map(re.escape, words))}))." if words else "(?!)")
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids that `generate` continues from.
@@ -277,8 +300,9 @@ class LanguageModel:
     def chat(self, turns: str | Sequence[str]) -> str:
         """A prompt for the model's next reply, by the model's chat template.
 
-        Without a template, the turns are joined by line breaks. A model that can think before it
-        replies (Qwen3) is told not to, since its thoughts would take the place of a short reply.
+        Without a template, the turns are joined by line breaks. Control tokens in a turn are plain
+        text, see `as_data`. A model that can think before it replies (Qwen3) is told not to, since
+        its thoughts would take the place of a short reply.
 
         Args:
             turns: the user's only turn, or the user's and the model's in alternation.
@@ -291,6 +315,7 @@ class LanguageModel:
             raise ValueError(
                 f"{len(turns)} turns: the last must be the user's; give user, assistant, user, ..."
             )
+        turns = list(map(self.as_data, turns))
         if not self.tokenizer.chat_template:
             return "\n".join(turns)
         messages = [

@@ -78,7 +78,8 @@ def align(
             for i, answer in enumerate(question.answers[: references or None]):
                 asked = {"question": question.question, "answer": answer}
                 passage = fitter.fit(chunk.text, asked, question.id)
-                pairs += scored_pairs(templates, passage=passage, **asked)
+                filled = scored_pairs(templates, passage=passage, **asked)
+                pairs += [tuple(map(lm.as_data, pair)) for pair in filled]
                 row = {
                     "question": question.id,
                     "chunk": chunk.id,
@@ -108,7 +109,7 @@ class _PassageFitter:
 
     def __init__(self, lm: LanguageModel, templates: Mapping[str, str]):
         self._lm, self._templates = lm, templates
-        self._count = functools.cache(lambda text: lm.token_counts([text])[0])
+        self._count = functools.cache(lambda text: lm.token_counts([lm.as_data(text)])[0])
         self._longest_template = max(map(self._count, templates.values()))
 
     def fit(self, passage: str, asked: dict[str, str], question_id: str) -> str:
@@ -144,7 +145,8 @@ class _PassageFitter:
     def _prompt_tokens(self, passage: str, asked: dict[str, str]) -> int:
         """Tokens of the longer of the two prompts, with its target."""
         pairs = scored_pairs(self._templates, passage=passage, **asked)
-        return max(self._lm.token_counts([prompt + target for prompt, target in pairs]))
+        texts = [self._lm.as_data(prompt + target) for prompt, target in pairs]
+        return max(self._lm.token_counts(texts))
 
 
 def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
