@@ -13,9 +13,9 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import numbered
+from support.matrices import random_matrix
 from support.paths import DATA
 
-from ark_jax.graph import pagerank
 from ark_jax.graph.pagerank import personalized_pagerank
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import Walk
@@ -44,14 +44,6 @@ def adjacency(graph: KnowledgeGraph) -> scipy.sparse.sparray:
     return scipy.sparse.coo_array(
         (np.ones(len(source)), (source, target)), (len(graph), len(graph))
     ).tocsr()
-
-
-def random_matrix(n: int, m: int, symmetric: bool, seed: int = 0) -> scipy.sparse.sparray:
-    """Hubs, nodes without an edge, self-loops, and pairs that occur more than once."""
-    rng = np.random.default_rng(seed)
-    a, b = (rng.zipf(1.5, m) - 1) % n, rng.integers(0, n - n // 10, m)
-    matrix = scipy.sparse.coo_array((rng.choice([0.5, 1.0, 2.0], m), (a, b)), (n, n)).tocsr()
-    return (matrix + matrix.T).tocsr() if symmetric else matrix
 
 
 @st.composite
@@ -185,31 +177,6 @@ def test_devices_do_not_matter(devices, shard, symmetric):
     # The same iterate is kept, not just one that is as good.
     np.testing.assert_allclose(loose, alone, atol=1e-6)
     assert np.abs(loose - expected).max() > 1e-4
-
-
-def test_one_collective_a_step():
-    with jax.set_mesh(make_mesh((2, 2, 2))):
-        for shard, expected in (("nodes", ["all-gather"]), ("seeds", [])):
-            walk = Walk(random_matrix(200, 600, True), shard=shard)
-            rows, columns = (pagerank._spec(shard == "nodes", axes) for axes in (2, 1))
-            arguments = (
-                walk.edges("float32"),
-                jax.device_put(np.ones((len(walk.strength), 8), np.float32), rows),
-                1.0,
-                jax.device_put(np.ones(8, np.float32), columns),
-                0.85,
-                100,
-            )
-            text = (
-                pagerank._iterate.lower(*arguments, spread=shard == "nodes", reversible=True)
-                .compile()
-                .as_text()
-            )
-            found = re.findall(
-                r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(",  # noqa: E501
-                text,
-            )
-            assert found == expected
 
 
 def test_a_seed_set_does_not_depend_on_its_batch(any_mesh):
@@ -375,15 +342,6 @@ def test_what_pagerank_refuses(change, words, mesh):
     }
     with pytest.raises(ValueError, match=words):
         personalized_pagerank(options.pop("graph"), options.pop("seeds"), **options)
-
-
-def test_a_walk_refuses_what_it_does_not_know(mesh):
-    with pytest.raises(ValueError, match="shard='edges': must be seeds or nodes"):
-        Walk(numbered(1, []), shard="edges")
-    with pytest.raises(ValueError, match="weight: give it to the Walk"):
-        personalized_pagerank(
-            Walk(numbered(1, [])), [[0]], teleport=0.5, tolerance=1e-6, weight=np.ones(0)
-        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -7,18 +7,15 @@ import unicodedata
 
 import networkx as nx
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.graphs import numbered
 from support.paths import DATA
+from support.records import records
 
-from ark_jax.graph.extract import Entity, Relation
+from ark_jax.graph.extract import Relation
 from ark_jax.graph.store import KnowledgeGraph, fold
-
-# --- the graph -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,26 +146,6 @@ def test_fold_of_every_character_that_has_another_form():
     assert [c for c in characters if fold(fold(f"x{c}")) != fold(f"x{c}")] == []
 
 
-def records() -> KnowledgeGraph:
-    entities = [
-        Entity("The Long Staff", "Object", "An oak post.", "c1"),
-        Entity("Long Staff", "object", "An oak post.", "c2"),
-        Entity('"long staff"', "gauge", "Bolted in 1790.", "c2"),
-        Entity("Long Staff", "OBJECT", "", "c1"),
-        Entity("Quill", "person", "A chandler.", "c1"),
-        Entity("Müller", "person", "Ein Müller.", "c3"),
-        Entity(" . ", "object", "Nameless.", "c1"),
-    ]
-    relations = [
-        Relation("Quill", "Long Staff", "He read it.", 3.0, "c1"),
-        Relation("the long staff", "QUILL", "Read by him.", 4.5, "c2"),
-        Relation("quill", "Ossel Sound", "He sailed it.", 2.0, "c4"),
-        Relation("Long Staff", "the LONG staff", "Itself.", 9.0, "c1"),
-        Relation("Quill", "''", "Nobody.", 9.0, "c1"),
-    ]
-    return KnowledgeGraph.from_records(entities, relations)
-
-
 def test_records_are_merged():
     graph = records()
     assert graph.names == ["Long Staff", "Quill", "Müller", "Ossel Sound"]
@@ -280,117 +257,6 @@ def test_a_saved_graph_comes_back(graph, tmp_path):
             assert before == after, field.name
 
 
-@pytest.mark.parametrize(
-    "table, field, edge", [("relations", "edges", [1, 4]), ("similar", "similar", [-1, 2])]
-)
-def test_an_edge_to_nowhere_is_named(table, field, edge, tmp_path):
-    graph = records().with_similar(np.eye(4, dtype=np.float32)[[0, 0, 1, 2]], 0.9)
-    edges = getattr(graph, field).copy()
-    edges[0] = edge
-    dataclasses.replace(graph, **{field: edges}).save(tmp_path)
-    with pytest.raises(
-        ValueError,
-        match=rf"{table}\.parquet: row 0, the edge ends outside the 4 nodes of nodes\.parquet",
-    ):
-        KnowledgeGraph.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "table, column, values, words",
-    [
-        (
-            "nodes",
-            "name",
-            None,
-            r"nodes\.parquet: needs one column 'name', has \['type', 'descriptions', 'chunks'\]",
-        ),
-        (
-            "nodes",
-            "name",
-            [1, 2, 3, 4],
-            r"nodes\.parquet: column 'name' is of type int64, not string",
-        ),
-        ("nodes", "name", ["a", "b", None, "d"], r"nodes\.parquet: row 2, name is empty"),
-        (
-            "nodes",
-            "name",
-            ["a", "b", "b", "d"],
-            r"nodes\.parquet: row 2, name 'b' is that of row 1 too",
-        ),
-        (
-            "nodes",
-            "chunks",
-            ["a", "b", "c", "d"],
-            r"nodes\.parquet: column 'chunks' is of type string, not list",
-        ),
-        (
-            "nodes",
-            "descriptions",
-            [["a"], [], [None], []],
-            r"nodes\.parquet: column 'descriptions' holds an empty text",
-        ),
-        (
-            "relations",
-            "weight",
-            [1.0, float("nan")],
-            r"relations\.parquet: row 1, weight is nan: must be a finite number, 0 or more",
-        ),
-        (
-            "relations",
-            "weight",
-            [-0.5, 1.0],
-            r"relations\.parquet: row 0, weight is -0\.5: must be",
-        ),
-        (
-            "relations",
-            "weight",
-            ["1", "2"],
-            r"relations\.parquet: column 'weight' is of type string, not float",
-        ),
-        (
-            "relations",
-            "target",
-            [0.5, 1.5],
-            r"relations\.parquet: column 'target' is of type double, not int32",
-        ),
-        (
-            "relations",
-            "source",
-            [0, 1 << 40],
-            r"relations\.parquet: column 'source' is of type int64, not int32",
-        ),
-        (
-            "similar",
-            "cosine",
-            [float("inf")],
-            r"similar\.parquet: row 0, cosine is inf: must be a finite number$",
-        ),
-        ("similar", "source", None, r"similar\.parquet: needs one column 'source'"),
-    ],
-)
-def test_a_damaged_column_is_named(table, column, values, words, tmp_path):
-    dataclasses.replace(
-        records(), similar=np.array([[0, 2]], np.int32), cosines=np.array([-0.5], np.float32)
-    ).save(tmp_path)
-    assert KnowledgeGraph.load(tmp_path).cosines.tolist() == [-0.5]
-    path = tmp_path / f"{table}.parquet"
-    columns = pq.read_table(path).to_pydict() | {column: values}
-    pq.write_table(pa.table({name: x for name, x in columns.items() if x is not None}), path)
-    with pytest.raises(ValueError, match=words):
-        KnowledgeGraph.load(tmp_path)
-
-
-def test_a_damaged_or_absent_file_is_named(tmp_path):
-    records().save(tmp_path)
-    path = tmp_path / "relations.parquet"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"relations\.parquet is no whole Parquet file: "):
-        KnowledgeGraph.load(tmp_path)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"relations\.parquet is absent"):
-        KnowledgeGraph.load(tmp_path)
-
-
 def test_real_triples_against_networkx():
     path = DATA / "musique_openie" / "openie_musique_train_results_ner_gpt-3.5-turbo-1106_1890.json"
     if not path.is_file():
@@ -432,9 +298,6 @@ def test_real_triples_against_networkx():
 def test_what_is_no_triple_is_named(triple):
     with pytest.raises(ValueError, match=r"triples\[1\] is .*give \(head, relation, tail\)"):
         KnowledgeGraph.from_triples([("x", "y", "z"), triple])
-
-
-# --- communities ---------------------------------------------------------------------------------
 
 
 def test_similarity_edges_stand_beside_relations(any_mesh):

@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import json
 import math
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,24 +17,29 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import tiny
+from support.decoders import open_model, plain_pass
 from support.paths import REPOSITORY
 
 from ark_jax import layout
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models import generate, hf, language, sampling
+from ark_jax.models import hf, language
 from ark_jax.models.language import LanguageModel
 from ark_jax.recipes.ark import alignment, scored_prompts
 from ark_jax.text import prompts
-
-FAMILY = {"begin": "llama", "plain": "qwen3", "chat": "qwen3"}
 
 PASSAGES = [
     "The Tidal Board sat above a shop.",
     "It was read every hour by clerks in pairs.",
     "Seven came.",
 ]
+
+
 QUESTIONS = ["Who read it?", "When was that, and was it on 6 April?", "Why?"]
+
+
 ANSWERS = ["a", "y", "Seven members, and two of them never came again.", "in 1784", "no\nyes"]
+
+
 PAIRS = [
     *[
         (f"Read: {p}\nQ: {q}\nA:", answer)
@@ -64,18 +67,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """`folder(kind)` -> a decoder with a tokenizer of that kind, written once."""
-    return functools.cache(
-        lambda kind: tiny.write(tmp_path_factory.mktemp(kind), FAMILY[kind], tokenizer=kind)
-    )
-
-
-def open_model(path) -> LanguageModel:
-    return LanguageModel.from_pretrained(str(path))
-
-
 def split(tokenizer, prompt: str, target: str) -> tuple[list[int], int]:
     """Ids of the pair as one text, and the number of ids of the prompt without its last blanks."""
     whole, context = (
@@ -86,23 +77,6 @@ def split(tokenizer, prompt: str, target: str) -> tuple[list[int], int]:
         return whole, len(context)
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     return [start, *whole], 1
-
-
-@functools.partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
-)
-def all_logits(cfg, model, tokens):
-    """Logits [b t v] of right-padded rows, by one pass that shares and caches nothing."""
-    x = model(tokens, jnp.ones(tokens.shape, bool, out_sharding=jax.typeof(tokens).sharding), cfg)
-    return jax.vmap(lambda row: model.logits(row, cfg), in_axes=1, out_axes=1)(x)
-
-
-def plain_pass(lm: LanguageModel, rows: list[list[int]]) -> np.ndarray:
-    """`all_logits` of at most 64 rows of at most 96 tokens, one shape for all."""
-    tokens = np.zeros((64, 96), np.int32)
-    for i, ids in enumerate(rows):
-        tokens[i, : len(ids)] = ids
-    return np.asarray(all_logits(lm.cfg, lm.model, layout.rows(tokens)), np.float64)
 
 
 def token_log_probabilities(lm: LanguageModel, rows: list[list[int]]) -> list[np.ndarray]:
@@ -284,6 +258,8 @@ def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.n
 
 # Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
 QUICK = {"xla_backend_optimization_level": 0}
+
+
 log_probs = jax.jit(language.token_log_probs, static_argnums=(1, 4), compiler_options=QUICK)
 
 
@@ -422,6 +398,8 @@ def test_a_pair_longer_than_the_context_is_refused_by_number(folder, mesh):
 
 
 TEMPLATES = scored_prompts.load_templates({})
+
+
 QUESTION = Question(
     "q1",
     "When did the clerks read the gauge, and why?",
@@ -509,265 +487,9 @@ def test_ten_thousand_pairs_take_no_more_memory_than_five_hundred(folder):
     assert many - few < 200  # MiB
 
 
-PROMPTS = [
-    "The Tidal Board was",
-    "x",
-    "It was read every quarter of an hour by clerks who worked",
-    "Seven members",
-    "世界",
-]
-STEPS = 12
-
-
-@functools.cache
-def greedy(path) -> list[list[int]]:
-    """Greedy ids without any stop, every step a plain pass over the whole row, on one device."""
-    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        lm = open_model(path)
-        rows = [list(ids) for ids in lm.tokenizer(PROMPTS)["input_ids"]]
-        for _ in range(STEPS):
-            logits = plain_pass(lm, rows)
-            for i, ids in enumerate(rows):
-                ids.append(int(logits[i, len(ids) - 1].argmax()))
-    return [ids[-STEPS:] for ids in rows]
-
-
-def before(ids: list[int], stops: set[int]) -> list[int]:
-    return ids[: next((i for i, token in enumerate(ids) if token in stops), len(ids))]
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_generate_takes_the_likeliest_token(shape, folder):
-    with jax.set_mesh(layout.make_mesh(shape)):
-        lm = open_model(folder("plain"))
-        wanted = [
-            lm.tokenizer.decode(before(ids, {1}), skip_special_tokens=True)
-            for ids in greedy(folder("plain"))
-        ]
-        assert len(set(wanted)) == len(PROMPTS)
-        assert lm.generate(PROMPTS, max_new_tokens=STEPS) == wanted
-
-
-def test_generate_is_that_of_transformers(folder, tmp_path, mesh):
-    """One of two stop ids occurs in the middle of a continuation; each prompt is a batch."""
-    torch = pytest.importorskip("torch", reason="transformers computes with torch")
-    from transformers import AutoModelForCausalLM
-
-    reference = AutoModelForCausalLM.from_pretrained(folder("begin"), dtype=torch.float32).eval()
-    tokenizer = open_model(folder("begin")).tokenizer
-
-    def generate(prompt: str, stops: list[int]) -> list[int]:
-        ids = tokenizer(prompt, return_tensors="pt")
-        out = reference.generate(
-            **ids, do_sample=False, max_new_tokens=STEPS, eos_token_id=stops, pad_token_id=2
-        )
-        return before(out[0, ids["input_ids"].shape[1] :].tolist(), set(stops))
-
-    stop = generate(PROMPTS[0], [1])[5]
-    wanted = [generate(prompt, [1, stop]) for prompt in PROMPTS]
-    assert len(wanted[0]) <= 5 < max(map(len, wanted))  # some row goes on when another has stopped
-    lm = open_model(
-        tiny.write(tmp_path, "llama", tokenizer="begin", changes={"eos_token_id": [1, stop]})
-    )
-    assert lm.stop_ids == (1, stop)
-    texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in wanted]
-    assert lm.generate(PROMPTS, max_new_tokens=STEPS, batch_tokens=64) == texts
-
-
-def test_a_stop_string_ends_the_text_before_it(folder, mesh):
-    lm = open_model(folder("plain"))
-    whole = lm.generate(PROMPTS, max_new_tokens=STEPS)
-    late, early, other = whole[0][8:10], whole[0][3:5], whole[1][2:3]
-    assert all(stop.strip() for stop in (late, early, other))
-    cut = lm.generate(PROMPTS, max_new_tokens=STEPS, stop=[late, early, other])
-    assert cut == [text.split(late)[0].split(early)[0].split(other)[0] for text in whole]
-    assert (len(cut[0]), len(cut[1])) == (3, 2)
-
-
-@pytest.fixture
-def heard(monkeypatch):
-    """Name and argument shapes of each function that `Generation` calls on the device."""
-    calls = []
-
-    def hear(name: str, real) -> None:
-        def run(*args):
-            calls.append(
-                (name, tuple(x.shape for x in jax.tree.leaves(args) if hasattr(x, "shape")))
-            )
-            return real(*args)
-
-        monkeypatch.setattr(generate, name, run)
-
-    for name in ("_prefill", "_decode", "_select"):
-        hear(name, getattr(generate, name))
-    return calls
-
-
-LONG = [
-    *PROMPTS,
-    *("It was read every quarter of an hour by clerks" + " of the Board" * n for n in range(7)),
-]
-
-
-@pytest.mark.parametrize("budget", [150, pytest.param(400, marks=pytest.mark.slow)])
-def test_neither_seats_nor_room_nor_order_change_a_text(budget, folder, monkeypatch, mesh, heard):
-    """Rows wait for seats, the ring of positions wraps and grows, and seats are given up."""
-    lm = open_model(folder("plain"))
-    wanted = lm.generate(LONG, max_new_tokens=40)
-    assert not any(name == "_select" for name, _ in heard)
-    assert {len(LONG) <= shapes[-1][0] for name, shapes in heard if name == "_decode"} == {True}
-    monkeypatch.setattr(generate, "RING", 8)
-    heard.clear()
-    order = np.random.default_rng(budget).permutation(len(LONG))
-    found = lm.generate([LONG[i] for i in order], max_new_tokens=40, batch_tokens=budget)
-    assert found == [wanted[i] for i in order]
-    assert sum(name == "_prefill" for name, _ in heard) > 2 and any(
-        name == "_select" for name, _ in heard
-    )
-
-
-@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
-@pytest.mark.slow
-def test_a_mesh_changes_no_text(shape, folder):
-    run = lambda: open_model(folder("plain")).generate(LONG, max_new_tokens=20, batch_tokens=100)
-    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        wanted = run()
-    with jax.set_mesh(layout.make_mesh(shape)):
-        assert run() == wanted
-
-
-def test_a_stop_string_frees_the_seat(folder, mesh, heard):
-    """With one seat, each row runs up to its own stop and is reported before the next begins."""
-    lm = open_model(folder("plain"))
-    whole = lm.generate(PROMPTS[:3], max_new_tokens=40)
-    stop = [text[3:5] for text in whole]
-    events: list = []
-    heard.clear()
-    cut = lm.generate(
-        PROMPTS[:3],
-        max_new_tokens=40,
-        stop=stop,
-        batch_tokens=1,
-        done=lambda i, text: events.append((i, text, sum(name == "_decode" for name, _ in heard))),
-    )
-    assert all(
-        text.startswith(some) and not any(s in some for s in stop)
-        for text, some in zip(whole, cut, strict=True)
-    )
-    assert sorted((i, text) for i, text, _ in events) == list(enumerate(cut))
-    assert [turns for _, _, turns in events] == [1, 2, 3]  # of the five that forty tokens take
-    assert [name for name, _ in heard if name != "_select"] == ["_prefill", "_decode"] * 3
-
-
-def test_a_run_takes_few_programs(folder, mesh, heard):
-    """The calls have no more shapes than there are padded lengths, however many the prompts."""
-    lm = open_model(folder("plain"))
-    lm.generate(
-        ["!" * n for n in np.random.default_rng(0).integers(1, 60, 80)],
-        max_new_tokens=9,
-        batch_tokens=500,
-    )
-    calls = {
-        name: [shapes for other, shapes in heard if other == name]
-        for name in ("_prefill", "_decode")
-    }
-    assert len(calls["_prefill"]) > 12 and len(calls["_decode"]) > 12
-    assert len(set(calls["_prefill"])) <= 3 and len(set(calls["_decode"])) <= 5
-
-
-LOGITS = np.log([0.4, 0.3, 0.2, 0.1])
-
-
-@pytest.mark.parametrize(
-    ("temperature", "top_p", "wanted"),
-    [
-        (1.0, None, [0.4, 0.3, 0.2, 0.1]),
-        (0.5, None, np.array([16, 9, 4, 1]) / 30),
-        (
-            1.0,
-            0.65,
-            [4 / 7, 3 / 7, 0, 0],
-        ),  # the likeliest whose sum reaches it; below, after the temperature
-        (2.0, 0.8, np.array([0.4, 0.3, 0.2, 0]) ** 0.5 / (np.array([0.4, 0.3, 0.2]) ** 0.5).sum()),
-    ],
-)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted, shape):
-    with jax.set_mesh(layout.make_mesh(shape)):
-        check_draws(temperature, top_p, wanted)
-
-
-def check_draws(temperature, top_p, wanted) -> None:
-    n = 20_000
-    logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
-    keys = layout.rows(np.asarray(sampling.row_keys(3, np.arange(n))))
-    draw = jax.jit(
-        lambda logits, keys, made: sampling.next_tokens(
-            logits,
-            sampling.Sampling(keys, temperature, top_p),
-            jnp.full_like(keys[:, 0], made, jnp.int32),
-        )
-    )
-    found = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015)  # four standard deviations
-    assert (found[np.array(wanted) == 0] == 0).all()
-    other = np.asarray(draw(logits, keys, 2)) == np.asarray(draw(logits, keys, 1))
-    assert other.mean() == pytest.approx(np.square(wanted).sum(), abs=0.02)  # each step draws anew
-
-
-@pytest.mark.slow
-def test_draws_are_the_seeds_and_not_the_batches(folder, mesh):
-    lm = open_model(folder("plain"))
-    draw = lambda **changes: lm.generate(
-        PROMPTS * 2, **{"max_new_tokens": STEPS, "temperature": 1.0, "seed": 5} | changes
-    )
-    first = draw()
-    assert draw(batch_tokens=64) == first
-    assert draw(seed=6) != first
-    assert first[: len(PROMPTS)] != first[len(PROMPTS) :]  # the same prompts, elsewhere in the list
-    greedy_texts = lm.generate(PROMPTS * 2, max_new_tokens=STEPS)
-    assert draw(top_p=1e-6) == draw(temperature=1e-7) == greedy_texts
-
-
-@pytest.mark.parametrize(
-    "changes", [{"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}]
-)
-def test_a_sampling_that_makes_no_sense_is_refused(changes, folder, mesh):
-    with pytest.raises(ValueError, match=next(iter(changes))):
-        open_model(folder("plain")).generate(PROMPTS, **{"max_new_tokens": 2} | changes)
-
-
-def test_no_prompts(folder, mesh):
-    assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
-
-
-def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
-    """Or from the stop token, where a model has no begin token, as in log_likelihood."""
-    lm = open_model(folder("plain"))
-    assert lm.generate(["", PROMPTS[0]], max_new_tokens=STEPS) == lm.generate(
-        ["</s>", PROMPTS[0]], max_new_tokens=STEPS
-    )
-
-
-def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh):
-    lm = open_model(folder("plain"))
-    second = min(set(range(tiny.VOCAB)) - set(lm.stop_ids))
-    shutil.copytree(folder("plain"), tmp_path / "model")
-    (tmp_path / "model" / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": [second]})
-    )
-    found = open_model(tmp_path / "model")
-    assert set(found.stop_ids) == {*lm.stop_ids, second}
-
-
 def test_one_text_is_no_list_of_texts(folder, mesh):
     with pytest.raises(ValueError, match="'Who' is one text; give a list of them"):
         open_model(folder("plain")).generate("Who", max_new_tokens=1)
-
-
-def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):
-    with pytest.raises(ValueError, match=f"prompt 1: {tiny.POSITIONS - 3} \\+ 4 tokens"):
-        open_model(folder("plain")).generate(["x", "!" * (tiny.POSITIONS - 3)], max_new_tokens=4)
 
 
 def test_chat_applies_the_template_once(folder, mesh):

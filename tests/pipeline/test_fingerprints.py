@@ -1,4 +1,4 @@
-"""By what a model or an input counts as the same as before."""
+"""A digest changes with whatever decides a stage's output, and with nothing else."""
 
 import json
 
@@ -7,11 +7,6 @@ import pytest
 
 from ark_jax.data import readers
 from ark_jax.pipeline.fingerprints import input_digest, model_digest
-from ark_jax.pipeline.stage import setting
-from ark_jax.recipes.ark import config
-from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.ask import llm_settings
-from ark_jax.recipes.common.dependencies import language_model
 
 
 def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
@@ -86,40 +81,3 @@ def test_what_lies_beside_the_input_is_none(tmp_path):
     assert digest(tmp_path) == before
     (tmp_path / "questions.jsonl").write_text("\n")
     assert digest(tmp_path) != before
-
-
-@pytest.mark.parametrize("role", ["llm", "reader", "judge"])
-def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp_path):
-    c = config.ark()
-    c.generator.path, c[role].backend, c[role].temperature = str(tmp_path), "local", 0.0
-    key = lambda: llm_settings(c, role).key(("x",))
-    greedy = key()
-    c.seed = 7
-    assert key() == greedy
-    c.generator.dtype = "bfloat16"
-    assert key() != greedy
-    c[role].temperature = 0.7
-    drawn, c.seed = key(), 8
-    assert key() != drawn
-
-
-@pytest.mark.parametrize(
-    ("backend", "asking"), [("none", set()), ("openai", {"extract", "rewrite"})]
-)
-def test_settings_of_a_language_model_that_is_not_asked_decide_nothing(backend, asking):
-    c = config.ark()
-    c.llm.backend = backend
-    other = config.ark()
-    other.llm.update(backend=backend, model="another", temperature=0.5, reasks=1)
-
-    def decides(c) -> dict[str, tuple]:
-        return {
-            stage.name: (
-                [setting(c, field) for field in stage.settings],
-                language_model("llm")(c) if stage.name in ("extract", "rewrite") else {},
-            )
-            for stage in stages(c)
-        }
-
-    before, after = decides(c), decides(other)
-    assert {name for name in before if before[name] != after[name]} == asking

@@ -1,14 +1,11 @@
 """Damage to finished stages is noticed and mended; unfinished work is never deleted in silence."""
 
-import json
-
 import pytest
 from support import word_recipe
 
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
-from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_rows
 from ark_jax.runtime.log import Metrics
 
 
@@ -123,23 +120,3 @@ def test_unfinished_work_without_readable_inputs_is_set_aside(context, begun, ca
     run(context, only="count")
     assert "set aside (what it was begun with is unknown)" in capsys.readouterr().out
     assert not (context / "count" / "half").exists()
-
-
-def test_a_file_that_cannot_be_read_is_named_with_its_stage(tmp_path):
-    folder = tmp_path / "score"
-    folder.mkdir()
-    fix = "tells whether stage score is damaged, and `ark-jax run --verify` makes it again"
-    save_rows([{"x": 1}] * 100, folder / "rows.parquet")
-    flip(folder / "rows.parquet", -3)
-    (folder / "rows.json").write_text(json.dumps([1])[:-1])
-    (folder / "rows.npy").write_bytes(b"\x93NUMPY")
-    for name, read in (
-        ("rows.parquet", load_rows),
-        ("rows.json", load_json),
-        ("rows.npy", read_array),
-    ):
-        with pytest.raises(ValueError, match=fix) as error:
-            read(folder / name)
-        assert str(error.value).startswith(f"{folder / name} cannot be read (")
-        with pytest.raises(FileNotFoundError):
-            read(folder / f"no-{name}")

@@ -1,0 +1,65 @@
+"""A small run, planned before each stage; every device as fast as a given rate."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import pytest
+from support.plans import RATE, known, read, settings
+from support.world import EMBEDDED, HELD_OUT, TRAINING, make_world
+
+from ark_jax import layout
+from ark_jax.estimate import device_work, plan
+from ark_jax.llm import complete
+from ark_jax.pipeline import engine
+from ark_jax.recipes.ark import estimate
+from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.runtime.log import Metrics
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The device's speed is given, and the recording read once for each tokenizer, which half of an estimate goes into."""  # noqa: E501
+    monkeypatch.setattr(device_work, "rate", lambda *_: RATE)
+    probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
+    once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
+    monkeypatch.setattr(estimate.Recording, "read", once)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """As the pipeline's tests have it, but with whole documents, so that there are questions enough for a mean."""  # noqa: E501
+    root = make_world(tmp_path_factory.mktemp("world"))
+    for name, kept in (
+        ("documents", lambda row: [row["id"]]),
+        ("questions", lambda row: row["documents"]),
+    ):
+        rows = [json.loads(line) for line in (EMBEDDED / f"{name}.jsonl").read_text().splitlines()]
+        rows = [row for row in rows if set(kept(row)) <= {*TRAINING, *HELD_OUT}]
+        (root / "corpus" / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(world):
+    """A run up to the rewritten questions: the config, the workdir, what was asked, and plans before and on the way."""  # noqa: E501
+    c, workdir, asked, plans = settings(world), world / "run", {}, {}
+    with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        patch.setattr(device_work, "rate", lambda *_: RATE)
+        real = complete.complete
+        patch.setattr(
+            complete,
+            "complete",
+            lambda calls, *rest, **named: (
+                asked.setdefault(calls[0].kind, calls) and real(calls, *rest, **named)
+            ),
+        )
+        for stage in ("data", "extract", "graph", "communities", "rewrite"):
+            if stage in ("data", "communities", "rewrite"):
+                plans[stage] = plan.estimate(RECIPE, c, workdir)
+            context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
+            engine.run(stages(c), context, only=stage)
+        plans["after"] = plan.estimate(RECIPE, c, workdir)
+    return SimpleNamespace(config=c, workdir=workdir, asked=asked, plans=plans, context=context)

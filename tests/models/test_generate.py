@@ -1,0 +1,175 @@
+"""Generation is that of transformers, whatever rows share a batch or a mesh."""
+
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+from support.decoders import PROMPTS, STEPS, before, open_model, plain_pass
+
+from ark_jax import layout
+from ark_jax.models import generate
+
+
+@functools.cache
+def greedy(path) -> list[list[int]]:
+    """Greedy ids without any stop, every step a plain pass over the whole row, on one device."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        lm = open_model(path)
+        rows = [list(ids) for ids in lm.tokenizer(PROMPTS)["input_ids"]]
+        for _ in range(STEPS):
+            logits = plain_pass(lm, rows)
+            for i, ids in enumerate(rows):
+                ids.append(int(logits[i, len(ids) - 1].argmax()))
+    return [ids[-STEPS:] for ids in rows]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_generate_takes_the_likeliest_token(shape, folder):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        lm = open_model(folder("plain"))
+        wanted = [
+            lm.tokenizer.decode(before(ids, {1}), skip_special_tokens=True)
+            for ids in greedy(folder("plain"))
+        ]
+        assert len(set(wanted)) == len(PROMPTS)
+        assert lm.generate(PROMPTS, max_new_tokens=STEPS) == wanted
+
+
+def test_generate_is_that_of_transformers(folder, tmp_path, mesh):
+    """One of two stop ids occurs in the middle of a continuation; each prompt is a batch."""
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(folder("begin"), dtype=torch.float32).eval()
+    tokenizer = open_model(folder("begin")).tokenizer
+
+    def generate(prompt: str, stops: list[int]) -> list[int]:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = reference.generate(
+            **ids, do_sample=False, max_new_tokens=STEPS, eos_token_id=stops, pad_token_id=2
+        )
+        return before(out[0, ids["input_ids"].shape[1] :].tolist(), set(stops))
+
+    stop = generate(PROMPTS[0], [1])[5]
+    wanted = [generate(prompt, [1, stop]) for prompt in PROMPTS]
+    assert len(wanted[0]) <= 5 < max(map(len, wanted))  # some row goes on when another has stopped
+    lm = open_model(
+        tiny.write(tmp_path, "llama", tokenizer="begin", changes={"eos_token_id": [1, stop]})
+    )
+    assert lm.stop_ids == (1, stop)
+    texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in wanted]
+    assert lm.generate(PROMPTS, max_new_tokens=STEPS, batch_tokens=64) == texts
+
+
+def test_a_stop_string_ends_the_text_before_it(folder, mesh):
+    lm = open_model(folder("plain"))
+    whole = lm.generate(PROMPTS, max_new_tokens=STEPS)
+    late, early, other = whole[0][8:10], whole[0][3:5], whole[1][2:3]
+    assert all(stop.strip() for stop in (late, early, other))
+    cut = lm.generate(PROMPTS, max_new_tokens=STEPS, stop=[late, early, other])
+    assert cut == [text.split(late)[0].split(early)[0].split(other)[0] for text in whole]
+    assert (len(cut[0]), len(cut[1])) == (3, 2)
+
+
+LONG = [
+    *PROMPTS,
+    *("It was read every quarter of an hour by clerks" + " of the Board" * n for n in range(7)),
+]
+
+
+@pytest.mark.parametrize("budget", [150, pytest.param(400, marks=pytest.mark.slow)])
+def test_neither_seats_nor_room_nor_order_change_a_text(budget, folder, monkeypatch, mesh, heard):
+    """Rows wait for seats, the ring of positions wraps and grows, and seats are given up."""
+    lm = open_model(folder("plain"))
+    wanted = lm.generate(LONG, max_new_tokens=40)
+    assert not any(name == "_select" for name, _ in heard)
+    assert {len(LONG) <= shapes[-1][0] for name, shapes in heard if name == "_decode"} == {True}
+    monkeypatch.setattr(generate, "RING", 8)
+    heard.clear()
+    order = np.random.default_rng(budget).permutation(len(LONG))
+    found = lm.generate([LONG[i] for i in order], max_new_tokens=40, batch_tokens=budget)
+    assert found == [wanted[i] for i in order]
+    assert sum(name == "_prefill" for name, _ in heard) > 2 and any(
+        name == "_select" for name, _ in heard
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
+@pytest.mark.slow
+def test_a_mesh_changes_no_text(shape, folder):
+    run = lambda: open_model(folder("plain")).generate(LONG, max_new_tokens=20, batch_tokens=100)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        wanted = run()
+    with jax.set_mesh(layout.make_mesh(shape)):
+        assert run() == wanted
+
+
+def test_a_stop_string_frees_the_seat(folder, mesh, heard):
+    """With one seat, each row runs up to its own stop and is reported before the next begins."""
+    lm = open_model(folder("plain"))
+    whole = lm.generate(PROMPTS[:3], max_new_tokens=40)
+    stop = [text[3:5] for text in whole]
+    events: list = []
+    heard.clear()
+    cut = lm.generate(
+        PROMPTS[:3],
+        max_new_tokens=40,
+        stop=stop,
+        batch_tokens=1,
+        done=lambda i, text: events.append((i, text, sum(name == "_decode" for name, _ in heard))),
+    )
+    assert all(
+        text.startswith(some) and not any(s in some for s in stop)
+        for text, some in zip(whole, cut, strict=True)
+    )
+    assert sorted((i, text) for i, text, _ in events) == list(enumerate(cut))
+    assert [turns for _, _, turns in events] == [1, 2, 3]  # of the five that forty tokens take
+    assert [name for name, _ in heard if name != "_select"] == ["_prefill", "_decode"] * 3
+
+
+def test_a_run_takes_few_programs(folder, mesh, heard):
+    """The calls have no more shapes than there are padded lengths, however many the prompts."""
+    lm = open_model(folder("plain"))
+    lm.generate(
+        ["!" * n for n in np.random.default_rng(0).integers(1, 60, 80)],
+        max_new_tokens=9,
+        batch_tokens=500,
+    )
+    calls = {
+        name: [shapes for other, shapes in heard if other == name]
+        for name in ("_prefill", "_decode")
+    }
+    assert len(calls["_prefill"]) > 12 and len(calls["_decode"]) > 12
+    assert len(set(calls["_prefill"])) <= 3 and len(set(calls["_decode"])) <= 5
+
+
+def test_no_prompts(folder, mesh):
+    assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
+
+
+def test_an_empty_prompt_goes_on_from_the_begin_token(folder, mesh):
+    """Or from the stop token, where a model has no begin token, as in log_likelihood."""
+    lm = open_model(folder("plain"))
+    assert lm.generate(["", PROMPTS[0]], max_new_tokens=STEPS) == lm.generate(
+        ["</s>", PROMPTS[0]], max_new_tokens=STEPS
+    )
+
+
+def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh):
+    lm = open_model(folder("plain"))
+    second = min(set(range(tiny.VOCAB)) - set(lm.stop_ids))
+    shutil.copytree(folder("plain"), tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [second]})
+    )
+    found = open_model(tmp_path / "model")
+    assert set(found.stop_ids) == {*lm.stop_ids, second}
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):
+    with pytest.raises(ValueError, match=f"prompt 1: {tiny.POSITIONS - 3} \\+ 4 tokens"):
+        open_model(folder("plain")).generate(["x", "!" * (tiny.POSITIONS - 3)], max_new_tokens=4)

@@ -1,0 +1,172 @@
+"""A stage that several runs share is made once, whatever is killed or damaged."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+from ark_jax.pipeline import engine, manifest, store
+from ark_jax.runtime.log import Metrics
+
+
+def pair(made: list, fail: str = "") -> list[engine.Stage]:
+    def run(context, folder, name):
+        made.append(
+            (
+                context.workdir.name,
+                name,
+                sorted(path.name for path in folder.iterdir() if path.name != "inputs.json"),
+            )
+        )
+        (folder / "half").write_text(context.workdir.name)
+        if fail == name:
+            raise ValueError("half-way")
+        (folder / "whole").write_text(name)
+        return {}
+
+    of = lambda name, after: engine.Stage(
+        name, after, (name,), lambda context, folder: run(context, folder, name)
+    )
+    return [of("one", ()), of("two", ("one",)), of("three", ("one", "two"))]
+
+
+def work(root: Path, name: str, stages, **settings) -> None:
+    settings = {"one": 1, "two": 2, "three": 3, **settings}
+    engine.run(
+        stages,
+        engine.Context(
+            settings, root / name, Metrics(root / name / "metrics.jsonl"), root / "shared"
+        ),
+    )
+
+
+def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
+    made: list = []
+    with pytest.raises(ValueError, match="half-way"):
+        work(tmp_path, "a", pair(made, fail="two"))
+    assert not (tmp_path / "a" / "two").exists()
+    work(tmp_path, "b", pair(made))
+    work(tmp_path, "a", pair(made))
+    work(tmp_path, "c", pair(made), two=22)
+    assert made == [
+        ("a", "one", []),
+        ("a", "two", []),
+        ("b", "two", ["half"]),
+        ("b", "three", []),
+        ("a", "three", []),
+        ("c", "two", []),
+        ("c", "three", []),
+    ]
+    assert {path.name for path in (tmp_path / "a" / "two").iterdir()} == {
+        "half",
+        "whole",
+        "manifest.json",
+    }
+    assert (tmp_path / "a" / "three" / "half").read_text() == "a"
+
+
+def test_what_nobody_will_go_on_with_is_removed(tmp_path):
+    made: list = []
+    for two in (2, 22):
+        with pytest.raises(ValueError, match="half-way"):
+            work(tmp_path, "a", pair(made, fail="two"), two=two)
+    other, ours = sorted((tmp_path / "shared" / ".partial").iterdir())
+    with store.claim(tmp_path / "shared", ours.name):
+        store.clear(tmp_path / "shared")
+    assert ours.is_dir() and not other.exists()
+    store.clear(tmp_path / "shared")
+    store.clear(tmp_path / "there is none")
+    assert not any((tmp_path / "shared" / ".partial").iterdir()) and any(
+        (tmp_path / "shared").glob("one-*")
+    )
+
+
+def test_what_is_damaged_is_made_again_for_all(tmp_path):
+    made: list = []
+    for name in ("a", "b"):
+        work(tmp_path, name, pair(made))
+    (tmp_path / "a" / "one" / "whole").write_text("")  # the same file in the store and in b
+    for name in ("a", "b"):
+        work(tmp_path, name, pair(made))
+        assert (tmp_path / name / "one" / "whole").read_text() == "one"
+    assert [stage for _, stage, _ in made].count("one") == 2 and [
+        stage for _, stage, _ in made
+    ].count("two") == 1
+
+
+@pytest.mark.parametrize("moment", ["file_digest", "_put_into_place", "replace"])
+def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_path, monkeypatch):
+    """Hashing gigabytes takes a while, and checkpoints must be there until the manifest is."""
+    found = []
+
+    def run(context, folder):
+        found.append(sorted(path.name for path in folder.iterdir()))
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / "checkpoints" / "7").write_text("state")
+        (folder / "model").write_text("weights")
+        return {"steps": 7}
+
+    stages = [engine.Stage("train", (), (), run)]
+    begin = lambda: engine.run(
+        stages, engine.Context({}, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+    )
+    killed = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        module = {"replace": os, "file_digest": manifest, "_put_into_place": engine}[moment]
+        patched.setattr(module, moment, killed)
+        begin()
+    begin()
+    begin()
+    left = [
+        "checkpoints",
+        "inputs.json",
+        *(["manifest.json.new"] if moment == "replace" else []),
+        "model",
+    ]
+    assert found == [
+        ["inputs.json"],
+        *([] if moment == "_put_into_place" else [left]),
+    ]  # there the manifest was written
+    assert {path.name for path in (tmp_path / "train").iterdir()} == {"model", "manifest.json"}
+    assert engine.read_manifest(tmp_path / "train")["counts"] == {"steps": 7}
+
+
+def test_a_damaged_manifest_is_named(tmp_path):
+    work(tmp_path, "a", pair([]))
+    (tmp_path / "a" / "one" / "manifest.json").write_text("")
+    with pytest.raises(
+        ValueError,
+        match=r"one/manifest\.json is damaged .*: delete .*one, and the stage is made again",
+    ):
+        work(tmp_path, "a", pair([]))
+
+
+def test_without_hard_links_there_are_copies(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("no hard links here")
+
+    made: list = []
+    monkeypatch.setattr(os, "link", refuse)
+    for name in ("a", "b"):
+        work(tmp_path, name, pair(made))
+    assert [stage for _, stage, _ in made].count("one") == 1
+    assert not (tmp_path / "b" / "one" / "whole").samefile(tmp_path / "a" / "one" / "whole")
+
+
+def test_one_process_at_a_time_makes_a_stage(tmp_path):
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom ark_jax.pipeline import store\n"
+        "root = Path(sys.argv[1])\nfor _ in range(20):\n  with store.claim(root, 'key'):\n"
+        "    (root / 'mine').touch(exist_ok=False)\n"
+        "    time.sleep(0.002)\n    (root / 'mine').unlink()\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path]
+    several = [
+        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) for _ in range(3)
+    ]
+    assert [process.wait(60) for process in several] == [0, 0, 0]
+    with store.claim(tmp_path, "one"), store.claim(tmp_path, "another"):
+        pass

@@ -1,0 +1,75 @@
+"""Settings that a stage would fail on are refused before any work."""
+
+import importlib.util
+
+import pytest
+
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import stages
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"scope": "documents"}, "scope='documents': must be document or corpus"),
+        ({"gold": "passages"}, "gold='passages': must be evidence or answers"),
+        ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),
+        (
+            {"baselines": ("BAAI/bge-m3",)},
+            "'BAAI/bge-m3' is none of bm25, full; name other retrievers in config.evaluate.retrievers",  # noqa: E501
+        ),
+        ({"retrievers": ("a/one", "b/one")}, "two systems would be called 'one'"),
+        ({"retrievers": ("x/stage1",)}, "two systems would be called 'stage1'"),
+        (
+            {"hybrids": ("bm25+base",)},
+            "'bm25[+]base' must join two or more of base, stage1, stage2, stage3 by [+]",
+        ),
+        ({"hybrids": ("stage9",)}, "'stage9' must join two or more"),
+        ({"hybrids": ("base+base",)}, "'base[+]base' must join two or more"),
+        (
+            {"baselines": ("full",), "hybrids": ("base+full",)},
+            "'base[+]full' must join two or more of base, stage1",
+        ),
+    ],
+)
+def test_what_is_measured_must_be_clear_before_any_work(changes, says):
+    c = config.ark()
+    c.evaluate.update(changes)
+    with pytest.raises(ValueError, match=says):
+        stages(c)
+
+
+def test_bm25_asked_for_and_not_installed_is_told_first(monkeypatch):
+    c = config.ark()
+    c.evaluate.baselines = ("bm25",)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "Stemmer" else find(name, *more),
+    )
+    with pytest.raises(
+        RuntimeError, match=r"BM25 needs (bm25s and )?PyStemmer: pip install 'ark-jax\[evaluate\]'"
+    ):
+        stages(c)
+
+
+def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
+    c = config.ark()
+    c.evaluate.answers = ("answer_f1", "bleu")
+    with pytest.raises(
+        ValueError,
+        match=r"config.evaluate.answers: 'bleu' is none of answer_f1, exact_match, rouge_l",
+    ):
+        stages(c)
+    c.evaluate.answers = ("rouge_l",)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "rouge" else find(name, *more),
+    )
+    with pytest.raises(
+        RuntimeError, match=r"ROUGE-L needs the library rouge: pip install 'ark-jax\[evaluate\]'"
+    ):
+        stages(c)

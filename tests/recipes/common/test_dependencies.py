@@ -1,0 +1,30 @@
+"""What a stage depends on outside the workdir."""
+
+import pytest
+
+from ark_jax.pipeline.stage import setting
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common.dependencies import language_model
+
+
+@pytest.mark.parametrize(
+    ("backend", "asking"), [("none", set()), ("openai", {"extract", "rewrite"})]
+)
+def test_settings_of_a_language_model_that_is_not_asked_decide_nothing(backend, asking):
+    c = config.ark()
+    c.llm.backend = backend
+    other = config.ark()
+    other.llm.update(backend=backend, model="another", temperature=0.5, reasks=1)
+
+    def decides(c) -> dict[str, tuple]:
+        return {
+            stage.name: (
+                [setting(c, field) for field in stage.settings],
+                language_model("llm")(c) if stage.name in ("extract", "rewrite") else {},
+            )
+            for stage in stages(c)
+        }
+
+    before, after = decides(c), decides(other)
+    assert {name for name in before if before[name] != after[name]} == asking

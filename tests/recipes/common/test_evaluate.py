@@ -1,0 +1,191 @@
+"""What is measured, tested against the base, and said of it."""
+
+import shutil
+
+import pytest
+from support.ranking import QUESTIONS, rank
+
+from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.common import evaluate, retrieve
+from ark_jax.report.results import metric_heading
+
+
+def test_a_question_whose_answer_is_nowhere_is_not_measured(run):
+    """As trec_eval leaves out queries without judgements; where all are such, the table says zero
+    and the run how many."""
+    run.c.evaluate.read, run.c.evaluate.randomisation = 0, 100
+    nowhere = Question("q2", "which bell?", ("zinc",), ("b",))
+    rank(run)
+    for questions, mean in ((QUESTIONS, None), ([*QUESTIONS, nowhere], None), ([nowhere], 0.0)):
+        save_rows(questions, run.folder / "w" / "data" / "questions_held_out.parquet")
+        folder = run.folder / f"evaluated{len(questions)}"
+        folder.mkdir()
+        shutil.rmtree(run.folder / "w" / "baselines")
+        (run.folder / "w" / "baselines").mkdir()
+        baselines = run.folder / "w" / "baselines"
+        retrieve.retrieve_baselines(run.context, baselines, systems=systems(run.c))
+        counts = evaluate.evaluate(run.context, folder, systems=systems(run.c))
+        assert counts.get("without_gold", 0) == (nowhere in questions)
+        values = load_json(folder / "metrics.json")["table"][0]["values"]["recall@5"]
+        assert values["mean"] == (
+            1.0 if mean is None else mean
+        )  # three chunks a document: all are among the first five
+
+
+def rows(**values: list) -> list[dict]:
+    """Questions of systems, with these values of nDCG@10 and (but of full) recall@5 of half as
+    much."""
+    return [
+        {
+            "system": name,
+            "question": f"q{i}",
+            "ndcg@10": x,
+            "answer_f1": x if x is not None else i / 9,
+            "recall@5": x if x is None else x / 2,
+        }
+        for name, some in values.items()
+        for i, x in enumerate(some)
+    ]
+
+
+BASE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.6]
+
+
+COLUMNS = ("ndcg@10", "recall@5", "answer_f1")
+
+
+def tabulated(**values):
+    return evaluate.tabulate(rows(base=BASE, **values), COLUMNS, draws=200, flips=5000, seed=3)
+
+
+def test_differences_to_base_are_tested_and_corrected():
+    table = tabulated(
+        full=[None] * 8,
+        stage1=[x + 0.1 for x in BASE],
+        stage2=[x + 0.1 * (-1) ** i for i, x in enumerate(BASE)],
+    )
+    assert [row["system"] for row in table] == ["base", "full", "stage1", "stage2"]
+    assert set(table[1]["values"]) == {
+        "answer_f1"
+    }  # without retrieval there is none of it to measure
+    assert "against_base" not in table[0]["values"]["ndcg@10"]
+    first, second = (row["values"]["ndcg@10"]["against_base"] for row in table[2:])
+    assert first == pytest.approx(
+        {"difference": 0.1, "low": 0.1, "high": 0.1, "p": 2 / 256, "p_holm": 4 / 256}
+    )
+    assert (second["difference"], second["p"], second["p_holm"]) == pytest.approx(
+        (0, 1, 1), abs=1e-9
+    )
+    assert table[2]["values"]["answer_f1"]["against_base"]["p_holm"] == pytest.approx(
+        3 * 2 / 256
+    )  # full is a third comparison
+
+
+def test_the_closing_table_marks_what_differs():
+    table = tabulated(
+        full=[None] * 8,
+        stage1=[x + 0.1 for x in BASE],
+        stage2=[x + 0.05 * (i < 3) for i, x in enumerate(BASE)],
+    )
+    lines = evaluate._as_text(table, COLUMNS).splitlines()
+    assert len(lines) == 6 and lines[0].split() == ["system", "nDCG@10", "recall@5", "answer", "F1"]
+    assert [line.split()[0] for line in lines[1:5]] == ["base", "full", "stage1", "stage2"]
+    assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0] and lines[2].count("–") == 2
+    ends = {line.index("]", 11) for line in lines[1:5] if "–" not in line}
+    assert (
+        len(ends) == 1 and lines[0].index("nDCG@10") + len("nDCG@10") - 1 in ends
+    )  # columns stand under their heads
+    assert (
+        lines[5]
+        == "  * differs from base, p < 0.05: paired randomisation test, two-sided, Holm-corrected over systems"  # noqa: E501
+    )
+    unmarked = evaluate._as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
+    assert (
+        unmarked == "  No difference from base has p < 0.05: paired randomisation test, two-sided"
+    )
+
+
+@pytest.mark.parametrize(
+    "moved, says",
+    [
+        (
+            [0.1] * 8,
+            "Better than the base on the held-out questions: nDCG@10 +0.100 (p = 0.0078), recall@5 +0.050 (p = 0.0078)",  # noqa: E501
+        ),
+        (
+            [-0.1] * 8,
+            "Worse than the base on the held-out questions: nDCG@10 -0.100 (p = 0.0078), recall@5 -0.050 (p = 0.0078)",  # noqa: E501
+        ),
+        (
+            [0.1] * 3 + [0] * 5,
+            "Not told apart from the base on the held-out questions: nDCG@10 +0.038 (p = 0.25)",
+        ),
+        ([0] * 8, "Not told apart from the base on the held-out questions: nDCG@10 +0.000 (p = 1)"),
+    ],
+)
+def test_the_verdict_tells_what_chance_may_explain(moved, says):
+    table = tabulated(stage1=[x + y for x, y in zip(BASE, moved, strict=True)])
+    told = evaluate.verdict(table, COLUMNS, ("stage1", "stage2"))
+    assert told.startswith(says) and "(paired randomisation test, two-sided)." in told
+    assert told.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
+
+
+def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
+    some = rows(
+        base=BASE, full=[None] * 8, stage1=[x - 0.1 for x in BASE], stage2=[x + 0.1 for x in BASE]
+    )
+    for row in some:
+        if row["system"] == "stage2":
+            row["recall@5"] -= 0.2
+    table = evaluate.tabulate(some, COLUMNS, draws=200, flips=5000, seed=3)
+    told = evaluate.verdict(table, ("ndcg@10", "recall@5"), ("stage1", "stage2"))
+    assert told.startswith(
+        "Better and worse than the base on the held-out questions: nDCG@10 +0.100 (p = 0.016), "
+        "recall@5 -0.150 (p = 0.016) (paired"
+    )
+    assert told.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
+
+
+def test_gold_may_be_passages_or_answers(run):
+    documents = [Document("a", "", "the tide. the lamp. the tide again.")]
+    save_rows(documents, run.context / "data" / "documents.parquet")
+    chunks = {
+        "a": [
+            Chunk("a#0", "a", 0, 9, 2, "the tide."),
+            Chunk("a#1", "a", 10, 19, 2, "the lamp."),
+            Chunk("a#2", "a", 20, 35, 3, "the tide again."),
+        ]
+    }
+    asked = [
+        Question("marked", "what?", ("Tide",), ("a",), ("the lamp.",)),
+        Question("unmarked", "what?", ("TIDE",), ("a",)),
+        Question("nowhere", "what?", ("tid",), ("a",)),
+    ]
+    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    assert (
+        gold == {"marked": [["a#1"]], "unmarked": [["a#0", "a#2"]], "nowhere": []} and unmarked == 2
+    )
+    run.c.evaluate.gold = "answers"
+    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    assert (
+        gold == {"marked": [["a#0", "a#2"]], "unmarked": [["a#0", "a#2"]], "nowhere": []}
+        and unmarked == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "metric, shown",
+    [
+        ("ndcg@10", "nDCG@10"),
+        ("mrr", "MRR"),
+        ("map@5", "MAP@5"),
+        ("hit@3", "hit rate@3"),
+        ("recall@5", "recall@5"),
+        ("precision@1", "precision@1"),
+        ("answer_f1", "answer F1"),
+    ],
+)
+def test_metrics_are_shown_by_their_usual_names(metric, shown):
+    assert metric_heading(metric) == shown

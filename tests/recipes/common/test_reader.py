@@ -1,0 +1,157 @@
+"""The reader: asked each prompt once, whoever it is."""
+
+import pytest
+from support import llm_server
+
+from ark_jax.llm import endpoint
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.stage import setting
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common import ask, reader
+from ark_jax.runtime.log import Metrics, read_rows
+
+
+def world(tmp_path, **reader) -> engine.Context:
+    c = config.ark()
+    c.mesh = (1, 1, 1)
+    c.evaluate.max_new_tokens = 6
+    c.reader.update(reader)
+    c.llm.backend, c.llm.retries = "openai", 1
+    c.llm.key_env, c.llm.base_url, c.llm.model = (
+        "ARK_OTHER_KEY",
+        "http://127.0.0.1:9",
+        "not this one",
+    )
+    return engine.Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch):
+    pytest.importorskip(
+        "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
+    )
+    monkeypatch.setenv("ARK_TEST_KEY", "sk-of-the-reader")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(endpoint, "BACKOFF", 0.02)
+    asked = ["Who?", "When?", "Who?", "Refused?"]
+    with llm_server.serving(
+        lambda messages: f"{messages[0]['content'][:-1]}ever\nsince",
+        lambda conversation, attempt: "400" if "Refused" in conversation else None,
+    ) as server:
+        context = world(
+            tmp_path,
+            backend="openai",
+            base_url=server.url,
+            key_env="ARK_TEST_KEY",
+            model="toy",
+            price=(1.0, 2.0),
+        )
+        found, told = reader.answer_prompts(context, asked)
+        assert found == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
+        assert sorted(request.prompt for request in server.requests) == sorted(set(asked))
+        body, headers = server.requests[0].body, server.requests[0].headers
+        assert (body["model"], body["max_tokens"], body["temperature"]) == ("toy", 6, 0)
+        assert headers["authorization"] == "Bearer sk-of-the-reader"
+        assert told["unanswered"] == 1
+        assert told["llm"]["cost"] == pytest.approx(
+            (told["llm"]["input_tokens"] + 2 * told["llm"]["output_tokens"]) / 1e6
+        )
+        assert told["llm"]["cost"] > 0
+        again = reader.answer_prompts(context, [*asked, "Where?"])
+        assert again[0] == found | {"Where?": "Whereever"} and len(server.requests) == 4
+        assert again[1]["llm"]["cached"] == 3
+    kinds = [row["kind"] for row in read_rows(tmp_path / "llm" / "replies.jsonl")]
+    assert kinds == ["read"] * 4
+
+
+def test_what_fails_at_the_readers_endpoint_is_told_in_its_name(tmp_path, monkeypatch):
+    pytest.importorskip(
+        "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
+    )
+    monkeypatch.delenv("ARK_TEST_KEY", raising=False)
+    with pytest.raises(
+        RuntimeError,
+        match=r"^reader\.backend=openai: set \$ARK_TEST_KEY .*, or config\.reader\.base_url",
+    ):
+        reader.answer_prompts(world(tmp_path, backend="openai", key_env="ARK_TEST_KEY"), ["Who?"])
+
+
+class Lamplighter:
+    """A generator of 64 positions, whose tokens are words."""
+
+    max_length, told = 64, []
+
+    def tokenizer(self, text: str, add_special_tokens: bool) -> dict:
+        return {"input_ids": text.split()}
+
+    def chat(self, turns: list[str]) -> str:
+        return f"<s> {turns[0]} </s>"
+
+    def generate(self, asked, *, done, **settings) -> None:
+        self.told.append((list(asked), settings))
+        for i, text in enumerate(asked):
+            done(i, f" {text.split()[1]} it was ")
+
+
+def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(
+        ask, "load_generator", lambda context, path: loaded.append(path) or Lamplighter()
+    )
+    asked, context = (
+        ["Who keeps the lamp?", "When was it lit?", "Who keeps the lamp?"],
+        world(tmp_path),
+    )
+    context.config.generator.path = "smol"
+    found, told = reader.answer_prompts(context, asked)
+    assert found == {asked[0]: "Who it was", asked[1]: "When it was"} and loaded == [""]
+    [(given, settings)] = Lamplighter.told
+    assert given == ["<s> Who keeps the lamp? </s>", "<s> When was it lit? </s>"]
+    assert (settings["max_new_tokens"], settings["temperature"], settings["stop"]) == (
+        6,
+        0.0,
+        ("\n",),
+    )
+    assert told["unanswered"] == 0 and (told["llm"]["requests"], told["llm"]["output_tokens"]) == (
+        2,
+        6,
+    )
+    assert reader.answer_prompts(context, asked)[0] == found and loaded == [
+        ""
+    ]  # what is known needs no model
+    context.config.generator.dtype = "bfloat16"  # another model in effect
+    reader.answer_prompts(context, asked)
+    context.config.reader.path = "llama"
+    reader.answer_prompts(context, asked)
+    assert loaded == ["", "", "llama"]
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 1 prompts .* 64 that the model takes: .*evaluate\.max_new_tokens .*passages$",
+    ):
+        reader.answer_prompts(context, ["Who? " * 60])
+
+
+def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
+    def prints(**changes) -> dict:
+        c = world(tmp_path, **changes).config
+        c.llm.backend, c.data.path = "none", str(tmp_path)
+        c.retriever.path = c.generator.path = str(tmp_path)
+        return {
+            s.name: engine.fingerprint([[setting(c, x) for x in s.settings], s.external(c)])
+            for s in stages(c)
+        }
+
+    before = prints()
+    for changes in (
+        {"backend": "openai"},
+        {"temperature": 0.5},
+        {"path": "somebody/else"},
+        {"base_url": "http://x"},
+    ):
+        after = prints(**changes)
+        assert [name for name in before if before[name] != after[name]] == ["evaluate"], changes
+    assert prints(backend="openai") != prints(backend="openai", model="another")
+    with pytest.raises(
+        ValueError, match=r"config\.reader\.backend='none': must be openai, local or replay"
+    ):
+        prints(backend="none")

@@ -1,0 +1,122 @@
+"""Each system ranks chunks as deep as metrics and reader look."""
+
+import importlib.util
+
+import pytest
+from support import tiny
+from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
+
+from ark_jax.models.language import LanguageModel
+from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.common import retrieve
+from ark_jax.retrieval.fusion import fuse
+from ark_jax.text import prompts
+from ark_jax.text.tokens import load_tokenizer
+
+needs_bm25 = pytest.mark.skipif(
+    not (importlib.util.find_spec("bm25s") and importlib.util.find_spec("Stemmer")),
+    reason="extra [evaluate] is not installed",
+)
+
+
+@needs_bm25
+def test_each_system_ranks_and_the_last_stage_stands_last(run):
+    run.c.evaluate.baselines, run.c.evaluate.retrievers = ("full", "bm25"), ("/models/other-one/",)
+    run.c.evaluate.hybrids = ("bm25+stage3", "base+other-one")
+    found = rank(run)
+    assert list(found) == [
+        "base",
+        "full",
+        "bm25",
+        "other-one",
+        "bm25+stage3",
+        "base+other-one",
+        "stage1",
+        "stage2",
+        "stage3",
+    ]
+    assert found["full"] == {"q0": [], "q1": []}
+    assert found["bm25"] == {"q0": ["a#1", "a#2"], "q1": ["b#1", "b#0"]}
+    assert found["bm25+stage3"]["q1"] == fuse([found["bm25"]["q1"], found["stage3"]["q1"]], 20)
+    for name in ("base", "other-one", "stage1"):
+        assert {q: sorted(some) for q, some in found[name].items()} == {
+            "q0": ["a#0", "a#1", "a#2"],
+            "q1": ["b#0", "b#1", "b#2"],
+        }
+    assert run.embedded == {
+        (name, kind): 1
+        for name in ("base", "stage1", "stage2", "stage3", "other-one")
+        for kind in ("query", "document")
+    }
+    # Kept per system: a killed run embeds only what is not there.
+    (run.folder / "ranked-stage2.parquet").unlink()
+    assert (
+        rank(run) == found
+        and run.embedded["stage2", "query"] == 2
+        and run.embedded["base", "query"] == 1
+    )
+
+
+def test_by_default_base_and_stages_are_ranked(run):
+    assert list(rank(run)) == ["base", "stage1", "stage2", "stage3"]
+    run.c.train.stages = (0,)
+    assert systems(run.c).names == ["base", "stage0"]
+
+
+def test_lists_reach_as_far_as_metrics_and_reader_look(run):
+    run.c.evaluate.scope = "corpus"
+    assert systems(run.c).depth == 20 and len(rank(run)["base"]["q0"]) == 6
+    run.c.evaluate.metrics = ("recall@30", "map", "hit@100", "ndcg@5")
+    assert systems(run.c).depth == 100
+    run.c.evaluate.metrics, run.c.evaluate.passages = ("mrr",), 25
+    assert systems(run.c).depth == 25
+
+
+class Reader:
+    """As much of a language model as has a window."""
+
+    _token_ids, prompt_ids = LanguageModel._token_ids, LanguageModel.prompt_ids
+
+    def __init__(self, tokenizer, max_length: int):
+        self.tokenizer, self.max_length = tokenizer, max_length
+
+    def chat(self, text: str) -> str:
+        return f"<s>{text}</s>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return load_tokenizer(
+        str(tiny.write(tmp_path_factory.mktemp("reader"), "llama", tokenizer="begin"))
+    )
+
+
+def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch):
+    run.c.evaluate.baselines, run.c.evaluate.passages, run.c.evaluate.max_new_tokens = (
+        ("full",),
+        1,
+        7,
+    )
+    ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
+    texts = {x.id: x.text for some in CHUNKS.values() for x in some}
+    size = lambda q, text, lm: len(
+        tokenizer(lm.chat(prompts.fill(prompts.load("read"), question=q.question, passages=text)))[
+            "input_ids"
+        ]
+    )
+    monkeypatch.setattr(retrieve, "load_generator", lambda context, path: lm)
+    lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
+    context_of, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)
+    assert cut == 1 and context_of("base", QUESTIONS[0]) == ["a lamp"]
+    assert context_of("full", QUESTIONS[1]) == [DOCUMENTS[1].text]
+    (given,) = context_of("full", QUESTIONS[0])
+    assert (
+        DOCUMENTS[0].text.startswith(given)
+        and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
+    )
+    lm.max_length = 20
+    with pytest.raises(
+        ValueError,
+        match="prompt read and 7 new tokens leave no room in the 20 that the reader takes",
+    ):
+        retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)

@@ -1,0 +1,39 @@
+"""Plans of a small run."""
+
+from support.world import EMBEDDED, tiny_config
+
+from ark_jax.estimate import device_work, plan
+from ark_jax.recipes.ark import estimate
+from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
+
+RATE = 1e9  # FLOP/s of every device here
+
+
+read, known = estimate.Recording.read, {}
+
+
+def settings(world, backend="replay"):
+    """Chunks so long that the recording has a reply for each."""
+    c = tiny_config(world)
+    c.data.chunk_tokens, c.train.batch = 300, 12
+    c.graph.similarity = (
+        1.0  # to a random model all texts are alike, and its communities as small as may be
+    )
+    c.llm.backend, c.llm.replies = backend, str(EMBEDDED / "replies.jsonl")
+    return c
+
+
+def of(found: plan.Estimate, stage: str) -> plan.Calls:
+    return next(x for x in found.calls if x.label == stage)
+
+
+def model(world, role: str, **changes) -> device_work.Model:
+    return device_work.Model.of(
+        str(world / role),
+        **({"compute": "float32", "batch": 0, "head": role == "generator"} | changes),
+    )
+
+
+def questions_and_chunks(run):
+    chunks = chunks_by_document(run.context)
+    return load_questions(run.context, "train"), chunks

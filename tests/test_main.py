@@ -1,0 +1,116 @@
+"""Flags, verbs and messages of the command line."""
+
+import subprocess
+import sys
+
+import pytest
+from support.paths import REPOSITORY
+from support.world import call, make_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--config.data.path=",), "config.data.path is empty"),
+        (("--config.data.path=/no/such/place",), "/no/such/place"),
+        (("--config.trian.batch=3",), "trian"),
+        (("--config.data.held_out_documents=('atlantis',)",), "no document 'atlantis'"),
+        (("--config.data.ignored_questions=('atlantis',)",), "no question 'atlantis'"),
+        (
+            ("--config.mine.by=guess",),
+            "config.mine.by='guess': must be rewritten, question, bm25 or random",
+        ),
+        (("--config.trian=3",), "the config has no field 'trian'"),
+        (("--config.train.stages=(0,1)",), "each of 1, 2 and 3 at most once, or be (0,)"),
+        (
+            ("--config.graph.large=(50,20)",),
+            "config.graph.large=(50, 20): must be the smallest and the largest size",
+        ),
+        (("--config.mesh=(1,1)",), "config.mesh=(1, 1): must be a tuple of 3 integers"),
+        (("--config.train.epochs=(0,1,1)",), "config.train.epochs=(0, 1, 1): stage 1 has no epoch"),
+        (("--config.train.chunks=0",), "config.train.chunks=0: must be an integer, at least 1"),
+        (
+            ("--config.llm.base_url=https://u:secret@host/v1",),
+            "config.llm.base_url holds a name or password",
+        ),
+        (
+            ("--config.llm.base_url=https://host/v1?api-key=SECRET",),
+            "config.llm.base_url holds parameters, and the run would write it to disk",
+        ),
+        (("--config.train.merge=0.0",), "config.train.merge=0.0: must be a finite number, above 0"),
+        (("--config.graph.openie=x", "--config.graph.gleanings=1"), "set one of them"),
+        (("--config.retriever.path=/no/such/model",), "/no/such/model"),
+        (("--config.mesh=(3,5,1)",), "mesh"),
+        (("--config.llm.backend=magic",), "magic"),
+    ],
+)
+def test_bad_flags_are_one_clear_line(world, tmp_path, flags, told):
+    done = call(world, tmp_path, "run", *flags)
+    assert done.returncode == 1
+    assert (
+        told in done.stderr and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+    )
+
+
+def test_of_a_field_given_twice_the_last_counts(world, tmp_path):
+    """As a sweep gives them: tuples would be joined, and another curriculum trained."""
+    done = call(
+        world,
+        tmp_path,
+        "status",
+        "--config.train.stages=(1,2)",
+        "--config.seed=3",
+        "--config.train.stages=(0,)",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if "stage" in line.split()[0]] == [
+        "stage0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
+        ("--config=configs/ark.py:nope", "preset nope: must be one of best, paper, official"),
+    ],
+)
+def test_a_config_that_cannot_be_had_is_one_clear_line(flag, told, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "ark_jax", "status", flag, f"--workdir={tmp_path}"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert (
+        done.returncode == 1
+        and told in done.stderr
+        and done.stderr.count("\n") == 1
+        and "Traceback" not in done.stderr
+    )
+
+
+def test_help_and_unknown_verbs():
+    run = lambda *args: subprocess.run(
+        [sys.executable, "-m", "ark_jax", *args], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert "ark-jax demo" in run("--help").stdout and run("--help").returncode == 0
+    assert run().returncode == 2
+    assert run("frobnicate").returncode == 1
+    assert "--workdir" in run("run").stderr
+    modules = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, ark_jax.__main__ as m; m._main(['--help']); print('jax' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    ).stdout
+    assert modules.strip().endswith("False")
