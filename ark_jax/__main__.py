@@ -97,7 +97,7 @@ def _main(args: list[str]) -> int:
     if verb == "doctor":
         from ark_jax import doctor
 
-        return doctor.run(lambda: _parse(verb, flags))
+        return doctor.diagnose(lambda: _parse(verb, flags))
     try:
         return _check(flags) if verb == "check" else _pipeline(verb, flags)
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
@@ -242,7 +242,7 @@ def _plan(recipe, request: Request) -> int:
     from ark_jax.estimate import plan
 
     _prepare_environment()
-    print(plan.table(plan.estimate(recipe, request.config, request.workdir)))
+    print(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
     return 0
 
 

@@ -68,7 +68,7 @@ class Finding:
 ok, warning, problem = (functools.partial(Finding, state) for state in ("ok", "warning", "problem"))
 
 
-def run(parse: Callable[[], object]) -> int:
+def diagnose(parse: Callable[[], object]) -> int:
     """Prints a line for each finding; returns 1 if one is a problem.
 
     Args:

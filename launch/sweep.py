@@ -42,7 +42,7 @@ from pathlib import Path
 
 from ark_jax.pipeline import store
 from ark_jax.pipeline.recipe import Recipe, recipe_of
-from ark_jax.report.sweep_table import Comparison, Run, write_results, write_text
+from ark_jax.report.sweep_table import Comparison, SweepRun, write_results, write_text
 from ark_jax.runtime.log import duration
 
 GRACE = 1.0  # seconds that a run has to end when it is told to; a killed one loses only time
@@ -114,7 +114,7 @@ def _parse(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return flags, fields
 
 
-def _command(run: Run, config: str, shared: Path, fields: Sequence[str]) -> list[str]:
+def _command(run: SweepRun, config: str, shared: Path, fields: Sequence[str]) -> list[str]:
     changes = [f"--config.{name}={value}" for name, value in run.changes.items()]
     paths = [f"--config={config}", f"--workdir={run.workdir}", f"--store={shared}"]
     return [sys.executable, "-m", "ark_jax", "run", *paths, *fields, *changes]
@@ -125,7 +125,7 @@ class Sweep:
     """A named series of runs, `base` first, and the recipe that they follow."""
 
     name: str
-    runs: list[Run]
+    runs: list[SweepRun]
     recipe: Recipe
 
 
@@ -151,7 +151,9 @@ def read_sweep(config: str, folder: Path) -> Sweep:
             raise ValueError(
                 f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
             )
-        runs.append(Run(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log"))
+        runs.append(
+            SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
+        )
     return Sweep(named[1], runs, recipe_of(module["get_config"](words)))
 
 
@@ -166,7 +168,7 @@ def shares_of_devices(visible: str, slots: int) -> list[str]:
 
 
 def slurm_script(
-    sweep: str, runs: Sequence[Run], flags: argparse.Namespace, fields: Sequence[str]
+    sweep: str, runs: Sequence[SweepRun], flags: argparse.Namespace, fields: Sequence[str]
 ) -> str:
     """An array job whose task i works on the i-th run."""
     script = [sys.executable, str(Path(__file__).absolute())]
@@ -186,15 +188,15 @@ exec {shlex.join(task)} --only="${{runs[$SLURM_ARRAY_TASK_ID]}}"
 class Process:
     """A run under way: `log_start` is the size of its log when it began."""
 
-    run: Run
+    run: SweepRun
     handle: subprocess.Popen
     log_start: int
     began: float
 
 
 def work(
-    runs: Sequence[Run],
-    command: Callable[[Run], list[str]],
+    runs: Sequence[SweepRun],
+    command: Callable[[SweepRun], list[str]],
     devices: Sequence[str],
     fields: Sequence[str],
 ) -> None:
@@ -221,14 +223,14 @@ def work(
         _end([process.handle for process in under_way.values()])
 
 
-def _seconds(run: Run) -> float | None:
+def _seconds(run: SweepRun) -> float | None:
     """How long a run took that ended earlier."""
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text())["seconds"]
 
 
-def _start(run: Run, command: list[str], devices: str) -> Process:
+def _start(run: SweepRun, command: list[str], devices: str) -> Process:
     for folder in (run.workdir, run.log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     run.result_file.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from ml_collections import config_flags
 from support.paths import REPOSITORY
 
 from ark_jax import config
-from ark_jax.recipes.ark.checks import check
+from ark_jax.recipes.ark.checks import check_ark
 
 README = REPOSITORY / "configs" / "README.md"
 
@@ -41,7 +41,7 @@ def test_every_field_is_a_flag():
         "--config.train.merge_copies=false",
         "--config.llm.price=(0.3,2.5)",
     )
-    check(c)
+    check_ark(c)
     assert (c.train.batch, c.train.stages, c.train.merge_copies) == (32, (1, 2), False)
     assert c.graph.similarity == 1.0 and c.evaluate.baselines == ("bm25",)
     assert c.train.learning_rates == (1, 1e-5, 0) and c.data.held_out_questions == (7, 8)
@@ -67,14 +67,14 @@ def test_every_field_is_a_flag():
 def test_a_bad_flag_is_refused_before_any_work(field):
     section = field.partition("=")[0].rpartition(".")[0] or field.partition("=")[0]
     with pytest.raises(ValueError, match=rf"^config\.{section}"):
-        check(with_flags(f"--config.{field}"))
+        check_ark(with_flags(f"--config.{field}"))
 
 
 def test_a_new_field_of_a_config_file_is_refused():
     c = config.ark()
     c.train.bacth = 32
     with pytest.raises(ValueError, match=r"config\.train has no field 'bacth'; did you mean"):
-        check(c)
+        check_ark(c)
 
 
 def test_the_reference_in_the_readme_is_current():

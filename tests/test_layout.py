@@ -64,7 +64,7 @@ def checkpoint(family: str) -> str:
 def opened(family: str, compute: str = "float32"):
     """(model, config, pooling) of a tiny checkpoint on the mesh that is set, without a head, as a
     retriever has it."""
-    model, cfg, _ = hf.load(checkpoint(family), compute=compute, head=False)
+    model, cfg, _ = hf.load_model(checkpoint(family), compute=compute, head=False)
     if family == "bert":
         return model, cfg, "mean"
     return model, dataclasses.replace(cfg, remat="all"), "lasttoken"
@@ -502,7 +502,7 @@ def test_a_mesh_that_cannot_be_is_refused(shape, told):
 def test_a_mesh_that_cannot_cut_a_model_is_refused_with_one_that_can(shape, told, tmp_path):
     folder = tiny.write(tmp_path, "llama")
     with jax.set_mesh(layout.make_mesh(shape)), pytest.raises(ValueError, match=told) as refused:
-        hf.load(str(folder))
+        hf.load_model(str(folder))
     better = tuple(map(int, re.findall(r"\d+", str(refused.value).rpartition("=")[2])))
     with jax.set_mesh(layout.make_mesh(better)):
-        hf.load(str(folder))
+        hf.load_model(str(folder))

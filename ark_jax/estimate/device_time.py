@@ -11,18 +11,18 @@ import jax
 import numpy as np
 
 from ark_jax import layout
-from ark_jax.estimate.device_work import Model
+from ark_jax.estimate.device_work import WeightlessModel
 from ark_jax.models import hf, language, lora, prefix_plan, retriever
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches
 from ark_jax.train.placement import TextGrid
 
 
-class Judge(language.LanguageModel):
+class RecordingScorer(language.LanguageModel):
     """A language model without weights: it stores what it should score, as ids and lengths."""
 
     @classmethod
-    def of(cls, model: Model) -> "Judge":
+    def from_model(cls, model: WeightlessModel) -> "RecordingScorer":
         if not model.causal:
             raise ValueError(f"{model.folder}: generates no text; give a decoder as generator.path")
         tokenizer = load_tokenizer(str(model.folder), model.cfg.vocab)
@@ -36,7 +36,7 @@ class Judge(language.LanguageModel):
         return language.LogLikelihoods(zeros, ones)
 
 
-def tokenizing(model: Model) -> retriever.Retriever:
+def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
     """A retriever that can only tokenise."""
     (queries, width), (limit, lower) = (
         retriever.read_prompts_and_width(model.folder),
@@ -63,7 +63,7 @@ def tokenizing(model: Model) -> retriever.Retriever:
 
 
 def shared_prefix_work(
-    model: Model, rows: Sequence[tuple[list[int], int]]
+    model: WeightlessModel, rows: Sequence[tuple[list[int], int]]
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of scoring rows that share their prefixes.
 
@@ -83,8 +83,8 @@ def shared_prefix_work(
     return tokens, flops
 
 
-def training(
-    model: Model,
+def training_work(
+    model: WeightlessModel,
     examples: Sequence[batches.Example],
     lengths: tuple[dict[str, int], dict[str, int]],
     settings,
@@ -121,10 +121,10 @@ def training(
     return len(batched), total, flops
 
 
-def trained(model: Model, settings) -> int:
+def trainable_parameters(model: WeightlessModel, settings) -> int:
     """Parameters that training changes, under `config.train`."""
     if not settings.lora_rank:
-        return model.total
+        return model.parameters
     rows = lora.target_weights(model.folder, settings.lora_targets)
     rank, alpha = settings.lora_rank, settings.lora_alpha
     adapter = jax.eval_shape(
@@ -133,7 +133,7 @@ def trained(model: Model, settings) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(adapter))
 
 
-def speed_note(models: Sequence[Model]) -> str:
+def speed_note(models: Sequence[WeightlessModel]) -> str:
     """What the times rest on: the devices, and their measured speed at the models' widths."""
     speeds = {
         f"{model.speed() / 1e9:,.0f} GFLOP/s at {model.folder.name}'s width "

@@ -1,5 +1,4 @@
-"""What a model has to compute for so many tokens, from its sizes alone, and how long these devices
-take."""
+"""FLOPs of a model from its sizes alone, and the seconds that these devices take for them."""
 
 import dataclasses
 import functools
@@ -17,34 +16,48 @@ from ark_jax import layout
 from ark_jax.models import decoder, hf
 from ark_jax.train.flops import attention_pairs, forward
 
-# how much dearer an operation of attention is than one of a product with weights, as
-# `unpad.price` has it
-SLOW = 3
+ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What the devices have to do for a part of one stage."""
+    """What the devices compute for a part of one stage.
+
+    Attributes:
+        kind: embedding, likelihoods, training or reading.
+    """
 
     stage: str
-    what: str  # embedding | likelihoods | training | reading
+    kind: str
     tokens: float
     flops: float
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
-    """A model without its weights, on the devices of the mesh."""
+class WeightlessModel:
+    """A model without its weights, on the devices of the mesh.
+
+    Attributes:
+        cfg: a decoder's or an encoder's.
+        parameters: how many there are.
+        batch: tokens on each device with which a product runs at full speed.
+    """
 
     folder: Path
-    cfg: decoder.Config  # or an encoder's
-    total: int  # parameters
+    cfg: decoder.Config
+    parameters: int
     compute: str
-    batch: int  # tokens on each device that make a product run at full speed
+    batch: int
 
     @classmethod
-    def of(cls, path: str, *, compute: str, batch: int, head: bool) -> "Model":
+    def from_folder(cls, path: str, *, compute: str, batch: int, head: bool) -> "WeightlessModel":
+        """Reads the config of a model folder.
+
+        Args:
+            batch: as the attribute; 0 suits the device.
+            head: whether logits are computed.
+        """
         folder = Path(path)
         settings = hf.read_config(folder)
         try:
@@ -69,31 +82,34 @@ class Model:
         """`train.flops.forward` of this model."""
         return forward(self.cfg, tokens, pairs, logits)
 
-    def each(self, lengths: Sequence[int], logits: float = 0) -> np.ndarray:
-        """`flops` of texts by themselves."""
+    def text_flops(self, lengths: Sequence[int], logits: float = 0) -> np.ndarray:
+        """FLOPs of texts of these lengths, none of which sees another."""
         return self.flops(sum(lengths), attention_pairs(self.cfg, lengths), logits)
 
     def speed(self, rows: int = 0) -> float:
-        """FLOP/s of all devices in products of so many tokens on each; 0: those of a batch."""
+        """FLOP/s of all devices in products of `rows` tokens on each; 0: of a batch."""
         devices = math.prod(jax.sharding.get_mesh().shape.values())
-        return devices * rate(self.cfg.width, self.cfg.dims["f"], rows or self.batch, self.compute)
+        return devices * product_speed(
+            self.cfg.width, self.cfg.dims["f"], rows or self.batch, self.compute
+        )
 
     def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
-        return float(flops @ (1, SLOW)) / self.speed(rows)
+        return float(flops @ (1, ATTENTION_COST)) / self.speed(rows)
 
-    def work(self, stage: str, what: str, tokens: float, flops: np.ndarray) -> Work:
-        return Work(stage, what, tokens, float(flops.sum()), self.seconds(flops))
+    def work(self, stage: str, kind: str, tokens: float, flops: np.ndarray) -> Work:
+        return Work(stage, kind, tokens, float(flops.sum()), self.seconds(flops))
 
     def generation(
         self, stage: str, prompts: float, length: float, new: float, head: int = 0
     ) -> Work:
-        """Prompts of so many tokens, each answered with `new` ones; a step of all rows of a batch
-        reads all weights.
+        """Work of generating `new` tokens after each of `prompts` prompts of `length` tokens.
 
         Args:
             head: tokens that all prompts begin with, which are computed once.
         """
-        read = self.each([head]) + prompts * (self.each([length], 1) - self.each([head]))
+        read = self.text_flops([head]) + prompts * (
+            self.text_flops([length], 1) - self.text_flops([head])
+        )
         written = self.flops(prompts * new, prompts * new * (length + new / 2), prompts * new)
         at_once = max(
             min(16 * self.batch / (length + new), prompts / layout.batch_multiple()), 1
@@ -109,7 +125,7 @@ class Model:
 
     @property
     def bytes(self) -> int:
-        """Of the checkpoint's tensors, from the headers of its files."""
+        """Bytes of the checkpoint's tensors, from the headers of its files."""
         files = hf.Checkpoint(self.folder)
         sizes = (files.slice(name) for name in files.names())
         return sum(
@@ -119,10 +135,10 @@ class Model:
 
 
 @functools.cache
-def rate(width: int, ffn: int, rows: int, kind: str) -> float:
+def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
     """FLOP/s of one device in products of `rows` tokens with weights `[width ffn]` and back.
 
-    Of a third of a second, the first fifth by speed: what else the machine does only slows it.
+    The fastest fifth of the measurements of a third of a second: other programs only slow it.
     """
     with jax.default_device(jax.local_devices()[0]):
         x, up, down = (

@@ -9,9 +9,9 @@ from ark_jax.llm import complete
 from ark_jax.llm.pricing import find_price
 from ark_jax.llm.reply_cache import reply_text
 
-ENOUGH = 20  # replies in the cache to measure on; with fewer, other figures stand in
-SPEED = 60.0  # tokens a second that an endpoint is assumed to write
-BATCH = 1024  # texts that are tokenised at once
+ENOUGH_REPLIES = 20  # replies in the cache to measure on; with fewer, other figures stand in
+ENDPOINT_SPEED = 60.0  # tokens a second that an endpoint is assumed to write
+TEXTS_AT_ONCE = 1024  # texts that are tokenised at once
 SET_PRICE = "give USD of a million tokens in and out, as in --config.llm.price='(0.3,2.5)'"
 
 # Tokens of texts; with asked=True in the form in which a model is asked.
@@ -87,8 +87,8 @@ def token_counter(config) -> tuple[TokenCounter, str]:
         texts = [as_turn(text) for text in texts] if asked and chat else texts
         special = bool(asked and local and not chat)
         lengths = []
-        for start in range(0, len(texts), BATCH):
-            batch = tokenizer(texts[start : start + BATCH], add_special_tokens=special)
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            batch = tokenizer(texts[start : start + TEXTS_AT_ONCE], add_special_tokens=special)
             lengths += map(len, batch["input_ids"])
         return lengths
 
@@ -122,12 +122,12 @@ def measured_ratio(
         for usage in usages
         if usage.get("prompt_tokens") and usage.get("completion_tokens")
     ]
-    if len(pairs) < ENOUGH:
+    if len(pairs) < ENOUGH_REPLIES:
         known = [row for row in replies if row["item"] in prompt_tokens]
         written = count([reply_text(row["reply"]) for row in known])
         read = [prompt_tokens[row["item"]] for row in known]
         pairs = list(zip(read, written, strict=True))
-    if len(pairs) < ENOUGH:
+    if len(pairs) < ENOUGH_REPLIES:
         return None, len(pairs)
     ratio = sum(written for _, written in pairs) / sum(read for read, _ in pairs)
     return ratio, len(pairs)

@@ -84,10 +84,10 @@ def _timed_locally(calls: Calls, config, local) -> Calls:
     """With the seconds that a model on this machine takes, if one replies."""
     if not calls.calls or config[calls.role].backend != "local":
         return calls
-    from ark_jax.estimate.device_work import Model
+    from ark_jax.estimate.device_work import WeightlessModel
 
     settings = local.generator
-    model = Model.of(
+    model = WeightlessModel.from_folder(
         local[calls.role].path or settings.path,
         compute=settings.dtype,
         batch=settings.batch_tokens,
@@ -192,7 +192,7 @@ def money(usd: float | None) -> str:
     return f"${usd:,.2f}" if usd >= 0.01 else f"${usd:.4f}"
 
 
-def table(plan: Estimate) -> str:
+def format_plan(plan: Estimate) -> str:
     """The estimate for a terminal."""
     inputs = ", ".join(f"{count:,} {name}" for name, count in plan.inputs.items())
     lines = [inputs, ""] if inputs else []
@@ -201,7 +201,7 @@ def table(plan: Estimate) -> str:
     lines += ["", _line("device", "work", "tokens", "FLOPs", "", "time")]
     for x in plan.work:
         amounts = human(x.tokens), human(x.flops), "", duration(x.seconds)
-        lines.append(_line(x.stage, x.what, *amounts))
+        lines.append(_line(x.stage, x.kind, *amounts))
     asking = {x.stage for x in plan.calls}
     lines += [_line(name, "done") for name in plan.computed if name not in asking]
     if not plan.work and not plan.calls:

@@ -93,7 +93,7 @@ def _recursion_limit(calls: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}
+ANSWER_METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}
 _BY_F1 = ["narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"]
 _BY_ROUGE_L = ["gov_report", "qmsum", "multi_news", "samsum"]
 LONGBENCH = {**dict.fromkeys(_BY_F1, f1), **dict.fromkeys(_BY_ROUGE_L, rouge_l)}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-BLOCK = 1 << 22  # random numbers drawn at once
+NUMBERS_AT_ONCE = 1 << 22  # random numbers drawn at once
 
 
 def bootstrap_interval(
@@ -25,7 +25,7 @@ def bootstrap_interval(
     if not len(values):
         return {"mean": float("nan"), "low": float("nan"), "high": float("nan")}
     rng = np.random.default_rng(seed)
-    step = max(1, BLOCK // len(values))
+    step = max(1, NUMBERS_AT_ONCE // len(values))
     sizes = [min(step, draws - start) for start in range(0, draws, step)]
     means = np.concatenate(
         [values[rng.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes]
@@ -69,7 +69,7 @@ def sign_flip(
             sampled.append(j)
     if sampled:
         rng, columns, extreme = np.random.default_rng(seed), differences[:, sampled], 0
-        step = max(1, BLOCK // len(columns))
+        step = max(1, NUMBERS_AT_ONCE // len(columns))
         for start in range(0, draws, step):
             shape = (min(step, draws - start), len(columns))
             signs = 2.0 * rng.integers(0, 2, shape, np.int8) - 1

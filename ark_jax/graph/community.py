@@ -13,7 +13,7 @@ import numpy as np
 from ark_jax.graph.store import KnowledgeGraph, fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
-DECIMALS = 5  # of a log-rank; smaller differences are rounding
+RANK_DECIMALS = 5  # of a log-rank; smaller differences are rounding
 _WORD = re.compile(r"\w+")
 
 
@@ -198,12 +198,12 @@ def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -
         selected = ranks[nodes]
         position = len(selected) - 1 - at_most
         last = np.partition(selected, position)[position]
-        nodes = nodes[selected >= last * (1 - 2 * 10.0**-DECIMALS)]
-    depth = np.round(-np.log(ranks[nodes].astype(np.float64)), DECIMALS)
+        nodes = nodes[selected >= last * (1 - 2 * 10.0**-RANK_DECIMALS)]
+    depth = np.round(-np.log(ranks[nodes].astype(np.float64)), RANK_DECIMALS)
     order = np.argsort(depth, kind="stable")[: at_most + 1]
     if len(order) - 1 < at_least:
         return nodes[order[:at_most]].tolist()
     log_ranks = -np.log(ranks[nodes[order]].astype(np.float64))
-    gaps = np.round(np.diff(log_ranks), DECIMALS)
+    gaps = np.round(np.diff(log_ranks), RANK_DECIMALS)
     size = at_least + int(np.argmax(gaps[at_least - 1 :]))
     return nodes[order[:size]].tolist()

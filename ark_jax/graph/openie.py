@@ -10,7 +10,7 @@ from ark_jax.graph.store import fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 
-def replies(
+def recorded_replies(
     path: Path, documents: Sequence[Document], chunks: Mapping[str, Sequence[Chunk]]
 ) -> dict[str, str]:
     """Reads HippoRAG's file as replies for `extract.parse_reply`, so that malformed records are

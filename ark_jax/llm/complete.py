@@ -17,7 +17,7 @@ from ark_jax.llm.pricing import Usage, find_price, reply_cost
 from ark_jax.llm.reply_cache import (
     UNUSED_PREFIX,
     ReplyCache,
-    digest,
+    conversation_digest,
     parse_rows,
     reply_text,
     report_problems,
@@ -79,7 +79,7 @@ class LLMSettings:
         fields += [self.base_url] if self.backend == "openai" else []
         fields += [self.temperature, self.max_tokens, list(turns)]
         fields += [draw] if draw else []
-        return digest(json.dumps(fields))
+        return conversation_digest(json.dumps(fields))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Conversations:
             "kind": call.kind,
             "turn": len(self.rows_by_item[call.item]),
             "key": self.settings.key(turns, call.draw),
-            "prompt": digest(turns),
+            "prompt": conversation_digest(turns),
             "seconds": round(seconds, 3),
             "cost": reply_cost(reply, self.price),
             "reply": reply,
@@ -256,7 +256,7 @@ def _price_or_error(settings: LLMSettings) -> tuple[float, float] | None:
 
 def _apply_rules(calls: Sequence[Call]) -> Completions:
     """The backend `none`: replies made without a model."""
-    texts = rule_based.replies([call.fields for call in calls])
+    texts = rule_based.make_replies([call.fields for call in calls])
     by_item = {call.item: [text] for call, text in zip(calls, texts, strict=True)}
     return Completions(by_item, {}, [], Usage(len(calls)))
 
@@ -285,7 +285,7 @@ def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
         texts[call.item] = list(map(reply_text, replies))
         if "error" in replies[-1]:
             rejected[call.item] = replies[-1]["error"]
-        if recorded[call.item][0].get("prompt") != digest(call.turns):
+        if recorded[call.item][0].get("prompt") != conversation_digest(call.turns):
             drifted.append(call.item)
     return Completions(texts, rejected, drifted, usage)
 
@@ -306,7 +306,7 @@ def _read_recording(path: Path, calls: Sequence[Call]) -> dict[str, list[dict]]:
         by_item.setdefault(row["item"], []).append(row)
     report_problems(path, problems)
     for call in calls:
-        prompt = digest(call.turns)
+        prompt = conversation_digest(call.turns)
         if call.item not in by_item and prompt in by_prompt:
             by_item[call.item] = by_prompt[prompt]
     return by_item

@@ -26,7 +26,7 @@ from ark_jax.runtime.log import append_row, say
 UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
 
 
-def digest(turns: str | Sequence[str]) -> str:
+def conversation_digest(turns: str | Sequence[str]) -> str:
     """SHA-256 of a prompt or conversation. A conversation of one turn has its prompt's digest."""
     if not isinstance(turns, str):
         turns = turns[0] if len(turns) == 1 else json.dumps(turns)

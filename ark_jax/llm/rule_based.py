@@ -48,7 +48,7 @@ _TEMPLATES = (
 )
 
 
-def replies(calls: Sequence[Mapping]) -> list[str]:
+def make_replies(calls: Sequence[Mapping]) -> list[str]:
     """Replies to calls, given as the fields that their prompts were filled with.
 
     A call with a passage gets a graph of it, a call with a question gets rewritten questions.
@@ -56,7 +56,9 @@ def replies(calls: Sequence[Mapping]) -> list[str]:
     passages = [fields["passage"] for fields in calls if "passage" in fields]
     frequency = Counter(term for passage in passages for term in candidate_terms(passage))
     return [
-        extract(fields["passage"], frequency) if "passage" in fields else rewrite(**fields)
+        extract_graph(fields["passage"], frequency)
+        if "passage" in fields
+        else rewrite_question(**fields)
         for fields in calls
     ]
 
@@ -66,7 +68,7 @@ def candidate_terms(passage: str) -> set[str]:
     return set(_TERM.findall(passage))
 
 
-def extract(passage: str, frequency: Mapping[str, int]) -> str:
+def extract_graph(passage: str, frequency: Mapping[str, int]) -> str:
     """A graph of a passage's capitalised names and rare terms.
 
     Names and terms are related if they share a sentence.
@@ -128,7 +130,7 @@ def _without_delimiters(sentence: str) -> str:
     return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
 
 
-def rewrite(question: str, names: list[str], count: int) -> str:
+def rewrite_question(question: str, names: list[str], count: int) -> str:
     """`count` versions of a question, each with other neighbouring names, as a JSON object."""
     bare = question.strip().rstrip("?").strip()
     names = names or ["other matters"]

@@ -174,7 +174,7 @@ def _open(file: Path):
         ) from None
 
 
-def load(
+def load_model(
     name_or_folder: str,
     *,
     dtype: str = "float32",

@@ -24,7 +24,7 @@ from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 
 SPLIT = "\ufdd0"  # a character that no text may hold; a prompt is tokenised in parts around it
-BLOCK = 64  # positions whose logits a device holds at a time
+LOGIT_BLOCK = 64  # positions whose logits a device holds at a time
 GENERATION_CONFIG = "generation_config.json"
 # Texts of one call to the tokenizer, whose own results take far more memory than token ids.
 TOKENIZER_TEXTS = 1024
@@ -88,7 +88,7 @@ class LanguageModel:
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))
         settings = hf.read_config(folder)
-        model, cfg, extra_tensors = hf.load(
+        model, cfg, extra_tensors = hf.load_model(
             str(folder), dtype=dtype, compute=compute, attention=attention
         )
         if not isinstance(cfg, decoder.Config):
@@ -172,7 +172,7 @@ class LanguageModel:
     ) -> tuple[dict[int, tuple[int, int, int]], jax.Array]:
         """The spans of `_target_positions`, and the log-probabilities that the device computes."""
         positions, labels, spans = _target_positions(batch, counts)
-        blocks = -(-max(end for _, _, end in spans.values()) // BLOCK)
+        blocks = -(-max(end for _, _, end in spans.values()) // LOGIT_BLOCK)
         log_probs = _suffix_log_probs(
             self.model,
             self.cfg,
@@ -461,7 +461,7 @@ def _target_positions(
         tokens that they predict `[D p]`, and for each row (device, start, end) of its part of both.
     """
     devices = layout.batch_multiple()
-    positions = np.zeros((devices, tk.round_up(batch.capacity, BLOCK)), np.int32)
+    positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
     labels, spans = np.zeros_like(positions), {}
     stream = end = 0  # tokens and target tokens of the device so far
     for number, i in enumerate(batch.members):
@@ -498,9 +498,9 @@ def _suffix_log_probs(
     x, _ = prefix.run_suffixes(model, cfg, cache, prefix_mask, batch, capacity, keep=False)
 
     def block(i, out):
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * BLOCK, BLOCK, axis=1)
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
         log_probs = _log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
-        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * BLOCK, axis=1)
+        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
 
     zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
     return jax.lax.fori_loop(0, blocks, block, zeros)
@@ -518,8 +518,8 @@ def token_log_probs(
     Padding gets zero, and so does a row's first visible token, which has none before it. The sum
     over a pair's target tokens equals `LanguageModel.log_likelihood`.
 
-    A device holds the logits of `BLOCK` positions at a time, or of one position of each of its rows
-    if these are more. The backward pass computes each block's logits again.
+    A device holds the logits of LOGIT_BLOCK positions at a time, or of one position of each of its
+    rows if these are more. The backward pass computes each block's logits again.
 
     Args:
         tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
@@ -529,7 +529,7 @@ def token_log_probs(
     """
     hidden = model(tokens, mask, cfg, capacity)
     rows = len(tokens) // layout.batch_multiple()
-    length = max(BLOCK // max(rows, 1), 1)
+    length = max(LOGIT_BLOCK // max(rows, 1), 1)
     blocks = _split_time(hidden[:, :-1], length), _split_time(tokens[:, 1:], length)
     block_log_probs = jax.checkpoint(lambda block: _log_probs(model, cfg, *block))
     log_probs = _join_time(jax.lax.map(block_log_probs, blocks))[:, : tokens.shape[1] - 1]

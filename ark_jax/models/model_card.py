@@ -27,7 +27,7 @@ def hub_name(folder: Path) -> str:
     return ""
 
 
-def render(
+def render_card(
     folder: Path, *, title: str, base: str, about: str, results: Sequence[EvalResult] = ()
 ) -> str:
     """README.md for a sentence-transformers folder whose other files are written.

@@ -116,7 +116,7 @@ class Retriever:
         """
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))
-        model, cfg, extra_tensors = hf.load(
+        model, cfg, extra_tensors = hf.load_model(
             str(folder), dtype=dtype, compute=compute, attention=attention, head=False
         )
         is_decoder = isinstance(cfg, decoder.Config)
@@ -284,7 +284,7 @@ class Retriever:
         """README.md for `folder`, whose other files are written."""
         base = cards.hub_name(self.base)
         title = f"{base.rsplit('/', 1)[-1] or 'A retriever'}, saved by ark_jax"
-        return cards.render(folder, title=title, base=base, about="")
+        return cards.render_card(folder, title=title, base=base, about="")
 
 
 def _batch_tokens() -> int:

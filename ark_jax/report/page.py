@@ -41,7 +41,7 @@ def facts(data: Mapping) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def training(data: Mapping) -> str:
+def training_section(data: Mapping) -> str:
     """The section of loss and learning rate, stage by stage."""
     if not data["curves"]:
         return empty_note("No stage was trained in this run, so there are no curves.")
@@ -160,7 +160,7 @@ class Section(NamedTuple):
 
 FACTS = Section("facts", "The run", facts)
 RESULTS = Section("results", "Results", results.results)
-TRAINING = Section("training", "Training", training)
+TRAINING = Section("training", "Training", training_section)
 MOVES = Section("moves", "Gains and losses", examples.moves)
 ANSWERS = Section("answers", "Answers", examples.answers)
 JUDGE = Section("judge", "The judge", results.judged)
@@ -170,7 +170,7 @@ MANIFEST = Section("manifest", "Manifest", manifest)
 BASIC_SECTIONS = (FACTS, COUNTS, SPENT, MANIFEST)  # what every run can show
 
 
-def render(data: dict, sections: Sequence[Section] = BASIC_SECTIONS) -> str:
+def render_page(data: dict, sections: Sequence[Section] = BASIC_SECTIONS) -> str:
     """The report as one HTML page.
 
     Args:

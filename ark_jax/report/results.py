@@ -7,7 +7,7 @@ from ark_jax.report import svg
 from ark_jax.report.html import empty_note, escape, figure, format_number, table
 
 ALPHA = 0.05  # p-values below it count as significant
-METRICS = {  # name -> its heading, and its definition in a few words
+METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "recall": ("recall", "share of the needed passages in the first {k}"),
     "precision": ("precision", "share of the first {k} that is relevant"),
     "hit": ("hit rate", "whether any needed passage is in the first {k}"),
@@ -45,7 +45,7 @@ def is_measured(value: Mapping | None) -> bool:
 def describe_metric(metric: str) -> tuple[str, str]:
     """A metric's heading and definition: `ndcg@10` -> `nDCG@10`, `how high the ...`."""
     name, at_sign, k = metric.partition("@")
-    heading, definition = METRICS.get(name, (name.replace("_", " "), ""))
+    heading, definition = METRIC_DEFINITIONS.get(name, (name.replace("_", " "), ""))
     return heading + at_sign + k, definition.format(k=k or "places")
 
 

@@ -23,7 +23,7 @@ NUMBERS = ("mean", "low", "high", "difference", "difference_low", "difference_hi
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class SweepRun:
     """A workdir of `ark-jax run` under some changes of the config."""
 
     name: str
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def write_results(
-    title: str, runs: Sequence[Run], folder: Path, comparison: Comparison
+    title: str, runs: Sequence[SweepRun], folder: Path, comparison: Comparison
 ) -> list[dict]:
     """Writes `results.parquet`, `.md` and `.html` of the runs so far, and returns their rows."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def write_text(path: Path, text: str) -> None:
     os.replace(path.with_suffix(".new"), path)
 
 
-def collect_rows(runs: Sequence[Run], comparison: Comparison) -> list[dict]:
+def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]:
     """A row for each run, best first; runs without a result come last.
 
     The system is the one that the run tuned last. `difference` is to the first run, the base.
@@ -133,12 +133,12 @@ def collect_rows(runs: Sequence[Run], comparison: Comparison) -> list[dict]:
             if run is runs[0]:
                 base = outcome
             elif base:
-                row |= difference(base, outcome, comparison.metric)
+                row |= compare_runs(base, outcome, comparison.metric)
         rows.append(row)
     return sorted(rows, key=_rank)
 
 
-def _read_result(run: Run) -> dict | None:
+def _read_result(run: SweepRun) -> dict | None:
     if not run.result_file.is_file():
         return None
     return json.loads(run.result_file.read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def _rank(row: dict) -> tuple:
     return row["state"] != "done", not _known(row), -row["mean"] if _known(row) else 0.0
 
 
-def difference(base: Outcome, outcome: Outcome, metric: str) -> dict[str, float]:
+def compare_runs(base: Outcome, outcome: Outcome, metric: str) -> dict[str, float]:
     """The difference to the base.
 
     Its interval is over questions, so there is none if the runs were asked different questions.
@@ -202,7 +202,7 @@ def difference(base: Outcome, outcome: Outcome, metric: str) -> dict[str, float]
     }
 
 
-def times_made(runs: Sequence[Run]) -> collections.Counter:
+def times_made(runs: Sequence[SweepRun]) -> collections.Counter:
     """stage -> how often it ran, rather than was taken from another run; by the first times."""
     logs = (read_rows(run.workdir / "metrics.jsonl") for run in runs)
     rows = [row for log in logs for row in log if "seconds" in row]

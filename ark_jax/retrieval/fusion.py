@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher 2009
-DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
+SCORE_DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
 
 
 def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:
@@ -23,4 +23,4 @@ def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:
     for ranking in rankings:
         for rank, id in enumerate(ranking, 1):
             scores[id] = scores.get(id, 0.0) + 1 / (RANK_CONSTANT + rank)
-    return sorted(scores, key=lambda id: -round(scores[id], DECIMALS))[:k]
+    return sorted(scores, key=lambda id: -round(scores[id], SCORE_DECIMALS))[:k]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 
-def load(name: str, path: str = "", *, target: str = "") -> str:
+def load_template(name: str, path: str = "", *, target: str = "") -> str:
     """Reads the template `name`.
 
     Args:
@@ -69,6 +69,6 @@ def split_target(template: str, target: str, **values: object) -> tuple[str, str
     return fill(template, **values).removesuffix(value), value
 
 
-def digest(text: str) -> str:
+def text_digest(text: str) -> str:
     """The first sixteen hex digits of the text's SHA-256: part of every manifest and cache key."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ from ark_jax.train import batches, fit, flops, losses, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
-TokenIds = Mapping[str, Sequence[int]]  # id of a text -> its token ids
+TokensById = Mapping[str, Sequence[int]]  # id of a text -> its token ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def train(
     maker = ContrastiveBatches.from_examples(
         _batched(examples, config), *tokens, config, count_flops
     )
-    run = fit.Run(
+    run = fit.TrainingRun(
         label=label,
         folder=folder,
         steps=len(maker.examples),
@@ -146,8 +146,8 @@ class ContrastiveBatches:
     """Makes the batches of a run: tokens of questions and passages, masks of their pairs."""
 
     examples: Sequence[Sequence[Example]]  # of each step
-    question_tokens: TokenIds
-    passage_tokens: TokenIds
+    question_tokens: TokensById
+    passage_tokens: TokensById
     questions: TextGrid
     passages: TextGrid
     config: ContrastiveConfig
@@ -157,8 +157,8 @@ class ContrastiveBatches:
     def from_examples(
         cls,
         examples: Sequence[Sequence[Example]],
-        question_tokens: TokenIds,
-        passage_tokens: TokenIds,
+        question_tokens: TokensById,
+        passage_tokens: TokensById,
         config: ContrastiveConfig,
         count_flops: Callable[[Sequence[int]], float] = lambda lengths: 0.0,
     ) -> "ContrastiveBatches":
@@ -249,10 +249,12 @@ def _tokenize(
     passages: Mapping[str, str],
     config: ContrastiveConfig,
     label: str,
-) -> tuple[TokenIds, TokenIds]:
+) -> tuple[TokensById, TokensById]:
     """Token ids of the questions and of the passages that the examples name."""
 
-    def tokenize(texts: Mapping[str, str], names: Sequence[str], kind: str, what: str) -> TokenIds:
+    def tokenize(
+        texts: Mapping[str, str], names: Sequence[str], kind: str, what: str
+    ) -> TokensById:
         lookup = distributed.LazySequence(texts.__getitem__, names)
         ids = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
         return dict(zip(names, ids, strict=True))

@@ -70,7 +70,7 @@ MakeBatch = Callable[[int, Any], TrainingBatch]
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """How long and how fast a run trains, and where it writes."""
 
     label: str  # for progress lines and errors
@@ -132,7 +132,7 @@ def train_step(
 
 
 def fit(
-    run: Run,
+    run: TrainingRun,
     objective: Objective,
     make_batch: MakeBatch,
     trainable: Any,
@@ -193,7 +193,7 @@ def fit(
     return state.trainable, curve.rows
 
 
-def _restore_or_create(run: Run, checkpoints: Checkpoints, trainable: Any) -> State:
+def _restore_or_create(run: TrainingRun, checkpoints: Checkpoints, trainable: Any) -> State:
     """The state of the last checkpoint, or a first one."""
 
     def create(trainable: Any) -> State:
@@ -219,7 +219,7 @@ def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
 
 
 def _checked_step(
-    run: Run,
+    run: TrainingRun,
     objective: Objective,
     state: State,
     frozen: Any,

@@ -274,7 +274,7 @@ def extractions(n: int) -> list[str]:
     """Prompts for a knowledge graph: chunks of 160 to 512 tokens, one a story."""
     lm, template, sizes = (
         ours(),
-        prompts.load("extract"),
+        prompts.load_template("extract"),
         np.random.default_rng(0).integers(160, CHUNK + 1, n),
     )
     out = []
@@ -286,7 +286,7 @@ def extractions(n: int) -> list[str]:
 
 def rewritings(n: int) -> list[str]:
     """Prompts for new versions of a question, with names from its story's chunk as neighbours."""
-    lm, template, out = ours(), prompts.load("rewrite"), []
+    lm, template, out = ours(), prompts.load_template("rewrite"), []
     for chunk, asked in stories()[:n]:
         names = dict.fromkeys(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}", chunk))
         question, answer = asked[0]
@@ -306,7 +306,7 @@ def rewritings(n: int) -> list[str]:
 
 def readings(n: int) -> list[str]:
     """Prompts for a short answer from a chunk."""
-    lm, template = ours(), prompts.load("read")
+    lm, template = ours(), prompts.load_template("read")
     return [
         lm.chat(prompts.fill(template, passages=chunk, question=asked[0][0]))
         for chunk, asked in stories()[:n]

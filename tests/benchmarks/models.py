@@ -228,8 +228,10 @@ def qwen3() -> None:
         reference.save_pretrained(folder)
         for kind in ("float32", "bfloat16"):
             peer = copy.deepcopy(reference).to(getattr(torch, kind))
-            hidden_states(hf.load(folder, dtype=kind, compute=kind, head=False), peer, ids, kind)
-        steps(hf.load(folder, head=False), reference.train(), ids, asked)
+            hidden_states(
+                hf.load_model(folder, dtype=kind, compute=kind, head=False), peer, ids, kind
+            )
+        steps(hf.load_model(folder, head=False), reference.train(), ids, asked)
 
 
 def hidden_states(loaded, theirs, ids: np.ndarray, kind: str) -> None:

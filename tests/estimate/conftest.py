@@ -20,7 +20,7 @@ from ark_jax.runtime.log import Metrics
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The device's speed is given, and the recording read once for each tokenizer, which half of an estimate goes into."""  # noqa: E501
-    monkeypatch.setattr(device_work, "rate", lambda *_: RATE)
+    monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
     probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
     once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
     monkeypatch.setattr(estimate.Recording, "read", once)
@@ -47,7 +47,7 @@ def run(world):
     """A run up to the rewritten questions: the config, the workdir, what was asked, and plans before and on the way."""  # noqa: E501
     c, workdir, asked, plans = settings(world), world / "run", {}, {}
     with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        patch.setattr(device_work, "rate", lambda *_: RATE)
+        patch.setattr(device_work, "product_speed", lambda *_: RATE)
         real = complete.complete
         patch.setattr(
             complete,

@@ -25,8 +25,8 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
     drawn = {q.id: estimate.Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
     templates = scored_prompts.load_templates({})
-    scorer = device_time.Judge.of(judge)
-    told, flops = estimate._scoring_work(scorer, judge, templates, questions, drawn, c)
+    scorer = device_time.RecordingScorer.from_model(judge)
+    planned, flops = estimate._scoring_work(scorer, judge, templates, questions, drawn, c)
     lm = LanguageModel.from_pretrained(c.generator.path)
     pairs = [
         pair
@@ -56,12 +56,12 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
                 for row, before in zip(mask, start, strict=True)
                 for t in range(row.sum())
             )
-    assert told == tokens < sum(len(ids) for ids, _ in rows)
+    assert planned == tokens < sum(len(ids) for ids, _ in rows)
     np.testing.assert_array_equal(flops, judge.flops(tokens, sees, sum(n for _, n in rows)))
     assert (
         len(
             alignment.align(
-                device_time.Judge.of(judge),
+                device_time.RecordingScorer.from_model(judge),
                 scored_prompts.load_templates({}),
                 questions[:1],
                 {questions[0].id: [(drawn[questions[0].id].candidates[0], 0.0)]},
@@ -79,7 +79,7 @@ def test_many_pairs_are_sampled(run, mesh, monkeypatch):
     questions, chunks = questions_and_chunks(run)
     drawn = {q.id: estimate.Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
-    lm = device_time.Judge.of(judge)
+    lm = device_time.RecordingScorer.from_model(judge)
     whole, _ = estimate._scoring_work(
         lm, judge, scored_prompts.load_templates({}), questions, drawn, c
     )
@@ -101,7 +101,7 @@ def test_many_pairs_are_sampled(run, mesh, monkeypatch):
 def test_a_retriever_without_weights_tokenises_alike(world, mesh):
     real, ours = (
         Retriever.from_pretrained(str(world / "retriever")),
-        device_time.tokenizing(model(world, "retriever")),
+        device_time.load_tokenizing_retriever(model(world, "retriever")),
     )
     assert (ours.max_length, ours.width, ours.lower, ours.prompts) == (
         real.max_length,
@@ -121,7 +121,7 @@ def training(base, questions, drawn, lengths, c, stage: int):
     ]
     epochs, negatives = curriculum.epochs(c.train, stage), stage in curriculum.MINING_SIZES
     seed = c.seed + stage
-    return device_time.training(base, examples, lengths, c.train, epochs, seed, negatives)
+    return device_time.training_work(base, examples, lengths, c.train, epochs, seed, negatives)
 
 
 def test_training_is_the_fullest_batch_in_every_step(world, mesh):

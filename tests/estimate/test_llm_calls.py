@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny
-from support.plans import of, settings
+from support.plans import calls_of_kind, settings
 
 from ark_jax.estimate import llm_calls, plan
 from ark_jax.llm import complete, rule_based
@@ -20,36 +20,40 @@ from ark_jax.runtime.log import append_row
 def test_cost_is_tokens_times_the_price(world, mesh):
     c = settings(world, "openai")
     c.llm.model, c.llm.price, c.llm.output_ratio = "mine", (3.0, 7.0), 0.5
-    told = plan.estimate(RECIPE, c)
-    for x in told.calls:
+    planned = plan.estimate(RECIPE, c)
+    for x in planned.calls:
         assert x.output_tokens == pytest.approx(x.input_tokens / 2, abs=1)
         assert x.cost == pytest.approx(x.input_tokens * (3 + 3.5) / 1e6, rel=1e-4)
-    assert told.cost == sum(x.cost for x in told.calls) > 0
-    assert "extract: 0.50 tokens out for one in, by config.llm.output_ratio" in told.notes
+    assert planned.cost == sum(x.cost for x in planned.calls) > 0
+    assert "extract: 0.50 tokens out for one in, by config.llm.output_ratio" in planned.notes
     c.llm.max_tokens = 20  # a reply is no longer
-    assert of(plan.estimate(RECIPE, c), "extract").output_tokens == 20 * of(told, "extract").calls
+    assert (
+        calls_of_kind(plan.estimate(RECIPE, c), "extract").output_tokens
+        == 20 * calls_of_kind(planned, "extract").calls
+    )
 
 
 @pytest.mark.parametrize("backend", ["none", "replay", "local"])
 def test_our_own_backends_cost_nothing(world, mesh, backend):
-    told = plan.estimate(RECIPE, settings(world, backend))
-    assert told.cost == 0 and all(x.calls for x in told.calls)
-    assert all((x.seconds > 0) == (backend == "local") for x in told.calls)
+    planned = plan.estimate(RECIPE, settings(world, backend))
+    assert planned.cost == 0 and all(x.calls for x in planned.calls)
+    assert all((x.seconds > 0) == (backend == "local") for x in planned.calls)
 
 
 def test_our_own_model_is_counted_by_its_own_tokenizer_and_chat_form(world, mesh, tmp_path):
     c = settings(world, "local")
     c.llm.path = str(tiny.write(tmp_path / "chat", "qwen3", tokenizer="chat"))
-    told = plan.estimate(RECIPE, c)
+    planned = plan.estimate(RECIPE, c)
     plain = plan.estimate(RECIPE, settings(world))
     assert (
-        of(told, "extract").input_tokens
-        == of(plain, "extract").input_tokens + 3 * of(plain, "extract").calls
+        calls_of_kind(planned, "extract").input_tokens
+        == calls_of_kind(plain, "extract").input_tokens + 3 * calls_of_kind(plain, "extract").calls
     )  # <s> </s> <s>
     assert (
-        of(told, "extract").output_tokens == of(plain, "extract").output_tokens
+        calls_of_kind(planned, "extract").output_tokens
+        == calls_of_kind(plain, "extract").output_tokens
     )  # what it writes is no turn
-    assert told.notes[0] == "LLM tokens: counted by the tokenizer of chat"
+    assert planned.notes[0] == "LLM tokens: counted by the tokenizer of chat"
 
 
 def test_an_endpoint_holds_calls_back():
@@ -67,13 +71,13 @@ def test_an_endpoint_holds_calls_back():
 def test_an_unknown_price_is_told_with_the_fix(world, mesh):
     c = settings(world, "openai")
     c.llm.model = "somebody/new-model"
-    told = plan.estimate(RECIPE, c)
-    assert told.cost is None and of(told, "extract").cost is None
+    planned = plan.estimate(RECIPE, c)
+    assert planned.cost is None and calls_of_kind(planned, "extract").cost is None
     assert any(
         "'somebody/new-model' is unknown" in note and "--config.llm.price='(0.3,2.5)'" in note
-        for note in told.notes
+        for note in planned.notes
     )
-    assert plan.table(told).splitlines()[-1].startswith("total: unknown, about ")
+    assert plan.format_plan(planned).splitlines()[-1].startswith("total: unknown, about ")
     plan.check_cost(RECIPE, c, world / "nowhere")  # no limit
     c.llm.max_cost = 1.0
     with pytest.raises(
@@ -84,7 +88,7 @@ def test_an_unknown_price_is_told_with_the_fix(world, mesh):
 
 
 def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_path, monkeypatch):
-    monkeypatch.setattr(llm_calls, "ENOUGH", 6)
+    monkeypatch.setattr(llm_calls, "ENOUGH_REPLIES", 6)
     monkeypatch.setattr(estimate, "ENOUGH", 6)
     c = settings(run.workdir.parent, "openai")
     c.llm.concurrency = 1
@@ -107,10 +111,10 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_pat
         append_row(row, kept)
     assert llm_calls.unanswered(asks, calls, list(ReplyCache(kept).rows.values())) == calls[7:]
     # The recording's graph is not the endpoint's, so prompts will differ from those answered here, but not in kind.  # noqa: E501
-    told = of(plan.estimate(RECIPE, c, tmp_path), "rewrite")
-    assert told.total == told.calls == len(calls)
-    assert told.output_tokens == pytest.approx(0.3 * told.input_tokens, abs=1)
-    assert told.seconds == pytest.approx(told.calls * (1 + 3 / 7), rel=1e-6)
+    planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "rewrite")
+    assert planned.total == planned.calls == len(calls)
+    assert planned.output_tokens == pytest.approx(0.3 * planned.input_tokens, abs=1)
+    assert planned.seconds == pytest.approx(planned.calls * (1 + 3 / 7), rel=1e-6)
 
 
 def answered(c, folder: Path) -> list[dict]:
@@ -121,7 +125,9 @@ def answered(c, folder: Path) -> list[dict]:
     with plan._shadow(RECIPE, c, c, folder) as (shadow, _):
         calls = extraction_calls(shadow)
     replies = ReplyCache(folder / "llm" / "replies.jsonl")
-    for call, text in zip(calls, rule_based.replies([call.fields for call in calls]), strict=True):
+    for call, text in zip(
+        calls, rule_based.make_replies([call.fields for call in calls]), strict=True
+    ):
         replies.add(
             {
                 "item": call.item,
@@ -139,19 +145,19 @@ def test_half_answered_calls_are_half_planned(world, mesh, tmp_path):
     answered(c, tmp_path)
     rows = (tmp_path / "llm" / "replies.jsonl").read_text().splitlines()
     (tmp_path / "llm" / "replies.jsonl").write_text("\n".join(rows[:3]) + "\n" + rows[3][:50])
-    told = of(plan.estimate(RECIPE, c, tmp_path), "extract")
-    assert (told.total, told.calls) == (len(rows), len(rows) - 3)
-    whole = of(plan.estimate(RECIPE, c), "extract")
-    assert 0 < told.input_tokens < whole.input_tokens
-    assert f"{len(rows) - 3} of {len(rows)}" in plan.table(plan.estimate(RECIPE, c, tmp_path))
+    planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "extract")
+    assert (planned.total, planned.calls) == (len(rows), len(rows) - 3)
+    whole = calls_of_kind(plan.estimate(RECIPE, c), "extract")
+    assert 0 < planned.input_tokens < whole.input_tokens
+    assert f"{len(rows) - 3} of {len(rows)}" in plan.format_plan(plan.estimate(RECIPE, c, tmp_path))
 
 
 def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
     c = settings(world, "openai")
     c.data.chunk_tokens = 80
     rows = answered(c, tmp_path)
-    assert len(rows) > llm_calls.ENOUGH
-    kept = rows[: llm_calls.ENOUGH]
+    assert len(rows) > llm_calls.ENOUGH_REPLIES
+    kept = rows[: llm_calls.ENOUGH_REPLIES]
     (tmp_path / "llm" / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
     c.llm.max_tokens = 10**6
     count, _ = llm_calls.token_counter(c)
@@ -159,10 +165,10 @@ def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
         calls = extraction_calls(shadow)
     asked = count([x.turns[0] for x in calls])
     ratio = sum(count([complete.reply_text(x["reply"]) for x in kept])) / sum(
-        asked[: llm_calls.ENOUGH]
+        asked[: llm_calls.ENOUGH_REPLIES]
     )
-    told = of(plan.estimate(RECIPE, c, tmp_path), "extract")
-    assert told.output_tokens == pytest.approx(ratio * told.input_tokens, abs=1)
+    planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "extract")
+    assert planned.output_tokens == pytest.approx(ratio * planned.input_tokens, abs=1)
     (tmp_path / "llm" / "replies.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in kept[1:])
     )
@@ -172,11 +178,11 @@ def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
 def test_further_passes_hear_what_was_said_before(world, mesh):
     c = settings(world, "openai")
     c.llm.price, c.llm.output_ratio = (1.0, 2.0), 0.1
-    once = of(plan.estimate(RECIPE, c), "extract")
+    once = calls_of_kind(plan.estimate(RECIPE, c), "extract")
     c.graph.gleanings = 2
-    told = plan.estimate(RECIPE, c)
-    assert of(told, "extract") == once
-    more = of(told, "gleaning")
+    planned = plan.estimate(RECIPE, c)
+    assert calls_of_kind(planned, "extract") == once
+    more = calls_of_kind(planned, "gleaning")
     assert (more.total, more.calls) == (2 * once.calls, 2 * once.calls)
     assert more.input_tokens == pytest.approx(2 * once.input_tokens + 3 * once.output_tokens, abs=4)
     assert more.output_tokens == pytest.approx(2 * once.output_tokens, abs=2)

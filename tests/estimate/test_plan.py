@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny
-from support.plans import model, of, questions_and_chunks, settings
+from support.plans import calls_of_kind, model, questions_and_chunks, settings
 from support.world import EMBEDDED, command
 
 from ark_jax import __main__
@@ -28,12 +28,12 @@ def tokens_of(c, calls) -> int:
     return sum(len(load_tokenizer(c.generator.path)(call.turns[0])["input_ids"]) for call in calls)
 
 
-def works(found: plan.Estimate) -> list[tuple[str, str]]:
-    return [(x.stage, x.what) for x in found.work]
+def works(estimate: plan.Estimate) -> list[tuple[str, str]]:
+    return [(x.stage, x.kind) for x in estimate.work]
 
 
 def test_extraction_is_told_as_it_is_then_asked(run):
-    before, calls = of(run.plans["data"], "extract"), run.asked["extract"]
+    before, calls = calls_of_kind(run.plans["data"], "extract"), run.asked["extract"]
     assert (before.calls, before.total) == (len(calls), len(calls)) and len(calls) > 20
     assert before.input_tokens == tokens_of(run.config, calls)
 
@@ -42,9 +42,9 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
     calls = run.asked["rewrite"]
     real = tokens_of(run.config, calls)
     for stage in ("data", "communities"):
-        told = of(run.plans[stage], "rewrite")
-        assert told.calls == len(calls) == 2 * run.plans["data"].inputs["training questions"]
-        assert abs(told.input_tokens / real - 1) < 0.15 and told.input_tokens != real
+        planned = calls_of_kind(run.plans[stage], "rewrite")
+        assert planned.calls == len(calls) == 2 * run.plans["data"].inputs["training questions"]
+        assert abs(planned.input_tokens / real - 1) < 0.15 and planned.input_tokens != real
         assert any("an estimate until the graph exists" in note for note in run.plans[stage].notes)
     count, _ = llm_calls.token_counter(run.config)
     bare = sum(
@@ -58,10 +58,10 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
     entities = (
         len(calls) / 2 * (20 + 30 / 4 + 3 + 7 / 4)
     )  # a quarter of the way from the least to the most
-    assert told.input_tokens == pytest.approx(
+    assert planned.input_tokens == pytest.approx(
         bare + entities * estimate.Recording.read(count).line, abs=1
     )
-    assert of(run.plans["rewrite"], "rewrite").input_tokens == real
+    assert calls_of_kind(run.plans["rewrite"], "rewrite").input_tokens == real
     assert not any("an estimate until" in note for note in run.plans["rewrite"].notes)
 
 
@@ -71,13 +71,13 @@ def test_replies_of_the_recording_are_about_as_long_as_told(run):
         for row in ReplyCache(EMBEDDED / "replies.jsonl").rows.values()
     }
     count, _ = llm_calls.token_counter(run.config)
-    told = of(run.plans["data"], "rewrite").output_tokens
-    assert told == pytest.approx(
+    planned = calls_of_kind(run.plans["data"], "rewrite").output_tokens
+    assert planned == pytest.approx(
         sum(count([replies[call.item] for call in run.asked["rewrite"]])), rel=0.1
     )
     recording = estimate.Recording.read(count)
     passages = sum(count([call.fields["passage"] for call in run.asked["extract"]]))
-    assert of(run.plans["data"], "extract").output_tokens == pytest.approx(
+    assert calls_of_kind(run.plans["data"], "extract").output_tokens == pytest.approx(
         recording.written * passages, abs=1
     )
 
@@ -102,7 +102,7 @@ def test_what_is_done_costs_nothing_and_is_shown(run):
         ("evaluate", "reading"),
     ]
     assert set(run.plans["data"].disk) - set(after.disk) == {"vectors"}
-    shown = plan.table(after).splitlines()
+    shown = plan.format_plan(after).splitlines()
     assert {tuple(line.split()) for line in shown if line.endswith("done")} == {
         (name, "done") for name in ("extract", "rewrite", "graph", "communities")
     }
@@ -116,10 +116,10 @@ def test_what_is_done_costs_nothing_and_is_shown(run):
 def test_a_changed_setting_is_planned_anew(run, mesh):
     c = settings(run.workdir.parent)
     c.graph.rewrites = 5
-    told = plan.estimate(RECIPE, c, run.workdir)
-    assert told.done == ("data", "extract", "graph", "communities")
-    assert of(told, "rewrite").output_tokens == pytest.approx(
-        of(run.plans["data"], "rewrite").output_tokens / 2, rel=0.01
+    planned = plan.estimate(RECIPE, c, run.workdir)
+    assert planned.done == ("data", "extract", "graph", "communities")
+    assert calls_of_kind(planned, "rewrite").output_tokens == pytest.approx(
+        calls_of_kind(run.plans["data"], "rewrite").output_tokens / 2, rel=0.01
     )
 
 
@@ -135,11 +135,11 @@ def test_a_plan_writes_nothing(run, mesh, tmp_path):
 def test_calls_that_would_cost_too_much_are_refused(world, mesh):
     c = settings(world, "openai")
     c.llm.price = (10.0, 10.0)
-    told = plan.estimate(RECIPE, c)
-    extract, rewrite = of(told, "extract"), of(told, "rewrite")
-    c.llm.max_cost = told.cost * 1.001
+    planned = plan.estimate(RECIPE, c)
+    extract, rewrite = calls_of_kind(planned, "extract"), calls_of_kind(planned, "rewrite")
+    c.llm.max_cost = planned.cost * 1.001
     plan.check_cost(RECIPE, c, world / "nowhere")
-    c.llm.max_cost = told.cost * 0.999
+    c.llm.max_cost = planned.cost * 0.999
     with pytest.raises(
         ValueError,
         match=f"the {extract.calls + rewrite.calls} calls still to be made would cost about ",
@@ -161,13 +161,13 @@ def test_calls_that_would_cost_too_much_are_refused(world, mesh):
 
 
 def test_questions_that_are_not_kept_are_not_trained_on(run, mesh):
-    c, told = settings(run.workdir.parent), {}
+    c, planned = settings(run.workdir.parent), {}
     for keep in (1.0, 0.5):
         c.score.keep = keep
-        told[keep] = {x.stage: x.tokens for x in plan.estimate(RECIPE, c, run.workdir).work}
+        planned[keep] = {x.stage: x.tokens for x in plan.estimate(RECIPE, c, run.workdir).work}
     assert (
-        0.3 < told[0.5]["stage2"] / told[1.0]["stage2"] < 0.7
-        and told[0.5]["mine2"] < told[1.0]["mine2"]
+        0.3 < planned[0.5]["stage2"] / planned[1.0]["stage2"] < 0.7
+        and planned[0.5]["mine2"] < planned[1.0]["mine2"]
     )
 
 
@@ -176,19 +176,21 @@ def test_what_systems_agree_on_is_read_once(run, mesh):
     c.evaluate.passages = 2
     for trained in ((1,), (1, 2, 3)):
         c.train.stages = trained
-        told = plan.estimate(RECIPE, c, run.workdir)
-        read[len(trained)] = next(x.tokens for x in told.work if x.what == "reading")
+        planned = plan.estimate(RECIPE, c, run.workdir)
+        read[len(trained)] = next(x.tokens for x in planned.work if x.kind == "reading")
     assert read[3] / read[1] == pytest.approx(
         (1 + 3 * 0.2775) / 1.2775, rel=0.01
     )  # 1 - 0.85²; what all begin with is read once
-    n = told.inputs["held-out questions"]
-    assert any(f"reading: about {1.8325 * n:.0f} of {4 * n} prompts" in note for note in told.notes)
+    n = planned.inputs["held-out questions"]
+    assert any(
+        f"reading: about {1.8325 * n:.0f} of {4 * n} prompts" in note for note in planned.notes
+    )
     c.evaluate.read = 2
     assert any(" of 8 prompts" in note for note in plan.estimate(RECIPE, c, run.workdir).notes)
     c.evaluate.read = 0
-    told = plan.estimate(RECIPE, c, run.workdir)
-    assert not any(x.what == "reading" for x in told.work) and not any(
-        note.startswith("reading") for note in told.notes
+    planned = plan.estimate(RECIPE, c, run.workdir)
+    assert not any(x.kind == "reading" for x in planned.work) and not any(
+        note.startswith("reading") for note in planned.notes
     )
 
 
@@ -219,23 +221,23 @@ def test_what_is_chosen_among_a_questions_chunks():
 
 
 def test_disk_by_hand(run, world, mesh):
-    told, base = run.plans["data"], model(world, "retriever")
+    planned, base = run.plans["data"], model(world, "retriever")
     c = run.config
     steps = [
-        math.ceil(told.inputs["training questions"] / c.train.batch) * epochs
+        math.ceil(planned.inputs["training questions"] / c.train.batch) * epochs
         for epochs in c.train.epochs
     ]
     assert (
-        told.disk["checkpoints"] == 3 * 12 * base.total and max(steps) > 3
+        planned.disk["checkpoints"] == 3 * 12 * base.parameters and max(steps) > 3
     )  # one a step, two kept and one being written
-    assert told.disk["models"] == 3 * base.bytes and told.disk["export"] == base.bytes
+    assert planned.disk["models"] == 3 * base.bytes and planned.disk["export"] == base.bytes
     pairs = sum(3 * len(q.answers) for q in questions_and_chunks(run)[0])
-    assert told.disk["scores"] == 32 * pairs
-    assert told.disk["vectors"] % (4 * tiny.WIDTH) == 0
+    assert planned.disk["scores"] == 32 * pairs
+    assert planned.disk["vectors"] % (4 * tiny.WIDTH) == 0
     c = settings(run.workdir.parent)
     c.train.lora_rank, c.train.lora_targets, c.train.save_every = 2, ("q", "down"), 3
     adapter = tiny.LAYERS * 2 * ((tiny.WIDTH + tiny.WIDTH) + (tiny.FFN + tiny.WIDTH))
-    assert device_time.trained(base, c.train) == adapter
+    assert device_time.trainable_parameters(base, c.train) == adapter
     assert (
         plan.estimate(RECIPE, c, run.workdir).disk["checkpoints"]
         == min(max(steps) // 3, 3) * 12 * adapter
@@ -244,7 +246,7 @@ def test_disk_by_hand(run, world, mesh):
 
 @pytest.mark.slow
 def test_checkpoints_are_as_large_as_told(run, mesh, tmp_path, monkeypatch):
-    """What training really leaves before it clears up: two, where three are told while the last is being written."""  # noqa: E501
+    """What training really leaves before it clears up: two, where three are planned while the last is being written."""  # noqa: E501
     workdir, sizes, remove = tmp_path / "w", [], shutil.rmtree
     shutil.copytree(run.workdir, workdir)
 
@@ -319,7 +321,7 @@ def test_the_command(ark, flags):
 
 
 @pytest.mark.parametrize(
-    ("verb", "flags", "told"),
+    ("verb", "flags", "planned"),
     [
         ("run", ["--max-cost=0.0001"], "calls still to be made would cost about $"),
         ("extract", ["--max-cost", "1", "--config.llm.model=x"], "the price of 'x' is unknown"),
@@ -336,9 +338,11 @@ def test_the_command(ark, flags):
         ("plan", ["--config.llm.price=(1.0,)"], "must be a tuple of 0 or 2 finite numbers"),
     ],
 )
-def test_what_is_refused_is_one_clear_line(ark, verb, flags, told):
+def test_what_is_refused_is_one_clear_line(ark, verb, flags, planned):
     status, _, wrong = ark(verb, *flags)
-    assert status == 1 and told in wrong and wrong.startswith("error: ") and wrong.count("\n") == 1
+    assert (
+        status == 1 and planned in wrong and wrong.startswith("error: ") and wrong.count("\n") == 1
+    )
 
 
 def test_numbers_for_people():
@@ -364,10 +368,10 @@ def test_numbers_for_people():
 @pytest.mark.network
 def test_the_demo_as_it_is_known(real_models, mesh):
     c = config.demo()
-    told = plan.estimate(RECIPE, c)
-    assert list(told.inputs.values()) == [11, 153, 72, 60]
-    assert [(x.label, x.calls) for x in told.calls] == [("extract", 84), ("rewrite", 144)]
-    assert of(told, "rewrite").input_tokens == pytest.approx(
+    planned = plan.estimate(RECIPE, c)
+    assert list(planned.inputs.values()) == [11, 153, 72, 60]
+    assert [(x.label, x.calls) for x in planned.calls] == [("extract", 84), ("rewrite", 144)]
+    assert calls_of_kind(planned, "rewrite").input_tokens == pytest.approx(
         92_915, rel=0.05
     )  # with the communities of a finished demo
     replies = {
@@ -375,16 +379,16 @@ def test_the_demo_as_it_is_known(real_models, mesh):
         for row in ReplyCache(EMBEDDED / "replies.jsonl").rows.values()
     }
     count, _ = llm_calls.token_counter(c)
-    for x in told.calls:
+    for x in planned.calls:
         real = sum(count([text for item, text in replies.items() if item.startswith(x.label)]))
         assert x.output_tokens == pytest.approx(real, rel=0.03)
     assert (c.data.chunk_tokens / (c.data.chunk_tokens - c.data.chunk_overlap)) == estimate.REPEATED
     assert (
-        told.disk["checkpoints"]
+        planned.disk["checkpoints"]
         == 6
         // 4
         * 12
-        * device_work.Model.of(
+        * device_work.WeightlessModel.from_folder(
             real_models["retriever"], compute="float32", batch=0, head=False
-        ).total
+        ).parameters
     )

@@ -165,21 +165,23 @@ def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
         if path.name.startswith("read_")
     ]
     assert sorted(kinds) == ["article", "story"]
-    texts = [prompts.load("read", kind) for kind in ("", *kinds)]
+    texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
     assert len(set(texts)) == 3
     (tmp_path / "mine.txt").write_text("{passages} {question}\n")
     assert (
         answers.reader_prompt(
-            prompts.load("read", str(tmp_path / "mine.txt")), "Who {passages}?", ["A {x}.", "B."]
+            prompts.load_template("read", str(tmp_path / "mine.txt")),
+            "Who {passages}?",
+            ["A {x}.", "B."],
         )
         == "A {x}.\n\nB. Who {passages}?"
     )
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
-        prompts.load("read", str(tmp_path / "mine.txt"))
+        prompts.load_template("read", str(tmp_path / "mine.txt"))
     (tmp_path / "mine.txt").write_text("\ufeff{passages} {question}\n", encoding="utf-8")
-    assert prompts.load("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
+    assert prompts.load_template("read", str(tmp_path / "mine.txt")) == "{passages} {question}"
     with pytest.raises(
         ValueError, match=r"config\.prompts\.read: poem cannot be read \(No such file"
     ):
-        prompts.load("read", "poem")
+        prompts.load_template("read", "poem")

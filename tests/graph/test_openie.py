@@ -39,7 +39,7 @@ def written(folder, value):
 
 
 def test_each_chunk_has_what_is_named_in_it(tmp_path):
-    found = openie.replies(written(tmp_path, {"docs": ROWS}), DOCUMENTS, CHUNKS)
+    found = openie.recorded_replies(written(tmp_path, {"docs": ROWS}), DOCUMENTS, CHUNKS)
     assert sorted(found) == ["d1#0", "d1#1", "d2#0"]
     entities, relations, lost = parse_reply(found["d1#0"], "d1#0")
     assert [e.name for e in entities] == ["salt company", "nobody"]  # in no chunk: in the first one
@@ -68,7 +68,7 @@ def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
     }
     path = written(tmp_path, {"docs": [row]})
     path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
-    found = openie.replies(path, documents, chunks)
+    found = openie.recorded_replies(path, documents, chunks)
     assert [[e.name for e in parse_reply(found[id], id)[0]] for id in ("d#0", "d#1")] == [
         ["plan"],
         ["Ann"],
@@ -91,12 +91,12 @@ def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, value, said):
     with pytest.raises(ValueError, match=said):
-        openie.replies(written(tmp_path, value), DOCUMENTS, CHUNKS)
+        openie.recorded_replies(written(tmp_path, value), DOCUMENTS, CHUNKS)
 
 
 def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"config\.graph\.openie: .*gone\.json does not exist"):
-        openie.replies(tmp_path / "gone.json", DOCUMENTS, CHUNKS)
+        openie.recorded_replies(tmp_path / "gone.json", DOCUMENTS, CHUNKS)
 
 
 @pytest.mark.skipif(
@@ -106,7 +106,7 @@ def test_real_records_of_1890_passages():
     folder = DATA / "musique_openie"
     documents = readers.load(folder / "musique_train.json").documents
     chunks = {d.id: [Chunk(f"{d.id}#0000", d.id, 0, len(d.text), 0, d.text)] for d in documents}
-    found = openie.replies(next(folder.glob("openie_*.json")), documents, chunks)
+    found = openie.recorded_replies(next(folder.glob("openie_*.json")), documents, chunks)
     read = [parse_reply(text, id) for id, text in found.items()]
     assert len(found) == 1890
     assert sum(len(x[0]) for x in read) == 17_658

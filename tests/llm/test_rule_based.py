@@ -62,6 +62,6 @@ def test_names_and_terms_of_any_script_with_blanks():
         (french, {"Émile Zola", "Germinal"}),
     ):
         entities, relations, _ = parse_records(
-            rule_based.extract(text, Counter(rule_based.candidate_terms(text))), "c"
+            rule_based.extract_graph(text, Counter(rule_based.candidate_terms(text))), "c"
         )
         assert names <= {entity.name for entity in entities} and relations

@@ -62,7 +62,7 @@ def run(folder: Path, given: dict[str, np.ndarray], unpadded: bool = False):
     """What `evaluate` gives for a checkpoint on the mesh that is set, on the host; and the gradient
     as it is.
     """
-    model, cfg, _ = hf.load(str(folder))
+    model, cfg, _ = hf.load_model(str(folder))
     # Three places more than the device with the most tokens needs.
     room = (
         int(given["mask"].reshape(layout.batch_multiple(), -1).sum(axis=1).max()) + 3
@@ -110,7 +110,7 @@ def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, 
     pytest.importorskip("torch", reason="transformers computes with torch")
     given = goldens.inputs(family, seed=2, length=40)
     wanted = goldens.reference(checkpoint(family), family, given)
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
     np.testing.assert_allclose(
         hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
@@ -129,7 +129,7 @@ def on_one_device(family: str, folder: Path):
 
 @pytest.mark.parametrize("family", ["qwen3", "bert"])
 def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint, mesh):
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
     loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
     gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
@@ -178,7 +178,7 @@ def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_me
 
 def test_weights_are_spread_over_the_mesh(checkpoint):
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
-        model, _, _ = hf.load(str(checkpoint("qwen3")))
+        model, _, _ = hf.load_model(str(checkpoint("qwen3")))
     shards = {
         name: leaf[...].addressable_shards[0].data.shape
         for name, leaf in hf.named_parameters(model)
@@ -206,7 +206,7 @@ def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
-    model, cfg, _ = hf.load(str(checkpoint("qwen3")))
+    model, cfg, _ = hf.load_model(str(checkpoint("qwen3")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     mask = np.arange(12) < 9 if side == "right" else np.arange(12) >= 3
     visible = tokens[mask]
@@ -215,7 +215,7 @@ def test_a_token_has_no_effect_on_those_before_it(side, checkpoint, mesh):
 
 
 def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
-    model, cfg, _ = hf.load(str(checkpoint("bert")))
+    model, cfg, _ = hf.load_model(str(checkpoint("bert")))
     tokens = np.random.default_rng(3).permutation(tiny.VOCAB)[:12].astype(np.int32)
     assert effect(cfg, model, tokens, np.arange(12) < 9, 4) == set(tokens[:9])
 
@@ -225,7 +225,7 @@ def test_a_pad_token_in_the_text_is_what_it_is_for_transformers(checkpoint, mesh
     given = goldens.inputs("roberta", seed=2, length=40)
     given["tokens"][:, 1] = given["tokens"][::2, 5] = 3
     wanted = goldens.reference(checkpoint("roberta"), "roberta", given)
-    model, cfg, _ = hf.load(str(checkpoint("roberta")))
+    model, cfg, _ = hf.load_model(str(checkpoint("roberta")))
     hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
     np.testing.assert_allclose(
         hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
@@ -248,7 +248,7 @@ def contents(folder: Path) -> dict[str, tuple]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, mesh):
     base = tiny.write(tmp_path / "base", family, bare=bare, files=2, dtype=dtype)
-    model, cfg, extra_tensors = hf.load(str(base))
+    model, cfg, extra_tensors = hf.load_model(str(base))
     (tmp_path / "out").mkdir()
     hf.export(model, cfg, tmp_path / "out", base=base, extra_tensors=extra_tensors)
     assert len(contents(base)) == len(tiny.tensors(family))
@@ -258,14 +258,14 @@ def test_load_then_export_gives_the_same_bytes(family, bare, dtype, tmp_path, me
 @pytest.mark.parametrize("family", ["qwen2", "bert"])
 def test_export_gathers_what_a_mesh_has_spread(family, tmp_path, any_mesh):
     base = tiny.write(tmp_path / "base", family)
-    model, cfg, extra_tensors = hf.load(str(base))
+    model, cfg, extra_tensors = hf.load_model(str(base))
     (tmp_path / "out").mkdir()
     hf.export(model, cfg, tmp_path / "out", base=base, extra_tensors=extra_tensors)
     assert contents(tmp_path / "out") == contents(base)
 
 
 def test_export_writes_what_changed_and_only_that(tmp_path, checkpoint, mesh):
-    model, cfg, extra_tensors = hf.load(str(checkpoint("qwen3")))
+    model, cfg, extra_tensors = hf.load_model(str(checkpoint("qwen3")))
     gate = np.array(model.blocks.gate[...])
     gate[1, 3, 5] = 7  # layer 1, from width 3 to ffn 5
     model.blocks.gate[...] = jax.device_put(gate, model.blocks.gate[...].sharding)
@@ -310,7 +310,7 @@ def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
     base = tiny.write(
         tmp_path / "base", "bert", weights={n: 2 * x for n, x in tiny.tensors("bert").items()}
     )
-    model, cfg, extra_tensors = hf.load(str(base))
+    model, cfg, extra_tensors = hf.load_model(str(base))
     hf.export(model, cfg, folder, base=base, extra_tensors=extra_tensors)
     assert contents(folder) == contents(base)
 
@@ -364,7 +364,7 @@ REFUSED = [
 @pytest.mark.parametrize(("family", "changes", "named"), REFUSED, ids=lambda x: str(x)[:40])
 def test_a_config_that_would_be_computed_wrongly_is_refused(family, changes, named, tmp_path, mesh):
     with pytest.raises(ValueError, match=named):
-        hf.load(str(tiny.write(tmp_path, family, changes=changes)))
+        hf.load_model(str(tiny.write(tmp_path, family, changes=changes)))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
     with pytest.raises(
         ValueError, match=re.escape(name.removeprefix(tiny.PREFIX[family])) + ".*missing"
     ):
-        hf.load(str(tiny.write(tmp_path, family, weights=weights, bare=bare)))
+        hf.load_model(str(tiny.write(tmp_path, family, weights=weights, bare=bare)))
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_a_missing_tensor_is_named(family, name, bare, tmp_path, mesh):
 def test_a_surplus_tensor_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family) | {name: np.zeros(tiny.WIDTH, np.float32)}
     with pytest.raises(ValueError, match=re.escape(name)):
-        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+        hf.load_model(str(tiny.write(tmp_path, family, weights=weights)))
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_a_tensor_of_another_shape_is_named(family, name, tmp_path, mesh):
     weights = tiny.tensors(family)
     weights[name] = np.ascontiguousarray(weights[name].T)
     with pytest.raises(ValueError, match=re.escape(name) + r".*shape"):
-        hf.load(str(tiny.write(tmp_path, family, weights=weights)))
+        hf.load_model(str(tiny.write(tmp_path, family, weights=weights)))
 
 
 def test_only_the_files_that_the_index_names_are_read(tmp_path, mesh):
@@ -444,8 +444,10 @@ def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
         ): x
         for n, x in tiny.tensors("bert").items()
     }
-    model, cfg, extra_tensors = hf.load(str(tiny.write(tmp_path / "old", "bert", weights=old)))
-    new, _, _ = hf.load(str(tiny.write(tmp_path / "new", "bert")))
+    model, cfg, extra_tensors = hf.load_model(
+        str(tiny.write(tmp_path / "old", "bert", weights=old))
+    )
+    new, _, _ = hf.load_model(str(tiny.write(tmp_path / "new", "bert")))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), model, new))
     (tmp_path / "out").mkdir()
     hf.export(model, cfg, tmp_path / "out", base=tmp_path / "old", extra_tensors=extra_tensors)
@@ -466,11 +468,11 @@ def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
 )
 def test_a_setting_that_the_config_lacks_is_named(family, field, tmp_path, mesh):
     with pytest.raises(ValueError, match=f"config.json: no '{field}'; a {family} checkpoint"):
-        hf.load(str(tiny.write(tmp_path, family, changes={field: None})))
+        hf.load_model(str(tiny.write(tmp_path, family, changes={field: None})))
 
 
 def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
-    model, cfg, extra_tensors = hf.load(str(tiny.write(tmp_path / "a", "bert")))
+    model, cfg, extra_tensors = hf.load_model(str(tiny.write(tmp_path / "a", "bert")))
     (tmp_path / "b").mkdir()
     hf.export(model, cfg, tmp_path / "b", base=tmp_path / "a", extra_tensors=extra_tensors)
     (tmp_path / "any").touch()
@@ -481,12 +483,12 @@ def test_an_export_may_be_read_by_whoever_may_read_the_folder(tmp_path, mesh):
 
 def test_what_is_no_model_folder_is_said_so(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no config\.json"):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(tiny.config("bert")))
     with pytest.raises(FileNotFoundError, match=r"no \*\.safetensors"):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such folder"):
-        hf.load(str(tmp_path / "absent"))
+        hf.load_model(str(tmp_path / "absent"))
 
 
 def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, mesh):
@@ -495,7 +497,7 @@ def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, m
             f"^{tmp_path}/config.json: model_type {told} is not implemented; known: qwen3, .*bert"
         )
         with pytest.raises(ValueError, match=wanted):
-            hf.load(str(tiny.write(tmp_path, "bert", changes=changes)))
+            hf.load_model(str(tiny.write(tmp_path, "bert", changes=changes)))
 
 
 HARMS = {
@@ -517,7 +519,7 @@ def test_a_broken_weights_file_is_named(harm, tmp_path, mesh):
         "fetch it again$"
     )
     with pytest.raises(ValueError, match=wanted):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))
 
 
 def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
@@ -527,7 +529,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
         FileNotFoundError,
         match=rf"^{tmp_path}: no {name}, which model.safetensors.index.json names; fetch",
     ):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
@@ -543,7 +545,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
 def test_a_broken_config_or_index_is_named(name, content, told, tmp_path, mesh):
     (tiny.write(tmp_path, "bert", files=2) / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {told}; fetch the file again$"):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [{}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}], ids=str)
@@ -553,4 +555,4 @@ def test_an_index_that_names_no_files_is_named(content, tmp_path, mesh):
     with pytest.raises(
         ValueError, match=f"^{index}: no weight_map from tensors to files; fetch the file again$"
     ):
-        hf.load(str(tmp_path))
+        hf.load_model(str(tmp_path))

@@ -237,12 +237,12 @@ def test_no_array_holds_the_logits_of_more_than_a_block(folder, monkeypatch, mes
     monkeypatch.setattr(language, "_suffix_log_probs", heard)
     lm = open_model(folder("plain"))
     lm.log_likelihood(PAIRS)
-    assert sum(shape[1] for shape, _ in programs) > 4 * language.BLOCK
+    assert sum(shape[1] for shape, _ in programs) > 4 * language.LOGIT_BLOCK
     for _, text in programs:
         shapes = {tuple(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
         of_vocabulary = {shape for shape in shapes if tiny.VOCAB in shape}
-        assert (language.BLOCK, tiny.VOCAB) in of_vocabulary
-        assert max(map(math.prod, of_vocabulary)) == language.BLOCK * tiny.VOCAB
+        assert (language.LOGIT_BLOCK, tiny.VOCAB) in of_vocabulary
+        assert max(map(math.prod, of_vocabulary)) == language.LOGIT_BLOCK * tiny.VOCAB
 
 
 def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -350,7 +350,7 @@ def test_no_gradient_step_holds_the_logits_of_more_than_a_block(folder, mesh):
     compiled = policy_gradient.lower(lm.model, lm.cfg, *map(layout.rows, small_batch(lm))).compile()
     shapes = re.findall(r"f32\[([\d,]+)\]", compiled.as_text())
     sizes = [math.prod(map(int, dims.split(","))) for dims in shapes if str(tiny.VOCAB) in dims]
-    assert max(sizes) == language.BLOCK * tiny.VOCAB < 8 * 96 * tiny.VOCAB
+    assert max(sizes) == language.LOGIT_BLOCK * tiny.VOCAB < 8 * 96 * tiny.VOCAB
 
 
 def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):

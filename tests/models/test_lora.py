@@ -83,7 +83,7 @@ def same_bytes(one, other) -> bool:
 
 @FAMILIES
 def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = fresh(checkpoint(family), cfg)
     merged = jax.jit(lora.merge, compiler_options=QUICK)(model, adapter)
     assert same_bytes(merged, model) and jax.tree.structure(merged) == jax.tree.structure(model)
@@ -108,7 +108,7 @@ def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
 
 @FAMILIES
 def test_merging_is_the_formula(family, checkpoint, spread):
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = used(fresh(checkpoint(family), cfg))
     before, after = (
         {n: np.asarray(leaf[...]) for n, leaf in hf.named_parameters(m)}
@@ -131,7 +131,7 @@ def test_merging_is_the_formula(family, checkpoint, spread):
 
 
 def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
-    adapter = fresh(checkpoint("qwen3"), hf.load(str(checkpoint("qwen3")))[1])
+    adapter = fresh(checkpoint("qwen3"), hf.load_model(str(checkpoint("qwen3")))[1])
     assert {
         n: (adapter.a[n].shape, adapter.b[n].shape) for n in ("q", "k", "o", "gate", "down")
     } == {
@@ -150,7 +150,7 @@ def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
 
 
 def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
-    model, cfg, _ = hf.load(str(checkpoint("qwen3")), dtype="bfloat16")
+    model, cfg, _ = hf.load_model(str(checkpoint("qwen3")), dtype="bfloat16")
     adapter = used(fresh(checkpoint("qwen3"), cfg, ("up",)))
     found = lora.merge(model, adapter).blocks.up[...]
     assert found.dtype == jnp.bfloat16 and adapter.a["up"].dtype == jnp.float32
@@ -169,7 +169,7 @@ def step(folder: Path):
     """(loss, its gradient, how far each factor moved) of one step from used factors, two pieces of
     the batch at a time.
     """
-    model, cfg, _ = hf.load(str(folder))
+    model, cfg, _ = hf.load_model(str(folder))
     objective = contrastive.ContrastiveObjective(
         cfg, "lasttoken", tiny.WIDTH, 2, (None, None), 0.5, ()
     )
@@ -261,7 +261,7 @@ def same_hidden(folder: Path, adapter: lora.Adapter, family: str, reference) -> 
     """Ours, merged, against peft's model on texts that neither has seen; and that the adapter
     matters at all.
     """
-    model, cfg, _ = hf.load(str(folder))
+    model, cfg, _ = hf.load_model(str(folder))
     given = goldens.inputs(family, seed=7)
     seen = lambda m: (
         forward(cfg, m, layout.rows(given["tokens"]), layout.rows(given["mask"]))
@@ -278,7 +278,7 @@ def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, m
     attention.output.dense.
     """
     peft, plain = theirs(checkpoint(family))
-    model, cfg, _ = hf.load(str(checkpoint(family)))
+    model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = used(fresh(checkpoint(family), cfg, targets))
     lora.save_peft(adapter, tmp_path, base=str(checkpoint(family)))
     reference = peft.PeftModel.from_pretrained(plain, tmp_path, is_trainable=True)
@@ -336,14 +336,16 @@ def test_we_compute_what_peft_computed(
     )
     reference = peft.get_peft_model(plain, settings).eval()
     reference.save_pretrained(tmp_path)
-    adapter = lora.load_peft(tmp_path, checkpoint(family), hf.load(str(checkpoint(family)))[1])
+    adapter = lora.load_peft(
+        tmp_path, checkpoint(family), hf.load_model(str(checkpoint(family)))[1]
+    )
     assert list(adapter.a) == names.split() and adapter.rank == 4
     same_hidden(checkpoint(family), adapter, family, reference)
 
 
 @FAMILIES
 def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spread):
-    cfg = hf.load(str(checkpoint(family)))[1]
+    cfg = hf.load_model(str(checkpoint(family)))[1]
     adapter = used(fresh(checkpoint(family), cfg, ("o", "k")))
     lora.save_peft(adapter, tmp_path, base="owner/model")
     again = lora.load_peft(tmp_path, checkpoint(family), cfg)
@@ -386,7 +388,7 @@ def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spre
 def test_an_adapter_that_would_be_computed_wrongly_is_refused(
     drop, add, settings, told, checkpoint, tmp_path, mesh
 ):
-    cfg = hf.load(str(checkpoint("qwen3")))[1]
+    cfg = hf.load_model(str(checkpoint("qwen3")))[1]
     lora.save_peft(fresh(checkpoint("qwen3"), cfg, ("v",)), tmp_path, base="")
     with safe_open(tmp_path / "adapter_model.safetensors", "numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -400,7 +402,7 @@ def test_an_adapter_that_would_be_computed_wrongly_is_refused(
 
 
 def test_what_cannot_be_adapted_is_named(checkpoint, mesh):
-    cfg = hf.load(str(checkpoint("bert")))[1]
+    cfg = hf.load_model(str(checkpoint("bert")))[1]
     for name in ("gate", "embed", "q_bias", "ffn_norm", "query"):
         with pytest.raises(ValueError, match=f"lora_targets: '{name}' .* has q, k, v, o, up, down"):
             lora.target_weights(checkpoint("bert"), ("q", name))
@@ -481,8 +483,8 @@ def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_pat
     # Eight batches of four: over eight seeds they end at 0.19 to 0.37 of the first three, single
     # ones at up to 0.8.
     assert len(losses) == STEPS and np.mean(losses[-8:]) < 0.75 * np.mean(losses[:3])
-    model, cfg, _ = hf.load(str(base))
-    tuned, _, _ = hf.load(str(whole / "model"))
+    model, cfg, _ = hf.load_model(str(base))
+    tuned, _, _ = hf.load_model(str(whole / "model"))
     merged = lora.merge(model, lora.load_peft(whole / "adapter", base, cfg))
     for (name, leaf), (_, own), (_, expected) in zip(
         *(hf.named_parameters(m) for m in (tuned, model, merged)), strict=True

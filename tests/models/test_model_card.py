@@ -75,7 +75,7 @@ def test_a_card_that_is_given_is_kept(base, tmp_path, mesh):
 
 def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh):
     folder = saved(base, tmp_path)
-    text = model_card.render(
+    text = model_card.render_card(
         folder, title="Tuned: again", base="o/m", about="On 3 questions.\n\n| a |\n|---|\n"
     )
     (folder / "README.md").write_text(text)
@@ -98,7 +98,9 @@ def test_figures_stand_in_the_front_matter_as_the_hub_reads_them(base, tmp_path,
             metric_value=0.6079,
         )
     ]
-    text = model_card.render(folder, title='A "tuned": model', base="", about="", results=results)
+    text = model_card.render_card(
+        folder, title='A "tuned": model', base="", about="", results=results
+    )
     (folder / "README.md").write_text(text)
     found = ModelCard.load(
         folder / "README.md"

@@ -235,7 +235,7 @@ def status(field):
 layout.enter_mesh()
 tokens = layout.rows(np.load(sys.argv[2] + ".npy"))
 before = status("VmRSS")
-model, cfg, extra_tensors = hf.load(sys.argv[1])
+model, cfg, extra_tensors = hf.load_model(sys.argv[1])
 jax.block_until_ready(model)
 loaded = status("VmHWM")
 out = Path(sys.argv[3])
@@ -335,7 +335,7 @@ def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
     asked = [
         lm.chat(
             prompts.fill(
-                prompts.load(kind),
+                prompts.load_template(kind),
                 passage=row["text"][: 100 + 250 * i],
                 question="What is told here?",
                 passages=row["text"][100 * i : 350 * (i + 1)],

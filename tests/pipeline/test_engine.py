@@ -426,8 +426,8 @@ def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh
             2,
             32,
         )
-        start, cfg, _ = hf.load(str(before))
-        handed_on, _, _ = hf.load(str(folder / "model"))
+        start, cfg, _ = hf.load_model(str(before))
+        handed_on, _, _ = hf.load_model(str(folder / "model"))
         merged = lora.merge(start, lora.load_peft(folder / "adapter", before, cfg))
         moved = 0
         for found, expected, was in zip(

@@ -12,7 +12,7 @@ def test_runs_that_were_asked_other_questions_are_compared_without_an_interval()
         Outcome("stage3", {}, {"mrr": values})
         for values in ({"a": 0.5, "c": 0.0}, {"a": 1.0, "b": 0.5})
     )
-    assert sweep_table.difference(base, other, "mrr") == {"difference": 0.5}
+    assert sweep_table.compare_runs(base, other, "mrr") == {"difference": 0.5}
 
 
 def test_runs_without_a_value_of_the_metric_have_no_plot():
@@ -20,12 +20,12 @@ def test_runs_without_a_value_of_the_metric_have_no_plot():
     assert sweep_table.plot([row], "answer_f1") == ""
 
 
-COMPARISON = sweep_table.Comparison("mrr", outcome.METRICS, outcome.read_outcome)
+COMPARISON = sweep_table.Comparison("mrr", outcome.METRIC_HEADINGS, outcome.read_outcome)
 
 
 def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
     runs = [
-        sweep_table.Run(name, {}, tmp_path / name, tmp_path / f"{name}.log")
+        sweep_table.SweepRun(name, {}, tmp_path / name, tmp_path / f"{name}.log")
         for name in ("base", "x")
     ]
     for run, error, fields in zip(runs, ("stopped", ""), (["--config.seed=7"], []), strict=True):

@@ -23,12 +23,12 @@ def settings(world, backend="replay"):
     return c
 
 
-def of(found: plan.Estimate, stage: str) -> plan.Calls:
-    return next(x for x in found.calls if x.label == stage)
+def calls_of_kind(estimate: plan.Estimate, stage: str) -> plan.Calls:
+    return next(x for x in estimate.calls if x.label == stage)
 
 
-def model(world, role: str, **changes) -> device_work.Model:
-    return device_work.Model.of(
+def model(world, role: str, **changes) -> device_work.WeightlessModel:
+    return device_work.WeightlessModel.from_folder(
         str(world / role),
         **({"compute": "float32", "batch": 0, "head": role == "generator"} | changes),
     )

@@ -231,4 +231,4 @@ def poisoned(value, keys: bool = False):
 
 def render(data: dict) -> str:
     """The page of an ARK run with this data."""
-    return page.render(data, SECTIONS)
+    return page.render_page(data, SECTIONS)

@@ -12,9 +12,9 @@ TARGETS = {"forward": "answer", "backward": "question"}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_our_prompts_are_valid_and_a_users_copy_is_the_same(name, tmp_path):
-    text = prompts.load(name)
+    text = prompts.load_template(name)
     (tmp_path / "own.txt").write_text(text + "\n", encoding="utf-8")
-    assert prompts.load(name, str(tmp_path / "own.txt")) == text
+    assert prompts.load_template(name, str(tmp_path / "own.txt")) == text
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_our_prompts_are_valid_and_a_users_copy_is_the_same(name, tmp_path):
 def test_a_prompt_that_would_go_wrong_in_silence_is_refused(name, text, words, tmp_path):
     (tmp_path / "own.txt").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=words):
-        prompts.load(name, str(tmp_path / "own.txt"), target=TARGETS.get(name, ""))
+        prompts.load_template(name, str(tmp_path / "own.txt"), target=TARGETS.get(name, ""))
 
 
 def test_braces_that_are_no_slots_are_left_alone():
@@ -46,5 +46,9 @@ def test_braces_that_are_no_slots_are_left_alone():
 
 
 def test_a_digest_changes_with_the_text():
-    assert prompts.digest("a {slot}") == prompts.digest("a {slot}") != prompts.digest("a {slot} ")
-    assert re.fullmatch("[0-9a-f]{16}", prompts.digest(""))
+    assert (
+        prompts.text_digest("a {slot}")
+        == prompts.text_digest("a {slot}")
+        != prompts.text_digest("a {slot} ")
+    )
+    assert re.fullmatch("[0-9a-f]{16}", prompts.text_digest(""))

@@ -31,7 +31,7 @@ from ark_jax.train.placement import encode_in_pieces
 
 def ragged_examples(
     questions: int,
-) -> tuple[list[Example], contrastive.TokenIds, contrastive.TokenIds]:
+) -> tuple[list[Example], contrastive.TokensById, contrastive.TokensById]:
     """Examples with one to three positives and up to four negatives, partly shared.
 
     And the token ids of questions and chunks, one to eight each.

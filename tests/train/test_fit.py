@@ -242,7 +242,7 @@ class Task:
 def create_task(name: str, folder: Path) -> Task:
     """An objective on a tiny encoder or decoder, for the mesh that is set."""
     family = "bert" if name in ("triplets", "listwise") else "qwen3"
-    model, cfg, _ = hf.load(str(tiny.write(folder, family)))
+    model, cfg, _ = hf.load_model(str(tiny.write(folder, family)))
     if name in ("triplets", "listwise"):
         grid = TextGrid.from_lengths([list(map(len, TEXTS))], pieces=2)
         make_batch = functools.partial(
@@ -268,7 +268,7 @@ TASKS = ["triplets", "listwise", "next token", "next token, adapter", "policy gr
 def fit_task(task: Task, folder: Path, **changes):
     """Four steps from where `folder` stands: the trained weights and the curve."""
     folder.mkdir(exist_ok=True)
-    run = fit.Run(
+    run = fit.TrainingRun(
         label="task",
         folder=folder,
         steps=4,

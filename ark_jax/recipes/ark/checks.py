@@ -9,7 +9,7 @@ from ark_jax.retrieval.bm25 import check_bm25
 from ark_jax.text import prompts
 
 
-def check(config) -> None:
+def check_ark(config) -> None:
     """Refuses a config on which some stage would fail, maybe hours from now.
 
     Raises:
@@ -28,7 +28,7 @@ def check(config) -> None:
 
 def _check_prompts(paths) -> None:
     for name, path in paths.items():
-        prompts.load(name, path, target=TARGETS.get(name, ""))
+        prompts.load_template(name, path, target=TARGETS.get(name, ""))
 
 
 def _check_graph(graph) -> None:

@@ -18,9 +18,9 @@ import numpy as np
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate.llm_calls import (
-    ENOUGH,
+    ENDPOINT_SPEED,
+    ENOUGH_REPLIES,
     SET_PRICE,
-    SPEED,
     Calls,
     TokenCounter,
     cost_of,
@@ -48,7 +48,6 @@ from ark_jax.runtime.log import read_rows
 # In the demo it is 0.22 (large) and 0.36 (small).
 COMMUNITY_SHARE = 0.25
 REPEATED = 160 / 144  # of the recording's passages of 160 tokens, 16 belong to the one before too
-SAMPLE = 8192  # pairs that are looked at one by one; of more, an even sample stands for all
 SCORE_BYTES = 32  # of scores.parquet for a pair
 # How likely a training stage changes a passage that is read; in the demo .08 for the first passage
 # and .18 for one of five.
@@ -220,8 +219,8 @@ def _estimate_calls(
         written += min(guess, settings.max_tokens)
     read = sum(prompt_tokens[call.item] for call in pending)
     seconds = [row["seconds"] for row in replies if row.get("seconds")]
-    timed = len(seconds) >= ENOUGH
-    pace = statistics.fmean(seconds) if timed else written / max(len(pending), 1) / SPEED
+    timed = len(seconds) >= ENOUGH_REPLIES
+    pace = statistics.fmean(seconds) if timed else written / max(len(pending), 1) / ENDPOINT_SPEED
     notes = []
     if pending:
         notes.append(f"{kind}: {written / read:.2f} tokens out for one in, by {source}")
@@ -290,22 +289,22 @@ class _Forecaster:
 
     def __init__(self, context: Context, done: set[str]):
         from ark_jax.estimate import device_time
-        from ark_jax.estimate.device_work import Model
+        from ark_jax.estimate.device_work import WeightlessModel
 
         config = context.config
         self.context, self.config, self.done = context, config, done
         self.work: list = []
         self.disk: dict[str, int] = {}
         self.notes: list[str] = []
-        self.base = Model.of(
+        self.base = WeightlessModel.from_folder(
             config.retriever.path,
             compute=config.retriever.compute,
             batch=config.retriever.batch_tokens,
             head=False,
         )
         self.scorer = self._generator(config.generator.path)
-        self.tokenizer = device_time.tokenizing(self.base)
-        self.lm = device_time.Judge.of(self.scorer)
+        self.tokenizer = device_time.load_tokenizing_retriever(self.base)
+        self.lm = device_time.RecordingScorer.from_model(self.scorer)
         count, _ = token_counter(config)
         self.recording = Recording.read(count)
         self.chunks = chunks_by_document(context)
@@ -318,16 +317,18 @@ class _Forecaster:
         self.queries = self._tokens([q.question for q in self.train], "query")
 
     def _generator(self, path: str):
-        from ark_jax.estimate.device_work import Model
+        from ark_jax.estimate.device_work import WeightlessModel
 
         settings = self.config.generator
-        return Model.of(path, compute=settings.dtype, batch=settings.batch_tokens, head=True)
+        return WeightlessModel.from_folder(
+            path, compute=settings.dtype, batch=settings.batch_tokens, head=True
+        )
 
     def _tokens(self, texts: Sequence[str], kind: str) -> list[int]:
         return [len(row) for row in self.tokenizer.tokenize(texts, kind=kind)]
 
     def _embed(self, stage: str, lengths: Sequence[int], times: int = 1) -> None:
-        flops = times * self.base.each(lengths)
+        flops = times * self.base.text_flops(lengths)
         self.work.append(self.base.work(stage, "embedding", times * sum(lengths), flops))
 
     def forecast(self) -> Forecast:
@@ -379,7 +380,7 @@ class _Forecaster:
                 rewritten = [round(self.recording.version)] * versions
                 self._embed(mine_name(stage), [*self.passages, *self.queries, *rewritten])
             if stage_name(stage) not in self.done:
-                steps, tokens, flops = device_time.training(
+                steps, tokens, flops = device_time.training_work(
                     self.base,
                     self._examples(),
                     (query_lengths, passage_lengths),
@@ -394,7 +395,7 @@ class _Forecaster:
         if trained:
             self.disk["models"] = trained * self.base.bytes
             # Each checkpoint holds weights or adapter and two moments, float32.
-            size = 3 * 4 * device_time.trained(self.base, config.train)
+            size = 3 * 4 * device_time.trainable_parameters(self.base, config.train)
             self.disk["checkpoints"] = stored_checkpoints * size
 
     def _examples(self) -> list:
@@ -434,7 +435,7 @@ class _Forecaster:
         model, lm = self.scorer, self.lm
         if config.reader.path:
             model = self._generator(config.reader.path)
-            lm = device_time.Judge.of(model)
+            lm = device_time.RecordingScorer.from_model(model)
         length, shared = estimate.reader_prompts(self.context, lm, questions, self.chunks)
         readers = len(systems(config).retrieving)
         moved = 1 - (1 - MOVED) ** config.evaluate.passages
@@ -479,7 +480,7 @@ def _scoring_work(
         q.id: 2 * len(draws[q.id].candidates) * len(q.answers[: references or None])
         for q in questions
     }
-    every = max(-(-sum(pairs.values()) // SAMPLE), 1)
+    every = max(-(-sum(pairs.values()) // estimate.SAMPLE), 1)
     tokens, flops, scored = 0.0, np.zeros(2), 0
     for group in _prefix_groups(questions, pairs)[::every]:
         candidates = {q.id: [(chunk, 0.0) for chunk in draws[q.id].candidates] for q in group}
@@ -494,7 +495,7 @@ def _scoring_work(
 
 
 def _prefix_groups(questions: Sequence[Question], pairs: dict[str, int]) -> list[list[Question]]:
-    """Questions over the same documents, in groups of at most SAMPLE pairs.
+    """Questions over the same documents, in groups of at most estimate.SAMPLE pairs.
 
     Questions over different documents share no prefix.
     """
@@ -504,7 +505,7 @@ def _prefix_groups(questions: Sequence[Question], pairs: dict[str, int]) -> list
         groups.append([])
         size = 0
         for question in same_documents:
-            if groups[-1] and size + pairs[question.id] > SAMPLE:
+            if groups[-1] and size + pairs[question.id] > estimate.SAMPLE:
                 groups.append([])
                 size = 0
             groups[-1].append(question)

@@ -16,7 +16,7 @@ def extraction_calls(context: Context) -> list[complete.Call]:
     """A call for every chunk of the training documents."""
     questions = load_questions(context, "train")
     training = {document for question in questions for document in question.documents}
-    template = prompts.load("extract", context.config.prompts.extract)
+    template = prompts.load_template("extract", context.config.prompts.extract)
     return [
         complete.Call(
             f"extract/{chunk.id}",
@@ -95,7 +95,7 @@ def _recorded_answers(context: Context, calls: list[complete.Call]) -> complete.
     from ark_jax.llm.pricing import Usage
 
     path = Path(context.config.graph.openie)
-    replies = openie.replies(path, load_documents(context), chunks_by_document(context))
+    replies = openie.recorded_replies(path, load_documents(context), chunks_by_document(context))
     texts = {call.item: [replies[call.item.removeprefix("extract/")]] for call in calls}
     return complete.Completions(texts, {}, [], Usage())
 
@@ -124,7 +124,7 @@ def _glean(
     config = context.config
     if not config.graph.gleanings or config.llm.backend == "none":
         return []
-    request = prompts.load("glean", config.prompts.glean)
+    request = prompts.load_template("glean", config.prompts.glean)
     conversations = {
         call.item: (*call.turns, "\n".join(answers.texts[call.item]))
         for call in calls

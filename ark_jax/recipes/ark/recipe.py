@@ -9,7 +9,7 @@ import functools
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.ark import estimate, mine, report, train, training_data
-from ark_jax.recipes.ark.checks import check
+from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     mine_name,
@@ -79,7 +79,7 @@ def stages(config) -> list[Stage]:
     Raises:
         ValueError: a setting that a stage would fail on.
     """
-    check(config)
+    check_ark(config)
     made = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
     return with_report(
         [*made, *_closing_stages(config)], title="ARK run", gather=report.gather, sections=SECTIONS
@@ -154,11 +154,11 @@ def _training_stages(config) -> list[Stage]:
             stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, base))
         settings = (*_own_settings(stage), *TRAIN, "seed", *COMPUTE)
         inputs = (*training_inputs(stage), *model)
-        run = functools.partial(train.train, stage=stage)
+        run = functools.partial(train.train_stage, stage=stage)
         stages.append(Stage(stage_name(stage), inputs, settings, run, base))
     if config.train.merge != 1:
         last = trained_stages(config)[-1:]
-        stages.append(Stage("merged", last, ("train.merge", *COMPUTE), train.merge, base))
+        stages.append(Stage("merged", last, ("train.merge", *COMPUTE), train.merge_with_base, base))
     return stages
 
 
@@ -238,9 +238,9 @@ def _training_file(format: str):
 RECIPE = Recipe(
     name="ark",
     stages=stages,
-    check=check,
+    check=check_ark,
     needs=needs,
-    metrics=outcome.METRICS,
+    metrics=outcome.METRIC_HEADINGS,
     headline="ndcg@10",
     outcome=outcome.read_outcome,
     training_files={name: _training_file(name) for name in trainer_formats.FORMATS},

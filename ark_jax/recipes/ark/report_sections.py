@@ -128,7 +128,7 @@ def _difficulty_row(stage: str, d: Mapping, rules: Sequence[str]) -> list[str]:
     ]
 
 
-def community(data: Mapping) -> str:
+def community_section(data: Mapping) -> str:
     """The section of a question's community, as a drawing and as a table."""
     example = data["community"]
     if not example or not example["nodes"]:
@@ -217,7 +217,7 @@ SECTIONS = (
     page.RESULTS,
     page.TRAINING,
     page.Section("separation", "Positives and hard negatives", separation),
-    page.Section("community", "A community", community),
+    page.Section("community", "A community", community_section),
     page.Section("examples", "Examples", examples),
     page.MOVES,
     page.ANSWERS,

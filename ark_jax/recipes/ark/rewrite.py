@@ -29,7 +29,7 @@ def rewriting_calls(context: Context, communities: list[dict] | None = None) -> 
         graph = KnowledgeGraph.load(context / "graph")
         communities = load_rows(context / "communities" / "communities.parquet")
     questions = {question.id: question for question in load_questions(context, "train")}
-    template = prompts.load("rewrite", context.config.prompts.rewrite)
+    template = prompts.load_template("rewrite", context.config.prompts.rewrite)
     count = context.config.graph.rewrites
     calls = []
     for row in communities:

@@ -11,7 +11,7 @@ TARGETS = {"forward": "answer", "backward": "question"}
 def load_templates(paths: Mapping[str, str]) -> dict[str, str]:
     """The two scored templates; `paths` is `config.prompts`, or empty for the packaged ones."""
     return {
-        name: prompts.load(name, paths.get(name, ""), target=target)
+        name: prompts.load_template(name, paths.get(name, ""), target=target)
         for name, target in TARGETS.items()
     }
 

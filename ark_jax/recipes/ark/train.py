@@ -33,7 +33,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], C
     return examples, {id: question.question for id, question in questions.items()}, passages
 
 
-def train(context: Context, folder: Path, *, stage: int) -> dict:
+def train_stage(context: Context, folder: Path, *, stage: int) -> dict:
     """One stage of the curriculum, from the model of the stage before."""
     from ark_jax.models import lora
     from ark_jax.train import batches, contrastive
@@ -85,7 +85,7 @@ def train(context: Context, folder: Path, *, stage: int) -> dict:
     }
 
 
-def merge(context: Context, folder: Path) -> dict:
+def merge_with_base(context: Context, folder: Path) -> dict:
     """Interpolates base and last stage, weight by weight.
 
     It keeps most of what tuning gains on its own data, and loses less elsewhere (WiSE-FT).

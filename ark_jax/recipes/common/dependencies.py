@@ -36,8 +36,8 @@ def compared_retrievers(config) -> dict[str, str]:
 
 def prompt_texts(*names: str) -> Fingerprints:
     def fingerprints(config) -> dict[str, str]:
-        texts = {name: prompts.load(name, config.prompts[name]) for name in names}
-        return {f"prompt {name}": prompts.digest(text) for name, text in texts.items()}
+        texts = {name: prompts.load_template(name, config.prompts[name]) for name in names}
+        return {f"prompt {name}": prompts.text_digest(text) for name, text in texts.items()}
 
     return fingerprints
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate.llm_calls import (
-    SPEED,
+    ENDPOINT_SPEED,
     Calls,
     TokenCounter,
     cost_of,
@@ -86,10 +86,10 @@ def _calls(
     questions = questions_to_answer(load_questions(context, "held_out"), config.evaluate.read)
     total = times * len(questions)
     pending = 0 if stage in done else total
-    each = count([prompts.load(prompt, config.prompts[prompt])])[0] + filled_tokens
+    each = count([prompts.load_template(prompt, config.prompts[prompt])])[0] + filled_tokens
     cost = cost_of(price_for(settings), pending * each, pending * written)
     tokens = pending * (each + written)
-    seconds = waiting_seconds(settings, pending, tokens, written / SPEED)
+    seconds = waiting_seconds(settings, pending, tokens, written / ENDPOINT_SPEED)
     read, wrote = round(pending * each), pending * written
     return Calls(label, stage, total, pending, read, wrote, cost, seconds, role)
 
@@ -101,7 +101,7 @@ def reader_prompts(
     from ark_jax.evaluate import answers
 
     config = context.config
-    template = prompts.load("read", config.prompts.read)
+    template = prompts.load_template("read", config.prompts.read)
     filled = []
     for question in questions[:: -(-len(questions) // SAMPLE)]:
         candidates = candidate_chunks(question, chunks)

@@ -43,7 +43,7 @@ EVALUATION_SETTINGS = (
     *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
 )
 RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured, to compare runs by
-METRICS = (*RETRIEVAL, "answer_f1")
+MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
 def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
@@ -115,7 +115,7 @@ def _read(
     from ark_jax.evaluate import answers
 
     passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
-    template = prompts.load("read", context.config.prompts.read)
+    template = prompts.load_template("read", context.config.prompts.read)
     filled = {
         (name, question.id): answers.reader_prompt(
             template, question.question, passages(name, question)
@@ -151,7 +151,7 @@ def _measure(
         else retrieval.measure(ranked, gold[question.id], metrics)
     )
     scores = {
-        name: None if answer is None else answers.METRICS[name](answer, question.answers)
+        name: None if answer is None else answers.ANSWER_METRICS[name](answer, question.answers)
         for name in dict.fromkeys(("answer_f1", "exact_match", *answer_metrics))
     }
     row = {"system": system, "question": question.id, "answer": answer, "ranked": ranked}

@@ -8,7 +8,7 @@ from ark_jax import __version__
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
-from ark_jax.recipes.common.evaluate import METRICS, cell_text, verdict
+from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, cell_text, verdict
 from ark_jax.report.results import metric_heading
 
 
@@ -31,7 +31,7 @@ def export_retriever(
     local = Path(path).expanduser().exists()
     base = Path(path).name if local else path
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
-    text = model_card.render(
+    text = model_card.render_card(
         folder,
         title=f"{base}, tuned with {name}",
         base="" if local else path,
@@ -66,7 +66,7 @@ def _hub_results(context: Context, values: dict) -> list:
             metric_name=metric_heading(metric),
             metric_value=round(values[metric]["mean"], 4),
         )
-        for metric in METRICS
+        for metric in MODEL_CARD_METRICS
         if metric in values
     ]
 

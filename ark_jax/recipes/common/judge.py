@@ -117,7 +117,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
         ValueError: a system in `judge.against` that has no answers.
     """
     config = context.config
-    template = prompts.load("judge", config.prompts.judge)
+    template = prompts.load_template("judge", config.prompts.judge)
     chunks = chunks_by_document(context)
     results = load_rows(context / "evaluate" / "questions.parquet")
     rows = {(row["system"], row["question"]): row for row in results}

@@ -8,14 +8,14 @@ from ark_jax.pipeline.tables import load_json, read_table
 from ark_jax.recipes.common import evaluate
 from ark_jax.report.results import metric_heading
 
-METRICS = {name: metric_heading(name) for name in evaluate.METRICS}
+METRIC_HEADINGS = {name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS}
 
 
 def read_outcome(workdir: Path) -> Outcome:
     folder = workdir / "evaluate"
     table = load_json(folder / "metrics.json")["table"]
     last, values = table[-1]["system"], table[-1]["values"]
-    measured = [name for name in METRICS if name in values]
+    measured = [name for name in METRIC_HEADINGS if name in values]
     rows = read_table(folder / "questions.parquet", columns=["system", "question", *measured])
     rows = [row for row in rows.to_pylist() if row["system"] == last]
     by_question = {

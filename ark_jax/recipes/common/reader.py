@@ -33,7 +33,7 @@ def answer_prompts(context: Context, filled: Iterable[str]) -> tuple[dict[str, s
     """
     local = context.config.reader.backend == "local"
     calls = [
-        complete.Call(f"read/{prompts.digest(prompt)}", "read", (prompt,))
+        complete.Call(f"read/{prompts.text_digest(prompt)}", "read", (prompt,))
         for prompt in dict.fromkeys(filled)
     ]
     accept = lambda call, texts, cut: None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.report.page import BASIC_SECTIONS, Section, render
+from ark_jax.report.page import BASIC_SECTIONS, Section, render_page
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
@@ -44,7 +44,7 @@ def _write_report(
     manifests = {stage.name: read_manifest(context / stage.name) for stage in stages}
     counts = {name: manifest["counts"] for name, manifest in manifests.items()}
     data = _basic_data(context, title, manifests) | gather(context, counts)
-    page = render(data, sections)
+    page = render_page(data, sections)
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.
     shutil.copyfile(folder / "report.html", context.workdir / "report.html.new")

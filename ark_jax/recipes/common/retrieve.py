@@ -172,7 +172,7 @@ def _documents_for_reader(
 ) -> tuple[dict[str, str], int]:
     """question -> its documents as one text that fits the reader; how many were cut."""
     config = context.config
-    template = prompts.load("read", config.prompts.read)
+    template = prompts.load_template("read", config.prompts.read)
     texts = {document.id: document.text for document in load_documents(context)}
     # A reader behind an endpoint says itself if a text is too long.
     local = config.reader.backend == "local"

@@ -68,10 +68,9 @@ class Systems:
         """
         settings = self.settings
         _ = self.depth
-        if unknown := set(settings.answers) - set(answers.METRICS):
-            raise ValueError(
-                f"config.evaluate.answers: {min(unknown)!r} is none of {', '.join(answers.METRICS)}"
-            )
+        if unknown := set(settings.answers) - set(answers.ANSWER_METRICS):
+            known = ", ".join(answers.ANSWER_METRICS)
+            raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {known}")
         if "rouge_l" in settings.answers:
             answers.check_rouge()
         if unknown := set(settings.baselines) - set(BASELINES):

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from support import config_goldens
 
 from ark_jax import config, schema
-from ark_jax.recipes.ark.checks import check
+from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.settings import Ark
 
 FIELDS = {spec.name: spec for spec in schema.fields(Ark)}
@@ -62,7 +62,7 @@ def test_a_config_is_as_recorded(name):
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
 def test_a_config_passes_its_own_check(name):
-    check(config_goldens.make_config(name))
+    check_ark(config_goldens.make_config(name))
 
 
 def test_every_field_is_explained():
@@ -140,6 +140,6 @@ def test_junk_is_refused_by_a_value_error_or_taken(junk):
         put(values, name, junk[name])
     try:
         schema.check(values, Ark)
-        check(ConfigDict(values))
+        check_ark(ConfigDict(values))
     except ValueError as error:
         assert str(error).startswith("config.")

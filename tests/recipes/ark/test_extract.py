@@ -26,7 +26,7 @@ pytest.importorskip(
 )
 KEY = "sk-stages-and-never-on-disk-0123"
 LLM_STAGES = ("data", "extract", "graph", "communities", "rewrite")
-GLEAN = prompts.load("glean")
+GLEAN = prompts.load_template("glean")
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +44,15 @@ def quick(monkeypatch):
 def model(messages: list[dict]) -> str:
     """Reads a passage by statistics and rewrites by templates, from what its prompt says."""
     prompt = messages[0]["content"]
-    if prompt.startswith(prompts.load("extract")[:40]):
+    if prompt.startswith(prompts.load_template("extract")[:40]):
         passage = prompt.partition("Passage:\n")[2]
-        return rule_based.extract(passage, collections.Counter(rule_based.candidate_terms(passage)))
+        return rule_based.extract_graph(
+            passage, collections.Counter(rule_based.candidate_terms(passage))
+        )
     question = re.search(r"^Question: (.*)$", prompt, re.MULTILINE)[1]
-    return rule_based.rewrite(question, re.findall(r"^- (.*?) \(", prompt, re.MULTILINE), 10)
+    return rule_based.rewrite_question(
+        question, re.findall(r"^- (.*?) \(", prompt, re.MULTILINE), 10
+    )
 
 
 def run(

@@ -109,7 +109,8 @@ def test_only_as_many_are_answered_as_asked_for(yardstick):
     page = (yardstick / "report" / "report.html").read_text()
     for metric in ANSWERS:
         given = [
-            answers.METRICS[metric](row["answer"], references[row["question"]]) for row in answered
+            answers.ANSWER_METRICS[metric](row["answer"], references[row["question"]])
+            for row in answered
         ]
         assert table["base"][metric]["mean"] == pytest.approx(np.mean(given))
         assert "against_base" in table["merged"][metric]

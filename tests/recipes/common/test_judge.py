@@ -320,7 +320,7 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
         48,
     )  # 2 orders, repeats, systems; 6
     assert judged.input_tokens == 48 * (
-        words([prompts.load("judge")])[0] + 4 * 2
+        words([prompts.load_template("judge")])[0] + 4 * 2
     )  # of passages, each system's own two
     assert judged.output_tokens == 48 * estimate.VERDICT
     assert (

@@ -100,9 +100,9 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
     texts = {x.id: x.text for some in CHUNKS.values() for x in some}
     size = lambda q, text, lm: len(
-        tokenizer(lm.chat(prompts.fill(prompts.load("read"), question=q.question, passages=text)))[
-            "input_ids"
-        ]
+        tokenizer(
+            lm.chat(prompts.fill(prompts.load_template("read"), question=q.question, passages=text))
+        )["input_ids"]
     )
     monkeypatch.setattr(retrieve, "load_generator", lambda context, path: lm)
     lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
