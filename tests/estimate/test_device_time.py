@@ -12,6 +12,7 @@ from ark_jax.data.records import Question
 from ark_jax.estimate import device_time
 from ark_jax.models import prefix_plan
 from ark_jax.recipes.ark import alignment, curriculum, estimate, scored_prompts
+from ark_jax.recipes.common import estimate as common_estimate
 from ark_jax.recipes.common.corpus import candidate_chunks
 from ark_jax.train import batches
 
@@ -88,7 +89,7 @@ def test_many_pairs_are_sampled(run, mesh, monkeypatch):
         * 2
         * sum(3 * len(q.answers) for q in questions)
     )
-    monkeypatch.setattr(estimate, "SAMPLE", 12)
+    monkeypatch.setattr(common_estimate, "SAMPLE", 12)
     seen, real = [], lm.log_likelihood
     lm.log_likelihood = lambda pairs, **named: seen.append(len(pairs)) or real(pairs, **named)
     some, _ = estimate._scoring_work(
