@@ -5,7 +5,7 @@ import functools
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from ark_jax.data.records import Chunk
+from ark_jax.data.records import Chunk, Question
 from ark_jax.text.word_boundaries import is_unspaced
 
 
@@ -66,6 +66,29 @@ def _shared_length(chunk: Chunk, starts: Sequence[int], length: int) -> int:
         min(chunk.end, start + length) - max(chunk.start, start) for start in starts[first:end]
     )
     return max(overlaps, default=0)
+
+
+def count_absent_answers(
+    questions: Sequence[Question], documents: Mapping[str, str]
+) -> tuple[int, int]:
+    """How many questions have no answer that occurs in one of their documents, and of how many.
+
+    Case is ignored. Questions without answers or documents do not count.
+
+    Args:
+        documents: document id -> text.
+    """
+    folded = functools.cache(lambda document: documents.get(document, "").casefold())
+    asked = [question for question in questions if question.answers and question.documents]
+    absent = sum(
+        not any(
+            answer.casefold() in folded(document)
+            for answer in question.answers
+            for document in question.documents
+        )
+        for question in asked
+    )
+    return absent, len(asked)
 
 
 def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[str]]:

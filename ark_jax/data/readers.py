@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.data import formats
+from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import BadInput, Corpus, Document, Problem, Question
 from ark_jax.data.row_files import csv_files, csv_rows, file_problem, json_rows
 from ark_jax.runtime import storage
@@ -79,11 +80,19 @@ def summary(corpus: Corpus) -> str:
     words = statistics.median([len(document.text.split()) for document in documents] or [0])
     answers = statistics.fmean([len(question.answers) for question in questions] or [0])
     evidence = statistics.fmean([bool(question.evidence) for question in questions] or [0])
+    texts = {document.id: document.text for document in documents}
+    absent, asked = count_absent_answers(questions, texts)
     return (
         f"format: {corpus.format or 'unknown'}\n"
         f"documents: {len(documents):,}, median {words:,.0f} words\n"
         f"questions: {len(questions):,}, {answers:.2f} answers each\n"
         f"evidence: given for {evidence:.0%} of the questions"
+        + (
+            f"\nanswers: of {absent:,} of {asked:,} questions, none occurs in their documents word "
+            "for word"
+            if absent
+            else ""
+        )
         + (f"\npassed over: {len(corpus.remarks):,}" if corpus.remarks else "")
     )
 

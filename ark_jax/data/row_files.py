@@ -1,5 +1,6 @@
 """Rows of JSON, JSONL and CSV files. Problems are collected, and reading continues after them."""
 
+import collections
 import csv
 import difflib
 import io
@@ -57,7 +58,7 @@ def json_rows(path: Path, problems: list[Problem]) -> Iterator[InputRow]:
         if not line.strip() or has_surrogate(line):
             continue
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             if line.strip() == "{":
                 message = (
@@ -86,7 +87,7 @@ def _broken_line_fix(line: str, is_last: bool) -> str:
 
 def _array_rows(text: str, path: Path, problems: list[Problem]) -> Iterator[InputRow]:
     """Decodes one element at a time, so that the elements before a syntax error are read."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
     position, number = _skip_blanks(text, text.index("[") + 1), 0
     if text.startswith("]", position):
         problems.append(file_problem(path, "is an empty array; fill it or give another file"))
@@ -115,6 +116,15 @@ def _array_rows(text: str, path: Path, problems: list[Problem]) -> Iterator[Inpu
 
 def _skip_blanks(text: str, position: int) -> int:
     return _JSON_BLANKS.match(text, position).end()
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict:
+    """The object of these fields; Python would keep the last of equal keys without a word."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        key = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {key!r} is given twice in an object")
+    return value
 
 
 def _invalid_json(error: Exception) -> str:

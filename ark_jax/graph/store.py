@@ -9,6 +9,7 @@ import functools
 import itertools
 import re
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -180,11 +181,16 @@ class KnowledgeGraph(GraphFormats):
         """Makes a graph of (head, relation, tail) triples; a pair's weight is its number of
         triples.
 
+        A triple with a name that folds to nothing, or from a node to itself, is left out, and a
+        warning says how many are.
+
         Raises:
             ValueError: a triple is not three strings.
         """
+        nameless = loops = 0
 
         def relations() -> Iterator[Relation]:
+            nonlocal nameless, loops
             for i, triple in enumerate(triples):
                 if (
                     isinstance(triple, str)
@@ -195,9 +201,19 @@ class KnowledgeGraph(GraphFormats):
                         f"triples[{i}] is {triple!r}: give (head, relation, tail), three strings"
                     )
                 head, relation, tail = triple
+                keys = fold(head), fold(tail)
+                nameless += not all(keys)
+                loops += all(keys) and keys[0] == keys[1]
                 yield Relation(head, tail, relation, 1.0, "")
 
-        return cls.from_records([], relations())
+        graph = cls.from_records([], relations())
+        if nameless or loops:
+            warnings.warn(
+                f"triples are left out: {nameless:,} with a name of quotes or stops alone, "
+                f"{loops:,} from a node to itself",
+                stacklevel=2,
+            )
+        return graph
 
     def with_similar(self, vectors: np.ndarray, threshold: float) -> "KnowledgeGraph":
         """Adds similarity edges between all nodes whose unit vectors `[n e]` have cosine ≥

@@ -3,7 +3,8 @@
 import pytest
 
 from ark_jax.data import evidence
-from ark_jax.data.records import Chunk
+from ark_jax.data.evidence import count_absent_answers
+from ark_jax.data.records import Chunk, Question
 
 
 def chunk(id: str, document: str, start: int, end: int) -> Chunk:
@@ -78,3 +79,16 @@ def test_a_chunk_contains_an_answer(answers, text, there):
         Chunk("c2", "d", 20, 40, 1, f"so: {text}"),
     ]
     assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if there else [])
+
+
+def test_answers_that_no_document_holds_are_counted():
+    documents = {"d": "The Tide rose.", "e": "Nothing."}
+    asked = lambda id, answers, documents: Question(id, "?", answers, documents)
+    questions = [
+        asked("found", ("none", "the tide"), ("e", "d")),
+        asked("elsewhere", ("the tide",), ("e",)),
+        asked("nowhere", ("the moon",), ("d", "e", "absent")),
+        asked("unanswered", (), ("d",)),
+        asked("anywhere", ("the tide",), ()),
+    ]
+    assert count_absent_answers(questions, documents) == (2, 3)

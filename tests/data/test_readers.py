@@ -99,14 +99,15 @@ def test_summary(tmp_path):
                 Document("c", "", "one two"),
             ],
             [
-                Question("q", "?", ("x", "y", "z"), ("a",), ("one",)),
+                Question("q", "?", ("x", "y", "Two"), ("a",), ("one",)),
                 Question("r", "?", ("x", "y"), ("b",)),
             ],
             "plain",
         )
     ) == (
         "format: plain\ndocuments: 3, median 2 words\nquestions: 2, 2.50 answers each\n"
-        "evidence: given for 50% of the questions"
+        "evidence: given for 50% of the questions\n"
+        "answers: of 1 of 2 questions, none occurs in their documents word for word"
     )
     assert "documents: 0" in readers.summary(readers.read(tmp_path)[0])
 

@@ -9,6 +9,7 @@ from support.input_files import HOTPOT, LONG, MUSIQUE, SHEETS, plain, sound, wri
 
 from ark_jax.data import readers
 from ark_jax.data.records import BadInput
+from ark_jax.data.row_files import json_rows
 
 
 def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
@@ -38,3 +39,13 @@ def test_any_damage_to_bytes_is_a_problem_not_a_crash(tmp_path_factory, data, fi
     damaged = content[:start] + data.draw(st.binary(max_size=4)) + content[end:]
     folder = write(tmp_path_factory.mktemp("damaged"), {**files, name: damaged})
     sound(folder / "f" if "f" in files else folder)
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_key_given_twice_is_named(tmp_path, array):
+    rows = ['{"id": "a", "text": "The tide."}', '{"id": "b", "text": "x", "text": "y"}']
+    path = tmp_path / "rows.json"
+    path.write_text(f"[{', '.join(rows)}]" if array else "\n".join(rows))
+    problems = []
+    assert [row.values["id"] for row in json_rows(path, problems)] == ["a"]
+    assert "the key 'text' is given twice in an object" in str(problems[0])

@@ -317,3 +317,10 @@ def test_similarity_edges_stand_beside_relations(any_mesh):
     assert len(source) == 2 * len(edges) and (np.diff(target) >= 0).all()
     with pytest.raises(ValueError, match="49 vectors for 50 nodes"):
         graph.with_similar(vectors[:49], 0.5)
+
+
+def test_triples_that_are_left_out_are_counted():
+    triples = [("a", "is", "b"), ("“”", "is", "b"), ("a", "is", " A "), ("c", "is", "...")]
+    with pytest.warns(UserWarning, match="2 with a name of quotes or stops alone, 1 from a"):
+        graph = KnowledgeGraph.from_triples(triples)
+    assert len(graph.edges) == 1

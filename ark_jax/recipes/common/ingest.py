@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ark_jax.data import readers
+from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
@@ -48,6 +49,14 @@ def ingest(context: Context, folder: Path) -> dict:
     save_chunks(chunks, folder)
     for part in ("train", "held_out"):
         save_rows(parts[part], folder / f"questions_{part}.parquet", Question)
+    with_chunks = {chunk.document for chunk in chunks}
+    without_chunks = sum(
+        with_chunks.isdisjoint(question.documents) for part in parts.values() for question in part
+    )
+    texts = {document.id: document.text for document in documents}
+    absent, _ = count_absent_answers([*parts["train"], *parts["held_out"]], texts)
+    if without_chunks:
+        say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
     return {
         "format": corpus.format,
         "documents": len(documents),
@@ -56,6 +65,8 @@ def ingest(context: Context, folder: Path) -> dict:
         "held_out_questions": len(parts["held_out"]),
         "unused_questions": len(parts["ignored"]),
         "split_by": split_by,
+        **({"questions_without_text": without_chunks} if without_chunks else {}),
+        **({"answers_not_in_documents": absent} if absent else {}),
         **({"passed_over": len(corpus.remarks)} if corpus.remarks else {}),
     }
 
