@@ -11,6 +11,11 @@ from collections.abc import Sequence
 
 from ark_jax.text.word_boundaries import whole_word_pattern
 
+# Lets a page load nothing and run no script, whatever a document contains.
+SECURITY_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "style-src 'unsafe-inline'\">"
+)
 EXCERPT = 200  # characters of a passage that are shown before it is opened
 # Control characters and others that HTML forbids.
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")

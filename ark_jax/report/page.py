@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ark_jax.report import examples, results, svg
 from ark_jax.report.html import (
+    SECURITY_POLICY,
     auto_direction,
     empty_note,
     escape,
@@ -194,7 +195,7 @@ def render_page(data: dict, sections: Sequence[Section] = BASIC_SECTIONS) -> str
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+{SECURITY_POLICY}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(data["title"])}</title>

@@ -263,7 +263,8 @@ def as_html(
     rows = [list(map(html.escape, row)) for row in table[1:]]
     return f"""<!DOCTYPE html>
 <html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<head><meta charset="utf-8">{html.SECURITY_POLICY}
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <style>{style}</style></head>
 <body><main><h2>{html.escape(title)}</h2>

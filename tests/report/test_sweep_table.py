@@ -34,3 +34,9 @@ def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
     told = {row["run"]: row for row in sweep_table.collect_rows(runs, COMPARISON)}
     assert (told["base"]["state"], told["x"]["state"]) == ("failed", "stale")
     assert told["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
+
+
+def test_the_page_of_a_sweep_loads_nothing_and_escapes_names():
+    page = sweep_table.as_html("<b>", [["run"], ["<script>"]], ["<i>"], "caption", "")
+    assert "Content-Security-Policy" in page and "default-src 'none'" in page
+    assert not any(tag in page for tag in ("<b>", "<i>", "<script>"))
