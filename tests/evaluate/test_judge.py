@@ -199,6 +199,3 @@ def test_no_reply_is_too_odd_to_be_read(text):
     assert set(judge.parse_verdicts(text).items()) <= {
         (name, said) for name in judge.CRITERIA for said in ("first", "second", "tie")
     }
-
-
-KEY = "sk-the-judge-and-nobody-else"

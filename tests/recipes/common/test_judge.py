@@ -23,6 +23,7 @@ from ark_jax.recipes.common.corpus import save_chunks
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
 
+KEY = "sk-the-judge-and-nobody-else"
 QUESTIONS = [f"q{i}" for i in range(6)]
 
 
