@@ -280,7 +280,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     from ark_jax.estimate import plan
     from ark_jax.pipeline import engine
     from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime import distributed, trackers
+    from ark_jax.runtime import distributed, storage, trackers
     from ark_jax.runtime.log import Metrics
 
     config, workdir = request.config, request.workdir
@@ -292,6 +292,9 @@ def _run(recipe, verb: str, request: Request) -> int:
             "`ark-jax --help`"
         )
     _prepare_environment()
+    # Fetched first, so that manifests can name the commit.
+    for path in filter(storage.is_hub_name, recipe.needs(config).models.values()):
+        storage.hub_model(path)
     plan.check_cost(recipe, config, workdir, verb)
     # Orbax logs pages about an error that it then raises, and our own message says it.
     logging.getLogger("absl").setLevel(logging.CRITICAL)

@@ -366,18 +366,20 @@ def _read_from_hub(name: str) -> tuple[dict, str]:
     import huggingface_hub as hub
 
     from ark_jax.models import hf
+    from ark_jax.runtime import storage
 
-    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
+    if not storage.is_hub_name(name):
         hf.resolve(name)  # raises
+    model, _, revision = name.partition("@")
     try:
-        folder = Path(hub.snapshot_download(name, local_files_only=True))
+        folder = storage.hub_model(name, download=False)
         hf.Checkpoint(folder)
         return hf.read_config(folder), "in the hub's cache"
     except FileNotFoundError:
         pass  # or not all of it
     try:  # not by the library's download, which asks six times
         reply = hub.get_session().get(
-            hub.hf_hub_url(name, "config.json"),
+            hub.hf_hub_url(model, "config.json", revision=revision or None),
             headers=hub.utils.build_hf_headers(),
             timeout=NETWORK,
             follow_redirects=True,

@@ -14,6 +14,7 @@ from ark_jax.estimate.llm_calls import SET_PRICE, Calls
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
+from ark_jax.runtime import storage
 from ark_jax.runtime.log import Metrics, duration
 
 
@@ -131,17 +132,13 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
 
 def _on_this_machine(name: str, field: str) -> Path:
     """The folder of a model; a plan downloads nothing."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     from ark_jax.models import hf
 
-    is_folder = Path(name).expanduser().is_dir() or name.startswith((".", "~", "/"))
-    if is_folder or name.count("/") != 1:
+    if not storage.is_hub_name(name):
         return hf.resolve(name)  # or what is wrong with the name
     try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except LocalEntryNotFoundError:
+        return storage.hub_model(name, download=False)
+    except FileNotFoundError:
         raise ValueError(
             f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch it "
             f"with `hf download {name}`, or give a folder as --config.{field}"

@@ -51,20 +51,18 @@ def resolve(name_or_folder: str) -> Path:
     """Returns a local folder with the model's files.
 
     A local folder is returned as it is. A folder in a bucket is copied into the cache; the files of
-    a hub name (weights, configs, tokenizer) are downloaded into the hub's cache.
+    a hub name (weights, configs, tokenizer) are downloaded into the hub's cache. A hub name may end
+    in `@REVISION`: a branch, a tag or a commit.
     """
     folder = storage.local_copy(name_or_folder)
     if folder.is_dir():
         return folder
-    is_path = folder.is_absolute() or name_or_folder.startswith((".", "~"))
-    if is_path or name_or_folder.count("/") != 1:
+    if not storage.is_hub_name(name_or_folder):
         raise FileNotFoundError(
-            f"{name_or_folder}: no such folder, and no hub name of the form owner/model"
+            f"{name_or_folder}: no such folder, and no hub name of the form owner/model or "
+            "owner/model@REVISION"
         )
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja"]
-    return Path(snapshot_download(name_or_folder, allow_patterns=patterns))
+    return storage.hub_model(name_or_folder)
 
 
 def read_config(folder: Path) -> dict:

@@ -1,5 +1,6 @@
 """Digests of what decides a stage's output: settings, files, folders of a model."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -9,8 +10,7 @@ from pathlib import Path
 from ark_jax.data import readers
 from ark_jax.runtime import storage
 
-HEAD = 1 << 20  # bytes that `model_digest` reads from the start of each file
-SAMPLES, SAMPLE = 64, 1 << 16  # and samples of so many bytes, spread over the rest
+LARGE = 1 << 24  # bytes of a file whose digest is remembered on disk
 
 
 def fingerprint(value) -> str:
@@ -33,14 +33,14 @@ def _contents_digest(path: Path, size: int, modified: int, inode: int) -> str:
 
 @functools.cache
 def model_digest(name_or_folder: str) -> str:
-    """A digest that changes when a model does; a hub name stands for itself.
+    """A digest that changes when a model does.
 
-    Of a folder it covers the names, sizes and contents of all files. Of a large file it reads the
-    start and samples from everywhere, since training changes the weights of every layer.
+    Of a folder it covers the names and contents of all files. A hub name stands for itself, with
+    the commit that the hub's cache holds.
     """
     folder = storage.local_copy(name_or_folder)
     if not (name_or_folder and folder.is_dir()):
-        return name_or_folder
+        return _hub_commit(name_or_folder)
     digest = hashlib.sha256()
     files = (
         path
@@ -48,14 +48,41 @@ def model_digest(name_or_folder: str) -> str:
         if path.suffix in storage.FILE_SUFFIXES and path.is_file()
     )
     for path in sorted(files):
-        size = path.stat().st_size
-        digest.update(f"{path.relative_to(folder).as_posix()} {size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(HEAD))
-            for sample in range(SAMPLES if size > HEAD else 0):
-                file.seek(HEAD + (size - HEAD) * sample // SAMPLES)
-                digest.update(file.read(SAMPLE))
+        digest.update(f"{path.relative_to(folder).as_posix()} {_weights_digest(path)} ".encode())
     return digest.hexdigest()
+
+
+def _hub_commit(name: str) -> str:
+    """`owner/model, commit HASH`; the name alone if it is in no cache, or no hub name."""
+    if not storage.is_hub_name(name):
+        return name
+    try:
+        return f"{name}, commit {storage.hub_model(name, download=False).name}"
+    except OSError:
+        return name
+
+
+def _weights_digest(path: Path) -> str:
+    """As `file_digest`. That of a large file is remembered on disk, since hashing takes seconds."""
+    status = path.stat()
+    if status.st_size < LARGE:
+        return file_digest(path)
+    known = [status.st_size, status.st_mtime_ns, status.st_ino]
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    remembered = storage.cache_folder() / "digests" / f"{name}.json"
+    try:
+        *seen, digest = json.loads(remembered.read_text())
+    except (OSError, ValueError):
+        seen = None
+    if seen == known:
+        return digest
+    digest = file_digest(path)
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = remembered.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps([*known, digest]))
+        os.replace(unfinished, remembered)
+    return digest
 
 
 @functools.cache

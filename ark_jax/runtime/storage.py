@@ -1,8 +1,9 @@
-"""Files in a bucket (gs://, s3://): each host copies them into its cache before it opens them."""
+"""Files in a bucket (gs://, s3://) or on the model hub: each host copies them to a cache first."""
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from etils import epath
 # The only files that are copied out of a bucket's folder.
 FILE_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".safetensors", ".model", ".jinja")
 COPY_BYTES = 1 << 24  # copied at once
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
+HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja")
 
 
 def cache_folder() -> Path:
@@ -22,6 +25,29 @@ def cache_folder() -> Path:
     """
     xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name is `owner/model` or `owner/model@REVISION`, and no local folder."""
+    return bool(HUB_NAME.fullmatch(name)) and not Path(name).is_dir()
+
+
+def hub_model(name: str, *, download: bool = True) -> Path:
+    """The folder of a hub model in the hub's cache; its last part is the commit.
+
+    Raises:
+        FileNotFoundError: it is not in the cache, and `download` is false.
+    """
+    from huggingface_hub import snapshot_download
+
+    model, _, revision = name.partition("@")
+    folder = snapshot_download(
+        model,
+        revision=revision or None,
+        allow_patterns=list(HUB_FILES),
+        local_files_only=not download,
+    )
+    return Path(folder)
 
 
 def local_copy(location: str | Path) -> Path:

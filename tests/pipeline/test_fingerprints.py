@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from ark_jax.data import readers
+from ark_jax.models import hf
+from ark_jax.pipeline import fingerprints
 from ark_jax.pipeline.fingerprints import input_digest, model_digest
 
 
@@ -81,3 +83,54 @@ def test_what_lies_beside_the_input_is_none(tmp_path):
     assert digest(tmp_path) == before
     (tmp_path / "questions.jsonl").write_text("\n")
     assert digest(tmp_path) != before
+
+
+def hub_cache(root, model: str, commits: dict[str, str]) -> None:
+    """What the hub's client leaves: revision -> commit, each with a config."""
+    folder = root / f"models--{model.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    for revision, commit in commits.items():
+        (folder / "refs" / revision).write_text(commit)
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        (folder / "snapshots" / commit / "config.json").write_text(f'{{"of": "{commit}"}}')
+
+
+def test_a_hub_name_is_known_by_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    main, tagged = "1" * 40, "2" * 40
+    hub_cache(tmp_path, "me/mine", {"main": main, "v2": tagged})
+    model_digest.cache_clear()
+    assert model_digest("me/mine") == f"me/mine, commit {main}"
+    assert model_digest("me/mine@v2") == f"me/mine@v2, commit {tagged}"
+    assert model_digest(f"me/mine@{tagged}") == f"me/mine@{tagged}, commit {tagged}"
+    assert model_digest("me/other") == "me/other" and model_digest("me") == "me"
+    assert hf.read_config(hf.resolve("me/mine@v2")) == {"of": tagged}
+    with pytest.raises(FileNotFoundError, match="no hub name of the form owner/model"):
+        hf.resolve("a/b/c")
+
+
+def test_large_weights_are_hashed_whole_and_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    content = bytearray(fingerprints.LARGE + 5)
+    weights.write_bytes(content)
+
+    def digest() -> str:
+        model_digest.cache_clear()
+        return model_digest(str(weights.parent))
+
+    first = digest()
+    with monkeypatch.context() as patched:
+        patched.setattr(fingerprints, "file_digest", None)  # so that hashing again would fail
+        assert digest() == first
+    for position in (0, fingerprints.LARGE // 2 + 12345, len(content) - 1):
+        content[position] ^= 1
+        weights.write_bytes(content)
+        assert digest() != first
+        content[position] ^= 1
+    weights.write_bytes(content)
+    (tmp_path / "cache" / "digests").rename(tmp_path / "elsewhere")
+    (tmp_path / "cache" / "digests").write_text("no folder")
+    assert digest() == first

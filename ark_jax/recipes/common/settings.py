@@ -54,7 +54,7 @@ class DataSection:
 class LocalModelSection:
     """A model that runs on the devices of this process."""
 
-    path: str = field("", "Model folder or Hugging Face Hub name.")
+    path: str = field("", "Model folder, or Hub name: owner/model or owner/model@REVISION.")
     attention: str = field(
         "xla",
         "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, tokamax its package.",
@@ -69,7 +69,10 @@ class LocalModelSection:
 class RetrieverSection(LocalModelSection):
     """The retriever before training."""
 
-    path: str = field("Qwen/Qwen3-Embedding-0.6B", "Model folder or Hugging Face Hub name.")
+    path: str = field(
+        "Qwen/Qwen3-Embedding-0.6B",
+        "Model folder, or Hub name: owner/model or owner/model@REVISION.",
+    )
     compute: str = field("float32", "Floating-point type of activations.", choices=FLOAT_TYPES)
 
 
@@ -78,7 +81,8 @@ class GeneratorSection(LocalModelSection):
     """The local language model that scores chunks and reads answers."""
 
     path: str = field(
-        "HuggingFaceTB/SmolLM2-135M-Instruct", "Model folder or Hugging Face Hub name."
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "Model folder, or Hub name: owner/model or owner/model@REVISION.",
     )
     dtype: str = field(
         "float32", "Floating-point type of weights and activations.", choices=FLOAT_TYPES
