@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 
 from ark_jax.runtime import preemption
@@ -103,6 +105,24 @@ def _main(args: list[str]) -> int:
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        print(
+            f"error: {type(error).__name__}: {reason}\nThis should not happen: please report it, "
+            f"with the trace in {_save_trace(flags)}. What is finished is kept",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _save_trace(flags: list[str]) -> Path:
+    """Writes the trace of the current error into the workdir, or a temporary folder."""
+    named = [flag.partition("=")[2] for flag in flags if re.match("--?workdir=", flag)]
+    folders = [Path(name).expanduser() for name in named[-1:]]
+    folder = next((f for f in folders if f.is_dir() and os.access(f, os.W_OK)), None)
+    path = (folder or Path(tempfile.mkdtemp(prefix="ark-jax-"))) / "error.txt"
+    path.write_text(traceback.format_exc(), encoding="utf-8")
+    return path
 
 
 def _check(args: list[str]) -> int:

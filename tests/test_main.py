@@ -1,11 +1,16 @@
 """Flags, verbs and messages of the command line."""
 
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
 from support.world import call, make_world
+
+from ark_jax import __main__
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +119,21 @@ def test_help_and_unknown_verbs():
         cwd=REPOSITORY,
     ).stdout
     assert modules.strip().endswith("False")
+
+
+@pytest.mark.parametrize("has_workdir", [False, True])
+def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
+    tmp_path, monkeypatch, capsys, has_workdir
+):
+    def fail(*_):
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(__main__, "_pipeline", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    folder = tmp_path / ("work" if has_workdir else "temporary")
+    folder.mkdir()
+    assert __main__._main(["run", f"--workdir={tmp_path / 'work'}"]) == 1
+    said = capsys.readouterr().err
+    path = Path(re.search(r"the trace in (\S+)\.", said)[1])
+    assert said.startswith("error: KeyError: 'unforeseen'\n") and path.is_relative_to(folder)
+    assert "in fail" in path.read_text()
