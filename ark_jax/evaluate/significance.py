@@ -36,7 +36,7 @@ def bootstrap_interval(
 
 def sign_flip(
     differences: Float[np.ndarray, "q m"], *, draws: int, seed: int
-) -> Float[np.ndarray, "m"]:
+) -> Float[np.ndarray, " m"]:
     """Two-sided p-values of a paired randomisation test (Fisher-Pitman), one per metric.
 
     Under the null hypothesis the sign of each difference is random. p is the share of sign vectors

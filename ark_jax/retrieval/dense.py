@@ -107,7 +107,7 @@ def near_pairs(
     *,
     block: int = 1024,
     screen: str | None = None,
-) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, "s"]]:
+) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, " s"]]:
     """All pairs i < j of unit vectors `[n e]` whose cosine is at least `threshold`, sorted, and
     their cosines.
 
@@ -151,7 +151,7 @@ def near_pairs(
 
 def inner(
     left: np.ndarray, i: np.ndarray, right: np.ndarray, j: np.ndarray
-) -> Float[np.ndarray, "s"]:
+) -> Float[np.ndarray, " s"]:
     """Inner products of `left[i]` and `right[j]`, float64: `[n e]`, `[s]`, `[m e]`, `[s]`."""
     out = np.empty(len(i))
     step = max(1, 2**17 // left.shape[1])  # fits into a core's cache

@@ -225,9 +225,8 @@ def _estimate_calls(
     if pending:
         notes.append(f"{kind}: {written / read:.2f} tokens out for one in, by {source}")
     if pending and settings.backend == "openai":
-        basis = (
-            f"as {len(seconds):,} replies at hand took" if timed else f"assuming {SPEED:g} tokens/s"
-        )
+        measured = f"as {len(seconds):,} replies at hand took"
+        basis = measured if timed else f"assuming {ENDPOINT_SPEED:g} tokens/s"
         notes.append(f"{kind}: {pace:.1f} s a reply, {basis}; {settings.concurrency} at once")
     passes = [(kind, 1, read, written)]
     if kind == "extract" and config.graph.gleanings:
