@@ -267,12 +267,14 @@ class LanguageModel:
         is tokenised in parts, which end at each SPLIT.
         """
         parts = [text.split(SPLIT) for text in texts]
-        rows = self.tokenizer([first for first, *_ in parts], add_special_tokens=special)
+        # Not verbose: lengths are checked elsewhere.
+        tokenize = functools.partial(self.tokenizer, verbose=False)
+        rows = tokenize([first for first, *_ in parts], add_special_tokens=special)
         ending = _ending_length(self.tokenizer, special)
         rows = [row[: len(row) - ending] for row in rows["input_ids"]]
         for row, (_, *others) in zip(rows, parts, strict=True):
             for part in others:
-                row += self.tokenizer(part, add_special_tokens=False)["input_ids"]
+                row += tokenize(part, add_special_tokens=False)["input_ids"]
         return rows
 
     def as_data(self, text: str) -> str:

@@ -1,8 +1,10 @@
 """The whole pipeline on tiny models and a part of the embedded corpus: resume, staleness, what a
 user meets."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -235,6 +237,36 @@ def test_killed_and_resumed_gives_the_same_bytes(world, finished, tmp_path, mome
     done = call(world, workdir)
     assert done.returncode == 0, done.stdout + done.stderr
     assert outputs(workdir) == outputs(finished[0])
+
+
+@pytest.mark.slow
+def test_struck_at_random_moments_a_run_gives_the_same_bytes(world, finished, tmp_path):
+    """No matter how and when it is stopped, and how often."""
+    seed = random.randrange(1 << 32)
+    draw, statuses = random.Random(seed), []
+    for _ in range(6):
+        process = subprocess.Popen(
+            command(world, tmp_path / "w"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=environment(world),
+        )
+        how = draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(1, 12))
+        process.send_signal(how)
+        _, said = process.communicate(timeout=60)
+        statuses.append((how.name, process.returncode))
+        is_early = process.returncode == -signal.SIGINT  # Python itself has a trace for that
+        assert is_early or "Traceback" not in said, f"seed {seed}: {said}"
+    # A signal may come before the program has its handlers, or after its end.
+    expected = {"SIGKILL": (-9, 0), "SIGTERM": (0, -15), "SIGINT": (130, -2, 0)}
+    assert all(status in expected[name] for name, status in statuses), f"seed {seed}: {statuses}"
+    done = call(world, tmp_path / "w")
+    assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
+    assert outputs(tmp_path / "w") == outputs(finished[0]), f"seed {seed}"
 
 
 def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp_path):
