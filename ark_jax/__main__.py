@@ -1,5 +1,6 @@
 """The command line: `ark-jax VERB [--config=FILE] [--workdir=DIR] [--config.field=value ...]`."""
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -300,7 +301,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     from ark_jax.estimate import plan
     from ark_jax.pipeline import engine
     from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime import distributed, storage, trackers
+    from ark_jax.runtime import distributed, trackers
     from ark_jax.runtime.log import Metrics
 
     config, workdir = request.config, request.workdir
@@ -312,9 +313,7 @@ def _run(recipe, verb: str, request: Request) -> int:
             "`ark-jax --help`"
         )
     _prepare_environment()
-    # Fetched first, so that manifests can name the commit.
-    for path in filter(storage.is_hub_name, recipe.needs(config).models.values()):
-        storage.hub_model(path)
+    _fetch_models(recipe, stages, config, workdir)
     plan.check_cost(recipe, config, workdir, verb)
     # Orbax logs pages about an error that it then raises, and our own message says it.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -327,6 +326,22 @@ def _run(recipe, verb: str, request: Request) -> int:
     except OSError as error:
         raise OSError(_with_fix(error, workdir)) from error
     return 0
+
+
+def _fetch_models(recipe, stages, config, workdir: Path) -> None:
+    """Fetches the hub models of a run that has something to do, so that manifests name the commit.
+
+    A model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
+    """
+    from ark_jax.pipeline import engine, fingerprints
+    from ark_jax.runtime import storage
+
+    names = set(filter(storage.is_hub_name, recipe.needs(config).models.values()))
+    if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
+        for name in sorted(names):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                storage.hub_model(name)
+        fingerprints.model_digest.cache_clear()
 
 
 def _with_fix(error: OSError, workdir: Path) -> str:
