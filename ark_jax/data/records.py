@@ -4,18 +4,32 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
+class Section:
+    """A heading of a document, and where its section begins.
+
+    `start` is the offset of the heading in the text. `path` holds the headings above it too, the
+    outermost first, as in "Install > On Linux"; the title of the document is none of them.
+    """
+
+    start: int
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Document:
     id: str
     title: str
     text: str
+    sections: tuple[Section, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
     """A question with its accepted answers.
 
-    `documents` are the ids of documents that may hold the answer. `evidence` are verbatim passages
-    that do.
+    `documents` are the ids of documents that may hold the answer; without any, it may be anywhere
+    in the corpus. `evidence` are verbatim passages that do. A question without answers measures
+    retrieval only: its relevant passages are its evidence, or else its documents.
     """
 
     id: str
@@ -29,7 +43,8 @@ class Question:
 class Chunk:
     """A part of a document: `document.text[start:end]` without outer blanks.
 
-    `tokens` is its length in tokens before the blanks are removed.
+    `tokens` is its length in tokens before the blanks are removed. `title` names the document and
+    the section that the part begins in; it is empty where there is no name.
     """
 
     id: str
@@ -38,6 +53,17 @@ class Chunk:
     end: int
     tokens: int
     text: str
+    title: str = ""
+
+    @property
+    def passage(self) -> str:
+        """What models read: the title on a line of its own, and the text."""
+        return with_title(self.title, self.text)
+
+
+def with_title(title: str, text: str) -> str:
+    """The title on a line of its own above the text; the text alone without a title."""
+    return f"{title}\n{text}" if title else text
 
 
 @dataclasses.dataclass(frozen=True)

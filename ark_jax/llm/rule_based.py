@@ -56,7 +56,7 @@ def make_replies(calls: Sequence[Mapping]) -> list[str]:
     passages = [fields["passage"] for fields in calls if "passage" in fields]
     frequency = Counter(term for passage in passages for term in candidate_terms(passage))
     return [
-        extract_graph(fields["passage"], frequency)
+        extract_graph(fields["passage"], frequency, fields.get("title", ""))
         if "passage" in fields
         else rewrite_question(**fields)
         for fields in calls
@@ -68,23 +68,30 @@ def candidate_terms(passage: str) -> set[str]:
     return set(_TERM.findall(passage))
 
 
-def extract_graph(passage: str, frequency: Mapping[str, int]) -> str:
+def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -> str:
     """A graph of a passage's capitalised names and rare terms.
 
-    Names and terms are related if they share a sentence.
+    Names and terms are related if they share a sentence. Those of the title are related to all,
+    since the whole passage is about them.
+
     Args:
         frequency: the number of passages that have each word of `candidate_terms`. A term is rare
             if at most two passages have it, or a hundredth of the number that have the commonest
             word. If only this passage has it, it must occur twice.
+        title: the title of the passage, without a mark at its end.
 
     Returns:
         Entities and relations in the format of the extraction prompt.
     """
     rare_terms = _rare_terms(passage, frequency)
     sentences = _SENTENCE_END.split(passage)
-    sentences_by_name: dict[str, list[int]] = {}
+    sentences_by_name: dict[str, list[int]] = {
+        name: list(range(len(sentences))) for name in _names_and_terms(title, rare_terms)
+    }
     for number, sentence in enumerate(sentences):
         for name in _names_and_terms(sentence, rare_terms):
+            if number in sentences_by_name.get(name, ()):
+                continue
             sentences_by_name.setdefault(name, []).append(number)
     records = []
     for name, numbers in sentences_by_name.items():

@@ -77,7 +77,7 @@ def align(
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
                 asked = {"question": question.question, "answer": answer}
-                passage = fitter.fit(chunk.text, asked, question.id)
+                passage = fitter.fit(chunk.passage, asked, question.id)
                 filled = scored_pairs(templates, passage=passage, **asked)
                 pairs += [tuple(map(lm.as_data, pair)) for pair in filled]
                 row = {
@@ -86,7 +86,7 @@ def align(
                     "answer": i,
                     "retriever": cosine,
                     "chunk_tokens": chunk.tokens,
-                    "cut": passage != chunk.text,
+                    "cut": passage != chunk.passage,
                 }
                 rows.append(row)
     try:

@@ -312,7 +312,7 @@ class _Forecaster:
         pools = {q.id: candidate_chunks(q, self.chunks) for q in self.train}
         self.training_chunks = {chunk.id: chunk for pool in pools.values() for chunk in pool}
         self.draws = {q.id: Draw.from_chunks(q, pools[q.id], config) for q in self.train}
-        self.passages = self._tokens([x.text for x in self.training_chunks.values()], "document")
+        self.passages = self._tokens([x.passage for x in self.training_chunks.values()], "document")
         self.queries = self._tokens([q.question for q in self.train], "query")
 
     def _generator(self, path: str):
@@ -417,7 +417,7 @@ class _Forecaster:
         if all(stage in self.done for stage in stages):
             return
         documents = {document for question in self.held_out for document in question.documents}
-        texts = [x.text for d, group in self.chunks.items() if d in documents for x in group]
+        texts = [x.passage for d, group in self.chunks.items() if d in documents for x in group]
         asked = [question.question for question in self.held_out]
         lengths = [*self._tokens(texts, "document"), *self._tokens(asked, "query")]
         for stage, times in stages.items():

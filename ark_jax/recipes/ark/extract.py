@@ -21,8 +21,8 @@ def extraction_calls(context: Context) -> list[complete.Call]:
         complete.Call(
             f"extract/{chunk.id}",
             "extract",
-            (prompts.fill(template, passage=chunk.text),),
-            {"passage": chunk.text},
+            (prompts.fill(template, passage=chunk.passage),),
+            {"passage": chunk.text, "title": chunk.title},
         )
         for document, chunks in chunks_by_document(context).items()
         if document in training

@@ -8,7 +8,7 @@ from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, save_rows
 from ark_jax.recipes.common.corpus import (
-    ChunkTexts,
+    Passages,
     candidate_chunks,
     chunks_by_document,
     load_questions,
@@ -90,7 +90,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
         similarities = vectors @ encode(context, "base", [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
-    finder = SeedFinder(graph, ChunkTexts(chunks), nearest)
+    finder = SeedFinder(graph, Passages(chunks), nearest)
     seeds = []
     for question in questions:
         chunk_ids = [chunk.id for chunk in candidate_chunks(question, chunks)]

@@ -12,7 +12,7 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, model_before
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
-    ChunkTexts,
+    Passages,
     candidate_chunks,
     candidate_ids,
     chunks_by_document,
@@ -36,7 +36,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     system = model_before(context.config, stage) if settings.model == "previous" else "base"
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
-    chunk_ids, texts = candidate_ids(questions, chunks), ChunkTexts(chunks)
+    chunk_ids, texts = candidate_ids(questions, chunks), Passages(chunks)
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     lookup = texts.lookup(chunk_ids)
     vectors = encode(context, system, lookup, "document", "embed chunks")
@@ -111,7 +111,7 @@ def _choose(
     positives: dict[str, list[str]],
     mined: Mined,
     cosines: dict[str, dict[str, float]],
-    texts: ChunkTexts,
+    texts: Passages,
 ) -> dict:
     """Stores the negatives among the mined chunks, and the positives, each with its cosine."""
     from ark_jax.retrieval import mining

@@ -12,7 +12,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.curriculum import mine_name, stage_name, systems, trained_stages
 from ark_jax.recipes.ark.score import load_positives
-from ark_jax.recipes.common.corpus import ChunkTexts, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.report import Counts
 from ark_jax.recipes.common.systems import DEPTH
@@ -42,7 +42,7 @@ def gather(context: Context, counts: Counts) -> dict:
     config = context.config
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = load_rows(context / "evaluate" / "questions.parquet")
-    texts = ChunkTexts(chunks_by_document(context))
+    texts = Passages(chunks_by_document(context))
     held_out = {question.id: question for question in load_questions(context, "held_out")}
     mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
     last = systems(config).last

@@ -13,7 +13,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common.corpus import (
-    ChunkTexts,
+    Passages,
     candidate_chunks,
     candidate_ids,
     chunks_by_document,
@@ -69,7 +69,7 @@ def _find_candidates(
 ) -> tuple[dict[str, list[tuple[Chunk, float]]], int]:
     """question -> its candidates with cosines, nearest first; how many chunks were truncated."""
     chunk_ids = candidate_ids(questions, chunks)
-    texts = ChunkTexts(chunks).lookup(chunk_ids)
+    texts = Passages(chunks).lookup(chunk_ids)
     passages = encode(context, "base", texts, "document", "embed chunks")
     vectors = dict(zip(chunk_ids, passages, strict=True))
     asked = [question.question for question in questions]

@@ -8,12 +8,12 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, model_before, stage_name
 from ark_jax.recipes.ark.score import load_positives
-from ark_jax.recipes.common.corpus import ChunkTexts, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.runtime import distributed
 
 
-def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], ChunkTexts]:
+def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
     """What a stage is trained on: its `Example`s, the texts of questions and of chunks, by id."""
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
@@ -23,7 +23,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], C
     if stage in MINING_SIZES:
         for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
             negatives.setdefault(row["question"], []).append(row["chunk"])
-    passages = ChunkTexts(chunks_by_document(context))
+    passages = Passages(chunks_by_document(context))
     merge_copies = context.config.train.merge_copies
     copies = (
         distributed.on_first_process(lambda: mining.first_copies(passages)) if merge_copies else {}

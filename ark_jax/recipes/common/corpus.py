@@ -25,17 +25,17 @@ class StoredChunk(Chunk):
         return self._texts[self._row].as_py()
 
 
-class ChunkTexts(Mapping[str, str]):
-    """chunk id -> its text, read on access: of several processes, each reads its share."""
+class Passages(Mapping[str, str]):
+    """chunk id -> its passage, read on access: of several processes, each reads its share."""
 
     def __init__(self, chunks: Mapping[str, Sequence[Chunk]]):
         self._chunks = {chunk.id: chunk for group in chunks.values() for chunk in group}
 
     def __getitem__(self, chunk_id: str) -> str:
-        return self._chunks[chunk_id].text
+        return self._chunks[chunk_id].passage
 
     def lookup(self, chunk_ids: Sequence[str]) -> distributed.LazySequence[str]:
-        """The texts of these chunks, as a sequence that reads on access."""
+        """The passages of these chunks, as a sequence that reads on access."""
         return distributed.LazySequence(self.__getitem__, chunk_ids)
 
     def __iter__(self) -> Iterator[str]:

@@ -64,7 +64,7 @@ def answer_calls(
 def _passage_tokens(context: Context, count: TokenCounter) -> float:
     """The mean tokens of a chunk, over a sample."""
     groups = chunks_by_document(context).values()
-    texts = [chunk.text for group in groups for chunk in group]
+    texts = [chunk.passage for group in groups for chunk in group]
     return statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
 
 
@@ -108,7 +108,7 @@ def reader_prompts(
         drawn = random.Random(question.id).sample(
             candidates, min(config.evaluate.passages, len(candidates))
         )
-        texts = [chunk.text for chunk in drawn]
+        texts = [chunk.passage for chunk in drawn]
         filled.append(lm.chat(answers.reader_prompt(template, question.question, texts)))
     ids = lm.prompt_ids(filled)
     # What the least and the greatest row have in common, all rows between have too.

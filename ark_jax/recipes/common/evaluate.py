@@ -11,7 +11,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import reader, retrieve
 from ark_jax.recipes.common.corpus import (
-    ChunkTexts,
+    Passages,
     candidate_chunks,
     chunks_by_document,
     evidence_chunks,
@@ -53,7 +53,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     gold, unmarked = _gold(context, questions, chunks)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder)
     read = reader.questions_to_answer(questions, settings.read)
-    replies, reader_counts, cut = _read(context, rankings, read, ChunkTexts(chunks))
+    replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks))
     measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
     rows = [
         _measure(name, question, ranking[question.id], gold, replies, measured, settings.answers)

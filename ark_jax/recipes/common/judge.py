@@ -134,7 +134,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie, whoever is asked
         retrieved = {id for row in pair for id in row["ranked"][: config.evaluate.passages]}
-        passages = [x.text for group in chunks.values() for x in group if x.id in retrieved]
+        passages = [x.passage for group in chunks.values() for x in group if x.id in retrieved]
         orders = itertools.product((pair, pair[::-1]), range(config.judge.repeats))
         for (first, second), repeat in orders:
             names = {"first": first["system"], "second": second["system"]}

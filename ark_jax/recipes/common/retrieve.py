@@ -114,7 +114,7 @@ def _search_words(
 ) -> list[list[int]]:
     queries = [question.question for question in questions]
     return distributed.on_first_process(
-        lambda: bm25(queries, [x.text for x in chunks], scopes, depth)
+        lambda: bm25(queries, [x.passage for x in chunks], scopes, depth)
     )
 
 
@@ -128,7 +128,7 @@ def _search_vectors(
 ) -> list[list[int]]:
     from ark_jax.retrieval.dense import top_k
 
-    texts = distributed.LazySequence(operator.attrgetter("text"), chunks)
+    texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     vectors = encode(context, name, texts, "document", f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
