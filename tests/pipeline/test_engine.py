@@ -54,6 +54,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
         "data",
+        "candidates",
         "extract",
         "graph",
         "communities",
@@ -100,7 +101,7 @@ def test_every_stage_says_how_many_texts_it_cuts(world, finished):
                 )
                 == times
             )
-    manifest = json.loads((workdir / "score" / "manifest.json").read_text())
+    manifest = json.loads((workdir / "candidates" / "manifest.json").read_text())
     assert manifest["counts"]["cut_by_the_retriever"] == sum(
         len(tokenizer.encode(x.text).ids) > 64 for x in chunks if x.document in TRAINING
     )
@@ -120,7 +121,7 @@ def test_a_second_run_does_nothing(world, finished):
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
     status = call(world, workdir, "status")
-    assert status.stdout.split()[1::2] == ["done"] * 16
+    assert status.stdout.split()[1::2] == ["done"] * 17
 
 
 def test_training_changed_the_weights(finished):

@@ -616,7 +616,7 @@ def test_the_pipeline_on_four_processes(world, reference_run):
 def test_a_run_whose_process_was_killed_goes_on(killed, world, reference_run, tmp_path):
     """Kills one of two processes. For the second, the stages before training are copied."""
     for stage in (
-        ("data", "extract", "graph", "communities", "rewrite", "score", "positives")
+        ("data", "candidates", "extract", "graph", "communities", "rewrite", "score", "positives")
         if killed
         else ()
     ):

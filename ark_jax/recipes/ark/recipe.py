@@ -24,7 +24,15 @@ from ark_jax.recipes.ark.graph import build_graph, find_communities
 from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
-from ark_jax.recipes.common import dependencies, evaluate, ingest, judge, outcome, retrieve
+from ark_jax.recipes.common import (
+    candidates,
+    dependencies,
+    evaluate,
+    ingest,
+    judge,
+    outcome,
+    retrieve,
+)
 from ark_jax.recipes.common.export import export_retriever
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
@@ -102,8 +110,15 @@ def _graph_stages(config) -> list[Stage]:
             alone=True,
         ),
         Stage(
-            "extract",
+            "candidates",
             after=("data",),
+            settings=("data.candidates", *COMPUTE),
+            run=candidates.find_candidates,
+            external=base,
+        ),
+        Stage(
+            "extract",
+            after=("data", "candidates"),
             settings=(*llm_settings, "graph.gleanings"),
             run=extract,
             external=dependencies.all_of(
@@ -112,7 +127,13 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
         Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
-        Stage("communities", ("data", "graph"), (*COMMUNITIES, *COMPUTE), find_communities, base),
+        Stage(
+            "communities",
+            ("data", "candidates", "graph"),
+            (*COMMUNITIES, *COMPUTE),
+            find_communities,
+            base,
+        ),
         Stage(
             "rewrite",
             after=("data", "graph", "communities"),
@@ -131,11 +152,11 @@ def _openie_records(config) -> dict[str, str]:
 
 def _score_stages() -> list[Stage]:
     """From candidates to positives."""
-    models = dependencies.models("retriever", "generator")
+    model = dependencies.models("generator")
     prompts = dependencies.prompt_texts("forward", "backward")
-    external = dependencies.all_of(models, prompts)
+    external = dependencies.all_of(model, prompts)
     return [
-        Stage("score", ("data",), (*SCORE, *COMPUTE), score, external),
+        Stage("score", ("data", "candidates"), SCORE, score, external),
         Stage("positives", ("data", "score"), POSITIVES, choose_positives, alone=True),
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data.records import Question
+from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
@@ -17,6 +18,7 @@ from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.report import Counts
 from ark_jax.recipes.common.systems import DEPTH
 
+SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
 # Losses that every run counts, and losses that a stage counts only if there are any.
 LOSSES = {
     ("rewrite", "quarantined"): "Rewriting replies quarantined",
@@ -24,7 +26,7 @@ LOSSES = {
 }
 OPTIONAL_LOSSES = {
     ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
-    ("score", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
+    ("candidates", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
     "which it cuts",
     ("evaluate", "without_gold"): "Held-out questions without a gold passage",
     ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose documents were cut to fit "
@@ -79,6 +81,11 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Chunks", data["chunks"]],
         ["Training questions", data["train_questions"]],
         ["Held-out questions", data["held_out_questions"]],
+        [
+            "Smallest difference in nDCG@10 that so many can tell from chance",
+            f"{smallest_difference(data['held_out_questions']):.2f}",
+        ],
+        ["Searched", SEARCHED[data["pool"]]],
         [
             "Graph",
             f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "

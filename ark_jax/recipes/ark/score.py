@@ -8,19 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
-from ark_jax.recipes.common.corpus import (
-    Passages,
-    candidate_chunks,
-    candidate_ids,
-    chunks_by_document,
-    evidence_chunks,
-    load_questions,
-)
-from ark_jax.recipes.common.models import encode, load_generator, load_retriever
+from ark_jax.recipes.common.candidates import load_candidates
+from ark_jax.recipes.common.corpus import chunks_by_document, evidence_chunks, load_questions
+from ark_jax.recipes.common.models import load_generator
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
 
@@ -29,10 +23,15 @@ def score(context: Context, folder: Path) -> dict:
     """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard."""
     from ark_jax.recipes.ark import alignment
 
-    config, chunks = context.config, chunks_by_document(context)
+    config, limit = context.config, context.config.score.candidates or None
+    chunks = {x.id: x for group in chunks_by_document(context).values() for x in group}
     questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
-    candidates, cut = _find_candidates(context, questions, chunks)
+    nearest = load_candidates(context)
+    candidates = {
+        q.id: [(chunks[chunk], cosine) for chunk, cosine in nearest.get(q.id, ())[:limit]]
+        for q in questions
+    }
     count, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
@@ -49,8 +48,7 @@ def score(context: Context, folder: Path) -> dict:
             path = folder / f"shard-{count + i:05d}.parquet"
             pq.write_table(table, path.with_suffix(".new"))
             path.with_suffix(".new").rename(path)
-    counts = distributed.on_first_process(lambda: _join_shards(folder, questions))
-    return counts | {"cut_by_the_retriever": cut}
+    return distributed.on_first_process(lambda: _join_shards(folder, questions))
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
@@ -62,29 +60,6 @@ def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
 
 def _shard_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("shard-*.parquet"))
-
-
-def _find_candidates(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
-) -> tuple[dict[str, list[tuple[Chunk, float]]], int]:
-    """question -> its candidates with cosines, nearest first; how many chunks were truncated."""
-    chunk_ids = candidate_ids(questions, chunks)
-    texts = Passages(chunks).lookup(chunk_ids)
-    passages = encode(context, "base", texts, "document", "embed chunks")
-    vectors = dict(zip(chunk_ids, passages, strict=True))
-    asked = [question.question for question in questions]
-    queries = encode(context, "base", asked, "query", "embed questions")
-    cut = load_retriever(context).truncated["embed chunks"]
-    candidates = {}
-    for question, query in zip(questions, queries, strict=True):
-        # Cosines are rounded to what is equal in all batches: ties must not depend on shards.
-        cosines = [
-            (chunk, round(float(vectors[chunk.id] @ query), 5))
-            for chunk in candidate_chunks(question, chunks)
-        ]
-        cosines.sort(key=lambda pair: (-pair[1], pair[0].id))
-        candidates[question.id] = cosines[: context.config.score.candidates or None]
-    return candidates, cut
 
 
 def _join_shards(folder: Path, questions: list[Question]) -> dict:
@@ -104,7 +79,8 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     """Groups of at least `size` questions; questions over the same documents stay together."""
     shards: list[list[Question]] = []
     for question in questions:
-        if shards and (len(shards[-1]) < size or shards[-1][-1].documents == question.documents):
+        together = shards and question.documents and shards[-1][-1].documents == question.documents
+        if shards and (len(shards[-1]) < size or together):
             shards[-1].append(question)
         else:
             shards.append([question])

@@ -12,6 +12,7 @@ from ark_jax.recipes.common.corpus import (
     chunks_by_document,
     load_documents,
     load_questions,
+    searches_corpus,
 )
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.recipes.common.systems import Systems
@@ -64,13 +65,7 @@ def _retrieve(
     folder: Path,
 ) -> dict[str, Rankings]:
     """The rankings of `names`. Each is stored in `folder`, so that a killed run goes on."""
-    documents = {document for question in questions for document in question.documents}
-    searched = [x for document, group in chunks.items() if document in documents for x in group]
-    positions = {chunk.id: i for i, chunk in enumerate(searched)}
-    everything = tuple(range(len(searched)))
-    corpus = context.config.evaluate.scope == "corpus"
-    own_chunks = lambda q: tuple(positions[chunk.id] for chunk in candidate_chunks(q, chunks))
-    scopes = [everything if corpus else own_chunks(question) for question in questions]
+    searched, scopes = searched_chunks(context, questions, chunks)
 
     def rows(name: str) -> list[dict]:
         search = _search_words if name == "bm25" else _search_vectors
@@ -81,6 +76,28 @@ def _retrieve(
         ]
 
     return {name: _stored(_file(folder, name), lambda name=name: rows(name)) for name in names}
+
+
+def searched_chunks(
+    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[list[Chunk], list[Sequence[int]]]:
+    """The chunks that any question searches, and for each question its own among them."""
+    scope = context.config.evaluate.scope
+    if scope == "auto":
+        scope = "corpus" if searches_corpus(context) else "document"
+    named = {document for question in questions for document in question.documents}
+    documents = chunks.keys() if scope == "corpus" else chunks.keys() & named
+    searched = [x for document, group in chunks.items() if document in documents for x in group]
+    everything = range(len(searched))
+    if scope != "document":
+        return searched, [everything] * len(questions)
+    positions = {chunk.id: i for i, chunk in enumerate(searched)}
+    return searched, [
+        tuple(positions[chunk.id] for chunk in candidate_chunks(question, chunks))
+        if question.documents
+        else everything
+        for question in questions
+    ]
 
 
 def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
@@ -109,7 +126,7 @@ def _search_words(
     name: str,
     questions: list[Question],
     chunks: list[Chunk],
-    scopes: list[tuple[int, ...]],
+    scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
     queries = [question.question for question in questions]
@@ -123,7 +140,7 @@ def _search_vectors(
     name: str,
     questions: list[Question],
     chunks: list[Chunk],
-    scopes: list[tuple[int, ...]],
+    scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
     from ark_jax.retrieval.dense import top_k
@@ -132,12 +149,13 @@ def _search_vectors(
     vectors = encode(context, name, texts, "document", f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
-    questions_by_scope: dict[tuple[int, ...], list[int]] = {}
+    questions_by_scope: dict[Sequence[int], list[int]] = {}
     for i, scope in enumerate(scopes):
         questions_by_scope.setdefault(scope, []).append(i)
     matches: list[list[int]] = [[]] * len(questions)
     for scope, rows in questions_by_scope.items():
-        best, _ = top_k(queries[rows], vectors[list(scope)], depth)
+        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
+        best, _ = top_k(queries[rows], keys, depth)
         for i, indices in zip(rows, best, strict=True):
             matches[i] = [scope[j] for j in indices]
     return matches

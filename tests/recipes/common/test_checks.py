@@ -11,7 +11,7 @@ from ark_jax.recipes.ark.recipe import stages
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"scope": "documents"}, "scope='documents': must be document or corpus"),
+        ({"scope": "documents"}, "scope='documents': must be auto, document, held_out or corpus"),
         ({"gold": "passages"}, "gold='passages': must be evidence or answers"),
         ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),
         (
