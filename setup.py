@@ -56,6 +56,7 @@ setup(
         "etils[epath]>=1.13",
         "jaxtyping>=0.3",
         "json-repair>=0.50",
+        "regex>=2025.10.22",
         "jinja2>=3.1",  # chat templates; transformers does not ask for it
     ],
     extras_require={

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
 from ark_jax.text.word_boundaries import is_unspaced
 
 # The letters of scripts that put blanks between words; none of them is above U+2E80.
@@ -24,7 +25,7 @@ _NAME = re.compile(
     rf"|[{_UPPERCASE}][\w'’-]*)*"
 )
 _TERM = re.compile(rf"\b[{_OTHER_LETTERS}][\w-]{{4,}}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[。！？။።])\s*")
 # Words that are capitalised at the start of a sentence but are not names.
 _FUNCTION_WORD_LIST = """
 the a an and or but if when while as at by for from in into of on onto over to with without it its
@@ -64,8 +65,15 @@ def make_replies(calls: Sequence[Mapping]) -> list[str]:
 
 
 def candidate_terms(passage: str) -> set[str]:
-    """The words that may be terms: at least five characters, not capitalised."""
-    return set(_TERM.findall(passage))
+    """What may be a term: words of at least five characters that are not capitalised.
+
+    In scripts without blanks these are the sequences of `unspaced_terms`.
+    """
+    return set(_terms(passage))
+
+
+def _terms(text: str) -> list[str]:
+    return _TERM.findall(text) + unspaced_terms(text)
 
 
 def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -> str:
@@ -75,7 +83,7 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
     since the whole passage is about them.
 
     Args:
-        frequency: the number of passages that have each word of `candidate_terms`. A term is rare
+        frequency: the number of passages that have each one of `candidate_terms`. A term is rare
             if at most two passages have it, or a hundredth of the number that have the commonest
             word. If only this passage has it, it must occur twice.
         title: the title of the passage, without a mark at its end.
@@ -110,18 +118,19 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
 
 def _rare_terms(passage: str, frequency: Mapping[str, int]) -> set[str]:
     max_frequency = max(2, max(frequency.values(), default=0) // 100)
-    occurrences = Counter(_TERM.findall(passage))
-    return {
-        term
+    occurrences = Counter(_terms(passage))
+    rare = {
+        term: count
         for term, count in occurrences.items()
         if max(count, frequency[term]) > 1 and frequency[term] <= max_frequency
     }
+    return rare.keys() - contained_terms(rare)
 
 
 def _names_and_terms(sentence: str, rare_terms: set[str]) -> list[str]:
     """The distinct names, then the rare terms, of a sentence."""
     names = [_trim_name(match[0]) for match in _NAME.finditer(sentence)]
-    terms = [word for word in _TERM.findall(sentence) if word in rare_terms]
+    terms = [term for term in _terms(sentence) if term in rare_terms]
     return list(dict.fromkeys(filter(None, names + terms)))
 
 

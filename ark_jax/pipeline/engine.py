@@ -221,6 +221,8 @@ def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
     if counts is None:
         run = functools.partial(stage.run, context, partial)
         counts = distributed.on_first_process(run) if stage.alone else run()
+        # Process 0 moves the folder once every process has read what it needs there.
+        distributed.on_first_process(lambda: None)
     return distributed.on_first_process(
         lambda: _finish(stage, context, inputs, final, counts, start)
     )

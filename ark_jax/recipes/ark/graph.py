@@ -33,8 +33,8 @@ def build_graph(context: Context, folder: Path) -> dict:
         config = context.config
         by_rules = config.llm.backend == "none" and not config.graph.openie
         fix = (
-            "llm.backend=none reads scripts that set words apart by blanks; name a language model "
-            "in config.llm.backend"
+            "llm.backend=none found neither a name nor a term that comes twice; name a language "
+            "model in config.llm.backend"
             if by_rules
             else "look at extract/quarantine.parquet for what the model replied"
         )

@@ -29,8 +29,8 @@ OPTIONAL_LOSSES = {
     ("candidates", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
     "which it cuts",
     ("evaluate", "without_gold"): "Held-out questions without a gold passage",
-    ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose documents were cut to fit "
-    "the reader (full)",
+    ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose passages or documents were "
+    "cut to fit the reader",
     ("evaluate", "unanswered"): "Prompts that the reader did not answer",
     ("judge", "disqualified"): "Verdicts of the judge that could not be used",
 }

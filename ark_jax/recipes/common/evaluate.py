@@ -111,14 +111,14 @@ def _read(
     questions: list[Question],
     texts: Mapping[str, str],
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
-    """(system, question) -> answer; the reader's counts; how many documents were cut for it."""
+    """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
     from ark_jax.evaluate import answers
 
     passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
     template = prompts.load_template("read", context.config.prompts.read)
     filled = {
         (name, question.id): answers.reader_prompt(
-            template, question.question, passages(name, question)
+            template, question.question, passages[name, question.id]
         )
         for name in rankings
         for question in questions

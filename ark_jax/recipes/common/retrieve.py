@@ -166,49 +166,45 @@ def passages_for_reader(
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
-) -> tuple[Callable[[str, Question], list[str]], int]:
-    """`passages(system, question)` that the reader is given.
+) -> tuple[dict[tuple[str, str], list[str]], int]:
+    """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
-    For "full" these are the whole documents, cut at their end to fit the reader.
+    For "full" they are the whole documents.
 
     Returns:
-        the function, and of how many questions the documents were cut.
+        the passages, and for how many questions some were cut.
     """
-    limit = context.config.evaluate.passages
-    documents, cut = _documents_for_reader(context, questions) if "full" in rankings else ({}, 0)
+    config = context.config
+    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
 
     def passages(system: str, question: Question) -> list[str]:
         if system == "full":
-            return [documents[question.id]]
-        return [texts[chunk_id] for chunk_id in rankings[system][question.id][:limit]]
+            return [documents[document] for document in question.documents]
+        ranked = rankings[system][question.id]
+        return [texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]]
 
-    return passages, cut
-
-
-def _documents_for_reader(
-    context: Context, questions: list[Question]
-) -> tuple[dict[str, str], int]:
-    """question -> its documents as one text that fits the reader; how many were cut."""
-    config = context.config
-    template = prompts.load_template("read", config.prompts.read)
-    texts = {document.id: document.text for document in load_documents(context)}
+    given = {
+        (name, question.id): passages(name, question) for name in rankings for question in questions
+    }
     # A reader behind an endpoint says itself if a text is too long.
-    local = config.reader.backend == "local"
-    lm = load_generator(context, config.reader.path) if local else None
-    joined, cut = {}, 0
-    for question in questions:
-        text = "\n\n".join(texts[document] for document in question.documents)
-        joined[question.id] = text
-        if lm:
-            new_tokens = config.evaluate.max_new_tokens
-            joined[question.id] = fit_to_reader(lm, template, question.question, text, new_tokens)
-        cut += joined[question.id] != text
+    if not given or config.reader.backend != "local":
+        return given, 0
+    lm = load_generator(context, config.reader.path)
+    template = prompts.load_template("read", config.prompts.read)
+    asked = {question.id: question.question for question in questions}
+    cut = set()
+    for (name, question), whole in given.items():
+        text = "\n\n".join(whole)
+        fitting = fit_to_reader(lm, template, asked[question], text, config.evaluate.max_new_tokens)
+        if fitting != text:
+            given[name, question] = [fitting]
+            cut.add(question)
     if cut:
         say(
-            f"  full: the documents of {cut:,} of {len(questions):,} questions do not fit the "
-            "reader and are cut"
+            f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
+            "not fit the reader and is cut"
         )
-    return joined, cut
+    return given, len(cut)
 
 
 def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: int) -> str:
@@ -223,14 +219,16 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
         prompt = lm.chat(prompts.fill(template, question=question, passages=text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
+    if excess() <= 0:
+        return text
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
     while (over := excess()) > 0:
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"prompt read and {max_new_tokens} new tokens leave no room in the "
-                f"{lm.max_length} that the reader takes; shorten the prompt or set "
-                "config.evaluate.max_new_tokens lower"
+                f"question {question[:60]!r}: with it, prompt read and {max_new_tokens} new "
+                f"tokens leave no room in the {lm.max_length} that the reader takes; shorten the "
+                "prompt or set config.evaluate.max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text
