@@ -333,8 +333,10 @@ def _in_words(counts: dict) -> str:
 def _put_into_place(partial: Path, final: Path) -> None:
     """Replaces `final` by the finished folder, by one rename."""
     sync(partial)
-    if final.exists():
+    if final.is_dir() and not final.is_symlink():
         shutil.rmtree(final)
+    else:
+        final.unlink(missing_ok=True)  # a link, to a folder on another disk perhaps, or a file
     os.replace(partial, final)
     sync(final.parent)
 

@@ -115,6 +115,23 @@ def test_a_folder_in_the_place_of_a_manifest(context):
     assert read_manifest(context / "count")["counts"]["distinct"] == 6
 
 
+@pytest.mark.parametrize("kind", ["a file", "a link", "a link to nowhere"])
+def test_what_lies_in_the_place_of_a_stage_gives_way_to_it(context, kind, tmp_path):
+    run(context)
+    stage, elsewhere = context / "count", tmp_path / "elsewhere"
+    stage.rename(elsewhere)
+    if kind == "a file":
+        stage.touch()
+    else:
+        stage.symlink_to(elsewhere)
+        (elsewhere / "distinct.txt").unlink()
+    if kind == "a link to nowhere":
+        shutil.rmtree(elsewhere)
+    run(context)
+    assert stage.is_dir() and not stage.is_symlink()
+    assert {state for state, _ in states(context, "count").values()} == {"done"}
+
+
 def test_a_manifest_of_another_version_says_so_even_if_its_form_is_unknown(context):
     run(context)
     path = context / "count" / MANIFEST_FILE
