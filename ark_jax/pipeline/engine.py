@@ -32,6 +32,7 @@ from ark_jax.pipeline.manifest import (
     sync,
     write_manifest,
 )
+from ark_jax.pipeline.parts import PARTS
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
@@ -305,13 +306,14 @@ def _finish(
 ) -> str:
     """Puts the folder into its place, with its manifest. A kill at any moment loses nothing."""
     partial = final.parent / ".partial" / final.name
-    names = (BEGUN, NEW_BEGUN, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
+    names = (BEGUN, NEW_BEGUN, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
     outputs = outputs_of(partial, tuple(partial / name for name in names))
     write_manifest(partial, stage.name, inputs, outputs, counts)
     if (partial / CHECKPOINTS).is_dir():
         shutil.rmtree(partial / CHECKPOINTS)
     _put_into_place(partial, final)
     (final / BEGUN).unlink()
+    (final / PARTS).unlink(missing_ok=True)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     say(f"  {_in_words(counts)} ({duration(seconds)})")
