@@ -107,6 +107,13 @@ def _main(args: list[str]) -> int:
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}: close other programs or "
+            "use a larger machine, and run the same command again; what is finished is kept",
+            file=sys.stderr,
+        )
+        return 1
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
         print(
