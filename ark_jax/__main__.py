@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ark_jax.runtime import preemption
+from ark_jax.runtime import log, preemption
 
 USAGE = """\
 ark-jax: answer-centric retriever tuning
@@ -69,6 +69,7 @@ class Request:
 
 def main() -> None:
     """Entry point of the console script."""
+    log.prepare_streams()
     with preemption.raise_signals():
         try:
             sys.exit(_main(sys.argv[1:]))
@@ -105,6 +106,13 @@ def _main(args: list[str]) -> int:
         return _check(flags) if verb == "check" else _pipeline(verb, flags)
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}: close other programs or "
+            "use a larger machine, and run the same command again; what is finished is kept",
+            file=sys.stderr,
+        )
         return 1
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
@@ -349,11 +357,14 @@ def _with_fix(error: OSError, workdir: Path) -> str:
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "free some space there"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (
-        path,
-        *path.parents,
-    ):
+    elif error.errno == errno.EPIPE:
+        fix = "keep its reader open, or let it be a file,"
+    elif workdir not in (path, *path.parents):
+        return str(error)
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         fix = f"make {workdir} writable or give another --workdir"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        fix = "move away what lies there or give another --workdir,"
     else:
         return str(error)
     return (

@@ -137,3 +137,14 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     path = Path(re.search(r"the trace in (\S+)\.", said)[1])
     assert said.startswith("error: KeyError: 'unforeseen'\n") and path.is_relative_to(folder)
     assert "in fail" in path.read_text()
+
+
+def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
+    def fail(*_):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(__main__, "_pipeline", fail)
+    assert __main__._main(["run"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
+    assert said.count("\n") == 1 and "report" not in said

@@ -23,8 +23,17 @@ def cache_folder() -> Path:
 
     It is $ARK_CACHE, else `ark_jax` in the XDG cache.
     """
-    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+    if folder := os.environ.get("ARK_CACHE"):
+        return Path(folder).expanduser().absolute()
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder, "ark_jax").expanduser().absolute()
+    try:
+        return Path.home() / ".cache" / "ark_jax"
+    except RuntimeError:
+        raise RuntimeError(
+            "this user has no home folder to cache models and programs in: set ARK_CACHE to a "
+            "folder that may be written"
+        ) from None
 
 
 def is_hub_name(name: str) -> bool:

@@ -270,6 +270,25 @@ def test_struck_at_random_moments_a_run_gives_the_same_bytes(world, finished, tm
     assert outputs(tmp_path / "w") == outputs(finished[0]), f"seed {seed}"
 
 
+@pytest.mark.slow
+def test_damage_to_scores_that_a_killed_run_has_left_is_noticed(world, finished, tmp_path):
+    """A flipped bit often leaves a table that can be read, with another score."""
+
+    def kill(workdir: Path) -> None:
+        without(finished, workdir, "score")
+        kill_when(world, workdir, lambda: MOMENTS["inside scoring"](workdir))
+
+    workdir, _ = in_time(kill, tmp_path)
+    path = sorted((workdir / ".partial" / "score").glob("shard-*.parquet"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 1
+    path.write_bytes(content)
+    done = call(world, workdir, "score")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{path.name} has been damaged: it is made again" in done.stdout
+    assert outputs(workdir)["score"] == outputs(finished[0])["score"]
+
+
 def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     for name in ("stage1", "mine2", "stage2", "mine3", "stage3", "evaluate", "export", "report"):

@@ -77,7 +77,7 @@ def align(
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
                 asked = {"question": question.question, "answer": answer}
-name = _name_pair(question.id, i, chunk.id)
+                name = _name_pair(question.id, i, chunk.id)
                 passage = fitter.fit(chunk.passage, asked, name)
                 filled = scored_pairs(templates, passage=passage, **asked)
                 pairs += [tuple(map(lm.as_data, pair)) for pair in filled]

@@ -1,6 +1,7 @@
 """The stages score and positives: how well chunks explain an answer, and which ones are taught."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax.data.records import Question
+from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
@@ -17,6 +19,8 @@ from ark_jax.recipes.common.corpus import chunks_by_document, evidence_chunks, l
 from ark_jax.recipes.common.models import load_generator
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
+
+SHARDS = "shard-*.parquet"
 
 
 def score(context: Context, folder: Path) -> dict:
@@ -32,7 +36,7 @@ def score(context: Context, folder: Path) -> dict:
         q.id: [(chunks[chunk], cosine) for chunk, cosine in nearest.get(q.id, ())[:limit]]
         for q in questions
     }
-    count, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
+    last, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
         table = alignment.align(
@@ -45,27 +49,24 @@ def score(context: Context, folder: Path) -> dict:
             label=f"score {i}/{len(shards)}",
         )
         if is_first_process():
-            path = folder / f"shard-{count + i:05d}.parquet"
-            pq.write_table(table, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
+            path = folder / f"shard-{last + i:05d}.parquet"
+            store_part(path, functools.partial(pq.write_table, table))
     return distributed.on_first_process(lambda: _join_shards(folder, questions))
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
-    """How many shards an earlier run left, whatever their size, and which questions they lack."""
-    tables = [pq.read_table(path, columns=["question"]) for path in _shard_files(folder)]
+    """The number of the last shard that is left, and which questions all shards lack."""
+    paths = whole_parts(folder, SHARDS)
+    tables = [read_table(path, columns=["question"]) for path in paths]
     scored = {id for table in tables for id in table.column("question").to_pylist()}
-    return len(tables), [i for i, question in enumerate(questions) if question.id not in scored]
-
-
-def _shard_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("shard-*.parquet"))
+    last = int(paths[-1].stem.removeprefix("shard-")) if paths else 0
+    return last, [i for i, question in enumerate(questions) if question.id not in scored]
 
 
 def _join_shards(folder: Path, questions: list[Question]) -> dict:
     """Replaces the shards' tables by one, in the order of the questions."""
-    paths = _shard_files(folder)
-    table = pa.concat_tables([pq.read_table(path) for path in paths])
+    paths = sorted(folder.glob(SHARDS))
+    table = pa.concat_tables([read_table(path) for path in paths])
     position = {question.id: i for i, question in enumerate(questions)}
     positions = [position[id] for id in table.column("question").to_pylist()]
     table = table.take(np.argsort(positions, kind="stable"))

@@ -1,10 +1,13 @@
 """What each system retrieves for the held-out questions, and what the reader is given of it."""
 
+import functools
+import glob
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import (
@@ -101,15 +104,11 @@ def searched_chunks(
 
 
 def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
-    """The rankings in a file, which is made if it is missing."""
-    if not distributed.on_first_process(path.is_file):
+    """The rankings in a file, which is made if it is missing or damaged."""
+    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
+    if not distributed.on_first_process(is_there):
         rows = make_rows()
-
-        def store() -> None:
-            save_rows(rows, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
-
-        distributed.on_first_process(store)
+        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
     return _load_rankings(path)
 
 
