@@ -22,6 +22,7 @@ from ark_jax.graph.interop import GraphFormats
 from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
+_ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
 # Unicode's Default_Ignorable_Code_Point: soft hyphen, zero-width characters, direction marks,
 # variation selectors, ...
 _INVISIBLE = re.compile(
@@ -45,9 +46,7 @@ def fold(name: str) -> str:
         nfkc(unicodedata.normalize("NFD", _INVISIBLE.sub("", name)).casefold()).casefold()
     )
     folded = " ".join(caseless.split()).strip(_OUTER)
-    while folded.startswith("the "):
-        folded = folded.removeprefix("the ").strip(_OUTER)
-    return folded
+    return folded[_ARTICLES.match(folded).end() :]
 
 
 @dataclasses.dataclass(frozen=True)
