@@ -97,9 +97,6 @@ def personalized_pagerank(
 
 
 def _distinct_nodes(seeds: Sequence[Sequence[int]], n: int) -> list[np.ndarray]:
-    for i, nodes in enumerate(seeds):
-        if len(nodes) and np.asarray(nodes).dtype.kind not in "iu":
-            raise ValueError(f"seeds[{i}] holds {nodes[0]!r}: give the indices of nodes, integers")
     sets = [np.unique(np.asarray(nodes, np.int64)) for nodes in seeds]
     for i, nodes in enumerate(sets):
         if not len(nodes):
