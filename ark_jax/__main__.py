@@ -159,6 +159,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
             "example"
         )
     recipe = recipe_of(request.config)
+    recipe.stages(request.config)  # refuses a config that lacks what is read next
     if recipe.needs(request.config).data == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
@@ -180,6 +181,7 @@ def _parse(verb: str, args: list[str]) -> Request:
         ValueError: a flag that is unknown or has a bad value, or a config file that fails.
     """
     from absl import flags
+    from ml_collections import ConfigDict
 
     values = flags.FlagValues()
     workdir = "ark_demo" if verb == "demo" else None
@@ -195,13 +197,22 @@ def _parse(verb: str, args: list[str]) -> Request:
     holder = _define_config(verb, args, values)
     try:
         rest = values(["ark-jax", *_last_of_repeated(args)])[1:]
+        getattr(holder.value, "recipe", None)  # raises what ml_collections kept of an OSError
     except (flags.Error, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
             f"bad flag: {_flag_message(error)}; `ark-jax --help` shows how it is used"
         ) from None
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"the config file fails ({reason}); correct it") from None
     if rest:
         raise ValueError(
             f"unexpected {rest[0]!r}; fields of the config are written --config.name=value"
+        )
+    if not isinstance(holder.value, ConfigDict | None):
+        raise ValueError(
+            f"the config file gives {type(holder.value).__name__}, not a ConfigDict; let "
+            "get_config() return a config of ark_jax.config"
         )
     if holder.value is not None and values["max-cost"].value is not None:
         holder.value.llm.max_cost = values["max-cost"].value
@@ -222,6 +233,9 @@ def _define_config(verb: str, args: list[str], values):
     """Defines --config and its fields; for the demo it is the packaged config if none is given."""
     from ml_collections import config_flags
 
+    given = [arg for arg in args if re.match("--?config(=|$)", arg)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one --config")
     named = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if named and not Path(named[1]).is_file():
         raise ValueError(

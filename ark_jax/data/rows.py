@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ark_jax.data.records import Problem
+from ark_jax.text.characters import has_visible
 
 TYPE_NAMES = {
     str: "a string",
@@ -34,6 +35,8 @@ def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
         return f"is {TYPE_NAMES[type(value)]}", "write a string"
     if not blank and not value.strip():
         return "is empty", "fill it in or delete it"
+    if not blank and not has_visible(value):
+        return "holds only characters that show nothing", "fill it in or delete it"
     if has_surrogate(value):
         return "holds bytes or \\u escapes that are not valid UTF-8", "write whole characters"
     return None

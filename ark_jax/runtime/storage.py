@@ -111,7 +111,10 @@ def _fill_cache(folder: Path, root: epath.Path, files: Sequence[epath.Path]) -> 
     new = Path(tempfile.mkdtemp(dir=folder.parent))
     new.chmod(0o755)  # several users may share a cache
     for path in files:
-        _copy_file(path, new / path.relative_to(root.parent))
+        name = path.relative_to(root.parent)
+        if ".." in name.parts:
+            raise ValueError(f"{path}: its name leads out of {root}; rename it")
+        _copy_file(path, new / name)
     try:
         new.rename(folder)
     except OSError:

@@ -79,6 +79,12 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         raise ValueError(
             f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers"
         )
+    limit = tokenizer.model_max_length
+    if not isinstance(limit, int | float) or limit < 1:
+        raise ValueError(
+            f"{folder}/tokenizer_config.json: model_max_length={limit!r}: must be a number of "
+            "tokens of at least 1; correct the field"
+        )
     token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if vocab is not None and largest >= vocab:
         raise ValueError(

@@ -11,6 +11,7 @@ from support.input_files import ASKED, DOCUMENT, HOTPOT, MUSIQUE, SHEETS, STORY,
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
 from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.text.characters import has_visible
 
 
 def test_plain_with_bom_blank_lines_crlf_and_unicode_line_separators(tmp_path):
@@ -191,7 +192,7 @@ def test_a_section_of_any_length_is_read(tmp_path):
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-WRITTEN = ANY.filter(str.strip)
+WRITTEN = ANY.filter(has_visible)
 
 
 @st.composite
@@ -203,7 +204,7 @@ def corpora(draw) -> Corpus:
         among = draw(st.lists(st.sampled_from(documents), min_size=1, unique=True))
         text = draw(st.sampled_from(among)).text
         start, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
-        evidence = (text[start:end],) if text[start:end].strip() else ()
+        evidence = (text[start:end],) if has_visible(text[start:end]) else ()
         questions.append(
             Question(
                 name,

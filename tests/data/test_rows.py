@@ -34,6 +34,16 @@ def swapped(row: dict, **values: object) -> str:
     return json.dumps({k: v for k, v in {**row, **values}.items() if v is not None}) + "\n"
 
 
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\ufeff\n", "\0", "\u2800", "\u3164", "\u202e", "\xad"], ids=ascii
+)
+def test_a_text_that_shows_nothing_is_no_text(text, tmp_path):
+    for field, value in (("answers", ["yes", text]), ("question", text)):
+        _, problems = readers.read(write(tmp_path / field, question(**{field: value})))
+        (problem,) = problems
+        assert "holds only characters that show nothing" in problem.message, problem
+
+
 def question(**values: object) -> dict[str, str | bytes]:
     return plain(questions=swapped(json.loads(QUESTION), **values))
 

@@ -111,3 +111,13 @@ def test_without_a_home_folder_the_cache_is_where_the_environment_says(tmp_path,
         storage.cache_folder()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert storage.cache_folder() == tmp_path / "ark_jax"
+
+
+def test_no_name_in_a_bucket_leads_out_of_the_cache(bucket_folder, tmp_path):
+    """A bucket has no folders, so ".." may be a part of a name."""
+    (bucket_folder / "b" / "m").mkdir(parents=True)
+    (bucket_folder / "x.json").write_text("{}")
+    root = gpath.PosixGPath("gs://b/m")
+    with pytest.raises(ValueError, match=r"gs://b/m/\.\./\.\./x\.json: its name leads out of"):
+        storage._fill_cache(tmp_path / "cache" / "copy", root, [root / "../../x.json"])
+    assert not list((tmp_path / "cache").rglob("*.json"))

@@ -35,7 +35,7 @@ def export_retriever(
         folder,
         title=f"{base}, tuned with {name}",
         base="" if local else path,
-        about=_about(context, base, evaluated, curriculum, description),
+        about=_about(context, model_card.plain_line(base), evaluated, curriculum, description),
         results=_hub_results(context, values),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

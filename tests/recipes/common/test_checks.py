@@ -39,6 +39,31 @@ def test_what_is_measured_must_be_clear_before_any_work(changes, says):
         stages(c)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://host/v1",
+        "localhost:8000/v1",
+        "//host/v1",
+        "http://",
+        "http://[::1",
+        "http://host:99999/v1",
+        "http://host:-1/v1",
+        "http://host/v1\r\nX: y",
+        "http://ho st/v1",
+    ],
+)
+def test_an_address_that_no_client_can_use_is_refused_first(url):
+    c = config.ark()
+    c.llm.base_url = url
+    with pytest.raises(ValueError, match=r"config\.llm\.base_url='.*': must be an address such as"):
+        stages(c)
+    for usable in ("", "http://[::1]:8000/v1", "https://bücher.example/v1"):
+        c.llm.base_url = usable
+        stages(c)
+
+
 def test_bm25_asked_for_and_not_installed_is_told_first(monkeypatch):
     c = config.ark()
     c.evaluate.baselines = ("bm25",)
