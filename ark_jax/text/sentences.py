@@ -4,6 +4,7 @@
 languages, does not cut quotations, and gives offsets.
 """
 
+import operator
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
@@ -14,7 +15,7 @@ from ark_jax.text.word_boundaries import UNSPACED
 
 # Characters that `sentencex` sees at once: its time grows with the square of a paragraph in which
 # a character takes several bytes.
-WINDOW = 4096
+WINDOW = 2048
 # The first character after a blank line or a page break.
 _PARAGRAPH = re.compile(r"(?:\n[^\S\n]*\n|[\f\u2029])\s*(\S)")
 _ITEM = r"[-*+•‣◦–—|]|#{1,6}|\(?\d{1,3}[.)]|\(?[A-Za-z]\)"
@@ -53,11 +54,10 @@ def sentence_chunks(
     offsets = token_offsets(text, tokenizer)
     if not offsets or text.isspace():
         return []
-    token_starts, token_ends = zip(*offsets, strict=True)
     headings = _headings(text, breaks)
     starts = sorted({*_sentence_starts(text), *_layout_starts(text), *(h for h, _ in headings)})
     starts = _join_headings(starts, headings)
-    units = _Units(text, token_starts, token_ends, starts)
+    units = _Units(text, offsets, starts)
     for find_starts in _FINER:
         units = units.divide(size, find_starts)
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
@@ -150,6 +150,7 @@ def _starts(pattern: re.Pattern) -> Callable[[str], Iterator[int]]:
     return find_starts
 
 
+_token_start, _token_end = operator.itemgetter(0), operator.itemgetter(1)
 _FINER = (_quoted_sentence_starts, _starts(_LINE), _starts(_WORD), _starts(_CHARACTER))
 
 
@@ -160,18 +161,13 @@ class _Units:
     character with units i to j are `first[i]` to `last[j]`, without the latter.
     """
 
-    def __init__(
-        self,
-        text: str,
-        token_starts: Sequence[int],
-        token_ends: Sequence[int],
-        starts: Sequence[int],
-    ):
-        self.text, self.token_starts, self.token_ends = text, token_starts, token_ends
+    def __init__(self, text: str, offsets: list[tuple[int, int]], starts: Sequence[int]):
+        self.text, self.offsets = text, offsets
         self.starts, self.ends, self.first, self.last = [], [], [], []
         for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
             end = start + len(text[start:stop].rstrip())
-            first, last = bisect_right(token_ends, start), bisect_left(token_starts, end)
+            first = bisect_right(offsets, start, key=_token_end)
+            last = bisect_left(offsets, end, key=_token_start)
             if first < last or not self.starts:
                 self._append(start, end, first, max(first, last))
             else:  # characters without a token
@@ -200,7 +196,7 @@ class _Units:
                 starts += [start + place for place in inner if place > 0]
         if len(starts) == len(self):
             return self
-        return _Units(self.text, self.token_starts, self.token_ends, starts)
+        return _Units(self.text, self.offsets, starts)
 
 
 def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterator[Span]:

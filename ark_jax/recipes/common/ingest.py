@@ -19,6 +19,7 @@ INGEST_SETTINGS = (
     "data.held_out_questions",
     "data.ignored_documents",
     "data.ignored_questions",
+    "data.chunking",
     "data.chunk_tokens",
     "data.chunk_overlap",
     "seed",
@@ -88,12 +89,14 @@ def _id_set(ids: Iterable) -> set[str]:
 def _cut(documents: list[Document], config) -> Iterator[Chunk]:
     """The chunks of all documents, by the tokens of the retriever."""
     from ark_jax.models import hf
+    from ark_jax.text.sentences import sentence_chunks
     from ark_jax.text.tokens import load_tokenizer, token_chunks
 
+    cut = {"sentences": sentence_chunks, "tokens": token_chunks}[config.data.chunking]
     size, overlap = config.data.chunk_tokens, config.data.chunk_overlap
     tokenizer = load_tokenizer(str(hf.resolve(config.retriever.path)))
     for document in documents:
-        spans = token_chunks(document.text, tokenizer, size=size, overlap=overlap)
+        spans = cut(document.text, tokenizer, size=size, overlap=overlap)
         for i, span in enumerate(spans):
             text = document.text[span.start : span.end]
             stripped = text.strip()

@@ -41,6 +41,11 @@ class DataSection:
     ignored_questions: tuple[str | int, ...] = field(
         (), "Ids of questions that are neither trained on nor held out."
     )
+    chunking: str = field(
+        "tokens",
+        "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
+        choices=("sentences", "tokens"),
+    )
     chunk_tokens: int = field(512, "Length of a chunk.", unit="retriever tokens", minimum=1)
     chunk_overlap: int = field(
         12,
