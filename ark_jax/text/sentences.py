@@ -1,9 +1,10 @@
 """Chunks that end where sentences end.
 
-`sentencex` finds the sentences: it knows the abbreviations and the full stops of some 300
-languages, does not cut quotations, and gives offsets.
+`sentencex` finds the sentences. It knows the full stops of many scripts, the abbreviations of
+many languages, keeps quotations whole, and gives offsets.
 """
 
+import functools
 import operator
 import re
 import unicodedata
@@ -30,7 +31,13 @@ _WITHOUT_QUOTES = str.maketrans(_QUOTES, " " * len(_QUOTES))
 
 
 def sentence_chunks(
-    text: str, tokenizer, *, size: int, overlap: int, breaks: Iterable[int] = ()
+    text: str,
+    tokenizer,
+    *,
+    size: int,
+    overlap: int,
+    breaks: Iterable[int] = (),
+    language: str = "en",
 ) -> list[Span]:
     """Cuts `text` into chunks of whole sentences, each as long as `size` tokens allow.
 
@@ -46,6 +53,8 @@ def sentence_chunks(
         size: tokens of the whole text that a chunk shares a character with, at most; only a single
             character may have more.
         breaks: offsets of headings, each of one line.
+        language: ISO code, which decides after which abbreviations a sentence goes on. English
+            stands in for a language that `sentencex` does not know.
 
     Returns:
         Spans in order that hold every character except white space and characters without a token.
@@ -55,10 +64,13 @@ def sentence_chunks(
     if not offsets or text.isspace():
         return []
     headings = _headings(text, breaks)
-    starts = sorted({*_sentence_starts(text), *_layout_starts(text), *(h for h, _ in headings)})
+    starts = sorted(
+        {*_sentence_starts(text, language), *_layout_starts(text), *(h for h, _ in headings)}
+    )
     starts = _join_headings(starts, headings)
     units = _Units(text, offsets, starts)
-    for find_starts in _FINER:
+    quoted = functools.partial(_quoted_sentence_starts, language=language)
+    for find_starts in (quoted, *_FINER):
         units = units.divide(size, find_starts)
     return list(_pack(units, size, overlap, {heading for heading, _ in headings}))
 
@@ -98,7 +110,7 @@ def _layout_starts(text: str) -> Iterator[int]:
         yield from (match.start(1) for match in pattern.finditer(text, 0, end))
 
 
-def _sentence_starts(text: str) -> Iterator[int]:
+def _sentence_starts(text: str, language: str) -> Iterator[int]:
     """The first characters of sentences, found window by window.
 
     A window ends at a blank line. Without one, its last sentence may go on: the next window begins
@@ -111,7 +123,7 @@ def _sentence_starts(text: str) -> Iterator[int]:
             end, cut = blank_line, False
         else:
             cut = end < len(text)
-        sentences = _segment(text[start:end])
+        sentences = _segment(text[start:end], language)
         if cut and len(sentences) < 2:
             width *= 2
             continue
@@ -121,19 +133,18 @@ def _sentence_starts(text: str) -> Iterator[int]:
         start, width = end, WINDOW
 
 
-def _segment(text: str) -> list[int]:
+def _segment(text: str, language: str) -> list[int]:
     """The first characters of the sentences that `sentencex` finds."""
     from sentencex import get_sentence_boundaries
 
-    # The language decides abbreviations alone; full stops of all scripts are known to each.
-    sentences = get_sentence_boundaries("en", text)
+    sentences = get_sentence_boundaries(language, text)
     stripped = ((sentence, sentence["text"].lstrip()) for sentence in sentences)
     return [sentence["end_index"] - len(rest) for sentence, rest in stripped if rest]
 
 
-def _quoted_sentence_starts(text: str) -> Iterator[int]:
+def _quoted_sentence_starts(text: str, language: str) -> Iterator[int]:
     """The first characters of sentences, also inside quotations and brackets."""
-    for start in _segment(text.translate(_WITHOUT_QUOTES)):
+    for start in _segment(text.translate(_WITHOUT_QUOTES), language):
         while start > 1 and text[start - 1] in _QUOTES and text[start - 2].isspace():
             start -= 1
         yield start
@@ -151,7 +162,7 @@ def _starts(pattern: re.Pattern) -> Callable[[str], Iterator[int]]:
 
 
 _token_start, _token_end = operator.itemgetter(0), operator.itemgetter(1)
-_FINER = (_quoted_sentence_starts, _starts(_LINE), _starts(_WORD), _starts(_CHARACTER))
+_FINER = (_starts(_LINE), _starts(_WORD), _starts(_CHARACTER))
 
 
 class _Units:

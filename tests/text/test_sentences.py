@@ -160,6 +160,17 @@ def test_chunks_of_every_size_begin_at_sentences(sentences):
     assert {span.start for spans in chunks for span in spans} == starts
 
 
+def test_the_language_decides_abbreviations():
+    text = "Er aß Brot usw. und ging. Dann kam er heim."
+    size = len(token_offsets("Er aß Brot usw. und ging.", BYTES))
+    chunks = texts_of(text, sentence_chunks(text, BYTES, size=size, overlap=0, language="de"))
+    assert chunks == ["Er aß Brot usw. und ging.", "Dann kam er heim."]
+    bounds = {"size": size - 2, "overlap": 0}
+    english = texts_of(text, sentence_chunks(text, BYTES, **bounds))
+    assert english[0] == "Er aß Brot usw."
+    assert texts_of(text, sentence_chunks(text, BYTES, **bounds, language="no such")) == english
+
+
 def test_long_sentences_are_cut_at_quoted_sentences_lines_words_and_characters():
     quoted = "“We went home. We slept there. Mr. Fox came. We ate him,” they said."
     chunks = texts_of(quoted, sentence_chunks(quoted, BYTES, size=14, overlap=0))
