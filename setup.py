@@ -47,6 +47,7 @@ setup(
         "safetensors>=0.6",
         "huggingface_hub>=1.0",
         "networkx>=3.4",
+        "sentencex>=1.0.32",  # sentences of all languages, with offsets
         "scipy>=1.14",
         "numpy>=2",
         "pyarrow>=18",

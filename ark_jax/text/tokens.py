@@ -100,13 +100,8 @@ def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]
 
     The chunks cover every token. The last one may be shorter, but it always adds a token.
     """
-    if not 0 <= overlap < size:
-        raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
-    # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    offsets = backend.encode(text, add_special_tokens=False).offsets
+    check_overlap(size, overlap)
+    offsets = token_offsets(text, tokenizer)
     spans, start = [], 0
     while start < len(offsets):
         end = min(start + size, len(offsets))
@@ -115,6 +110,21 @@ def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]
             break
         start = end - overlap
     return spans
+
+
+def check_overlap(size: int, overlap: int) -> None:
+    """Refuses an overlap that would leave a chunk nothing new."""
+    if not 0 <= overlap < size:
+        raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
+
+
+def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
+    """The first character of every token, and the character after its last one."""
+    # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return backend.encode(text, add_special_tokens=False).offsets
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -22,6 +22,7 @@ INGEST_SETTINGS = (
     "data.ignored_questions",
     "data.titles",
     "data.pool",
+    "data.chunking",
     "data.chunk_tokens",
     "data.chunk_overlap",
     "seed",
@@ -153,12 +154,19 @@ def _check_ids(corpus: Corpus, settings) -> None:
 def _cut(documents: Iterable[Document], config) -> Iterator[Chunk]:
     """The chunks of all documents, by the tokens of the retriever."""
     from ark_jax.models import hf
+    from ark_jax.text.sentences import sentence_chunks
     from ark_jax.text.tokens import load_tokenizer, token_chunks
 
+    by_sentences = config.data.chunking == "sentences"
     size, overlap = config.data.chunk_tokens, config.data.chunk_overlap
     tokenizer = load_tokenizer(str(hf.resolve(config.retriever.path)))
     for document in documents:
-        spans = token_chunks(document.text, tokenizer, size=size, overlap=overlap)
+        text, limits = document.text, {"size": size, "overlap": overlap}
+        if by_sentences:
+            headings = [section.start for section in document.sections]
+            spans = sentence_chunks(text, tokenizer, **limits, breaks=headings)
+        else:
+            spans = token_chunks(text, tokenizer, **limits)
         for i, span in enumerate(spans):
             text = document.text[span.start : span.end]
             stripped = text.strip()

@@ -64,6 +64,11 @@ class DataSection:
         unit="chunks",
         minimum=1,
     )
+    chunking: str = field(
+        "tokens",
+        "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
+        choices=("sentences", "tokens"),
+    )
     chunk_tokens: int = field(
         512, "Length of a chunk, without its title.", unit="retriever tokens", minimum=1
     )
