@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.input_files import HOTPOT, LONG, MUSIQUE, SHEETS, plain, sound, write
 
 from ark_jax.data import readers
-from ark_jax.data.records import BadInput
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
+from ark_jax.data.records import BadInput
 
 
 def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):

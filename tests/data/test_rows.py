@@ -191,13 +191,7 @@ BAD = {
         "item 1 holds bytes or \\u escapes that are",
     ),
     "id a number": (question(id=7), Q, 1, "id", "is a number; write a string"),
-    "document a string": (
-        question(documents="d"),
-        Q,
-        1,
-        "documents",
-        "is a string; write a list",
-    ),
+    "document a string": (question(documents="d"), Q, 1, "documents", "is a string; write a list"),
     "unknown document": (
         question(documents=["d", "é"]),
         Q,
@@ -238,8 +232,7 @@ BAD = {
         "f.jsonl",
         2,
         "",
-        "no known format has rows with the fields ['title', 'body']; "
-        "give a folder of .txt, .md,",
+        "no known format has rows with the fields ['title', 'body']; give a folder of .txt, .md,",
     ),
     "array: no object": (
         {"f.json": f"[{LONG}, 5]"},

@@ -3,6 +3,7 @@
 import difflib
 from pathlib import Path
 
+from ark_jax.data.formats import pages
 from ark_jax.data.formats.base import Format, complete_corpus, hashed_id
 from ark_jax.data.formats.chunks import place_chunks, read_chunks
 from ark_jax.data.formats.questions import check_questions, question_rows
@@ -18,7 +19,10 @@ STRICT = (".jsonl", ".json")  # where every document writes its own id
 
 
 def recognises(path: Path) -> bool:
-    return any(named_file(path, stem) for stem in STEMS)
+    """Whether a folder has documents or chunks, or questions on nothing else that could be."""
+    if any(named_file(path, stem) for stem in STEMS[:2]):
+        return True
+    return bool(named_file(path, STEMS[2])) and not pages.recognises(path)
 
 
 def files(path: Path) -> list[Path]:
