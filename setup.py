@@ -10,7 +10,7 @@ from setuptools import find_packages, setup
 
 EVALUATE = ["bm25s>=0.2", "PyStemmer>=2.2", "rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
-FILES = ["lxml>=5", "pypdf>=5", "python-docx>=1.1"]
+FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
     "beartype>=0.21",
     "pytest>=8",

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import logging
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ from ark_jax.data.text_files import NOT_TEXT
 
 _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n(?:---|\.\.\.)(?:\n|\Z)", re.DOTALL)
 _FRONT_TITLE = re.compile(r"^title:\s*(.+?)\s*$", re.MULTILINE)
-_NOT_IN_TEXT = re.compile("[\0\ud800-\udfff]")
+_NOT_IN_TEXT = re.compile("[\0\ud800-\udfff\ufffe\uffff]")
+_LINE_HYPHEN = re.compile("[\x02\ufffe]\n?")  # what PDFium has for a hyphen that ends a line
 
 
 def text_page(path: Path) -> Page:
@@ -70,54 +70,46 @@ def html_file_page(path: Path) -> Page:
 
 def pdf_page(path: Path) -> Page:
     """The text of all pages of a PDF file; its bookmarks are the headings."""
-    import pypdf
-
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a page may bring hundreds of lines
-    reader = pypdf.PdfReader(path)
-    if reader.is_encrypted and not _is_opened(reader):
-        raise Unreadable("is encrypted; save it without a password")
-    pages = [_NOT_IN_TEXT.sub("", page.extract_text()).strip() for page in reader.pages]
-    starts, length = [], 0
-    for page in pages:
-        starts.append(length)
-        length += len(page) + 2
-    text = "\n\n".join(pages)
-    if not text.strip():
-        raise Unreadable("holds no text, perhaps it was scanned; run OCR first")
-    headings: list[Heading] = []
-    with contextlib.suppress(Exception):  # bookmarks are often damaged, and text is what counts
-        headings = sorted(_bookmarks(reader, text, starts), key=lambda heading: heading.start)
-    title = str((reader.metadata or {}).get("/Title") or "")
-    # No heading of a PDF is known to be its title.
-    page = titled_page(text, [h._replace(level=h.level + 1) for h in headings])
-    return page._replace(title=_NOT_IN_TEXT.sub("", title).strip())
-
-
-def _is_opened(reader) -> bool:
-    """Whether the empty password opens a file."""
-    import pypdf
+    import pypdfium2
 
     try:
-        return bool(reader.decrypt(""))
-    except pypdf.errors.DependencyError:  # a cipher that needs one more package
-        return False
+        document = pypdfium2.PdfDocument(path)
+    except pypdfium2.PdfiumError as error:
+        if "password" in str(error).lower():
+            raise Unreadable("is encrypted; save it without a password") from None
+        raise
+    with contextlib.closing(document):
+        pages = [
+            _page_text(document[i].get_textpage().get_text_range()) for i in range(len(document))
+        ]
+        starts = [0, *itertools.accumulate(len(page) + 2 for page in pages)]
+        text = "\n\n".join(pages)
+        if not text.strip():
+            raise Unreadable("holds no text, perhaps it was scanned; run OCR first")
+        headings = sorted(_bookmarks(document, text, starts), key=lambda heading: heading.start)
+        title = _page_text(document.get_metadata_dict().get("Title", ""))
+    # No heading of a PDF is known to be its title.
+    page = titled_page(text, [h._replace(level=h.level + 1) for h in headings])
+    return page._replace(title=title)
 
 
-def _bookmarks(reader, text: str, starts: list[int]) -> Iterator[Heading]:
+def _page_text(text: str) -> str:
+    """The text of a page, with line ends of Unix and without hyphens at the ends of lines."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _NOT_IN_TEXT.sub("", _LINE_HYPHEN.sub("", text)).strip()
+
+
+def _bookmarks(document, text: str, starts: list[int]) -> Iterator[Heading]:
     """The bookmarks that lead to a page, at their words on it or else where the page begins."""
-    nested = [(1, reader.outline)]
-    while nested:
-        level, items = nested.pop()
-        for item in items:
-            if isinstance(item, list):
-                nested.append((level + 1, item))
-                continue
-            number = reader.get_destination_page_number(item)
-            name = " ".join(_NOT_IN_TEXT.sub("", str(item.title)).split())
-            if number is not None and 0 <= number < len(starts):
-                end = starts[number + 1] if number + 1 < len(starts) else len(text)
-                place = text.find(name, starts[number], end)
-                yield Heading(level, place if place >= 0 else starts[number], name)
+    for bookmark in document.get_toc():
+        target, words = bookmark.get_dest(), _page_text(bookmark.get_title()).split()
+        number = target.get_index() if target else None
+        if not words or number is None or not 0 <= number < len(starts) - 1:
+            continue
+        pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+        found = pattern.search(text, starts[number], starts[number + 1])
+        start = found.start() if found else min(starts[number], len(text))
+        yield Heading(bookmark.level + 1, start, " ".join(words))
 
 
 def docx_page(path: Path) -> Page:
