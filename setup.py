@@ -18,6 +18,7 @@ TEST = [
     "pytest-randomly>=3.16",
     "hypothesis>=6.100",
     "ruff>=0.12",
+    "pypdf>=5",  # writes the files that tests read
 ]
 
 setup(

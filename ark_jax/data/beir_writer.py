@@ -29,8 +29,11 @@ def write_beir(corpus: Corpus, folder: Path, split: str = "test") -> None:
             row = {"_id": question.id, "text": question.question, "metadata": metadata}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
     path = folder / "qrels" / f"{split}.tsv"
+    ids = (id for question in corpus.questions for id in (question.id, *question.documents))
+    # The csv module writes a carriage return without quotes, and readers end the line there.
+    quoting = csv.QUOTE_ALL if any("\r" in id for id in ids) else csv.QUOTE_MINIMAL
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=quoting)
         writer.writerow(["query-id", "corpus-id", "score"])
         for question in corpus.questions:
             writer.writerows([question.id, document, 1] for document in question.documents)

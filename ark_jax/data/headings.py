@@ -35,6 +35,7 @@ def titled_page(text: str, headings: Iterable[Heading], title: str = "") -> Page
     sections = []
     for heading in headings:
         if heading is first:
+            above = []
             continue
         above = [other for other in above if other.level < heading.level]
         above.append(heading)

@@ -95,7 +95,10 @@ def csv_rows(
                 continue
             has_rows = True
             problems.rows += 1
-            if len(cells) == len(header):
+            if any("\0" in cell for cell in cells):
+                message = "the row holds a NUL character; delete it"
+                problems.append(file_problem(path, message, line))
+            elif len(cells) == len(header):
                 yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
             else:
                 message = (

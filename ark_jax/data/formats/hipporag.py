@@ -1,12 +1,13 @@
 """HippoRAG's files: NAME_corpus.json with the passages, and NAME.json with the questions."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 from ark_jax.data.formats.base import Format, complete_corpus
 from ark_jax.data.formats.rows import ROW_KINDS, document_row, parsed_rows, recognised_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import Corpus, Question
+from ark_jax.data.records import Corpus, Problem, Question
 from ark_jax.data.row_files import rows_of
 from ark_jax.data.spool import Documents
 from ark_jax.data.text_files import file_problem
@@ -53,12 +54,19 @@ def read(path: Path, findings: Findings) -> Corpus:
             own = Documents()
             asked = list(parsed_rows(kind, rows, own, findings))
             ids = _join(own, documents, known, findings, file)
-            questions = [_renamed(question, ids) for question in asked]
+            questions = [_renamed(q, ids, own.texts, documents.texts) for q in asked]
+            if lost := sum(len(q.evidence) for q in asked) - sum(
+                len(q.evidence) for q in questions
+            ):
+                message = (
+                    f"{lost:,} supporting sentences differ in the corpus; they are passed over"
+                )
+                findings.remarks.append(Problem(str(file), 0, "", message, lost))
     return complete_corpus(documents, questions, HIPPORAG.name, findings)
 
 
 def _words(title: str, text: str) -> str:
-    return " ".join(f"{title}\0{text}".split())
+    return "\0".join(" ".join(part.split()) for part in (title, text))
 
 
 def _join(
@@ -78,9 +86,18 @@ def _join(
     return ids
 
 
-def _renamed(question: Question, ids: dict[str, str]) -> Question:
+def _renamed(
+    question: Question,
+    ids: Mapping[str, str],
+    own_texts: Mapping[str, str],
+    texts: Mapping[str, str],
+) -> Question:
+    """The question with the documents of the corpus; a paragraph is quoted as it stands there."""
+    quoted = {own_texts[id]: texts[ids[id]] for id in question.documents}
     documents = tuple(dict.fromkeys(ids[id] for id in question.documents))
-    return dataclasses.replace(question, documents=documents)
+    passages = (quoted.get(passage, passage) for passage in question.evidence)
+    evidence = tuple(p for p in passages if any(p in texts[id] for id in documents))
+    return dataclasses.replace(question, documents=documents, evidence=evidence)
 
 
 HIPPORAG = Format("hipporag", recognises, read, files)
