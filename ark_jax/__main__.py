@@ -144,7 +144,7 @@ def _check(args: list[str]) -> int:
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))
-    print(f"{len(problems)} problem(s)" if problems else "no problem found")
+    print(readers.verdict(problems))
     return 1 if problems else 0
 
 

@@ -78,7 +78,8 @@ def count_absent_answers(
     Args:
         documents: document id -> text.
     """
-    folded = functools.cache(lambda document: documents.get(document, "").casefold())
+    # Questions on the same documents follow one another.
+    folded = functools.lru_cache(64)(lambda document: documents.get(document, "").casefold())
     asked = [question for question in questions if question.answers and question.documents]
     absent = sum(
         not any(

@@ -13,6 +13,18 @@ from etils import epath
 
 # The only files that are copied out of a bucket's folder.
 FILE_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".safetensors", ".model", ".jinja")
+DOCUMENT_SUFFIXES = [
+    ".tsv",
+    ".parquet",
+    ".md",
+    ".markdown",
+    ".rst",
+    ".html",
+    ".htm",
+    ".xhtml",
+    ".pdf",
+    ".docx",
+]  # copied too, but no part of a model
 COPY_BYTES = 1 << 24  # copied at once
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja")
@@ -64,7 +76,7 @@ def local_copy(location: str | Path) -> Path:
 
     A copy is used again until a size or modification time in the bucket changes.
     Raises:
-        FileNotFoundError: the bucket has no file of `FILE_SUFFIXES` there, or this machine may not
+        FileNotFoundError: the bucket has no file with a known suffix there, or this machine may not
             read it.
         RuntimeError: the package for this kind of bucket (gcsfs, s3fs) is not installed.
     """
@@ -76,7 +88,7 @@ def local_copy(location: str | Path) -> Path:
     if not files:
         raise FileNotFoundError(
             f"{location}: no such file or folder, or no file in it with a suffix of "
-            f"{', '.join(FILE_SUFFIXES)}, or this machine may not read it; "
+            f"{', '.join((*FILE_SUFFIXES, *DOCUMENT_SUFFIXES))}, or this machine may not read it; "
             "check the address and its permissions"
         )
     versions = [[str(path), path.stat().length, path.stat().mtime] for path in files]
@@ -101,7 +113,7 @@ def _walk(folder: epath.Path) -> Iterator[epath.Path]:
     for path in folder.iterdir():
         if path.is_dir():
             yield from _walk(path)
-        elif path.suffix in FILE_SUFFIXES:
+        elif path.suffix in (*FILE_SUFFIXES, *DOCUMENT_SUFFIXES):
             yield path
 
 

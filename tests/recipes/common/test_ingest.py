@@ -15,7 +15,9 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
     corpus = tmp_path / "corpus"
     shutil.copytree(world / "corpus", corpus)
     with (corpus / "questions.jsonl").open("a") as file:
-        file.write('{"id": "x", "question": "Why?", "answers": [], "documents": ["tidal-board"]}\n')
+        file.write(
+            '{"id": "x", "question": "Why?", "answers": [7], "documents": ["tidal-board"]}\n'
+        )
     done = call(world, tmp_path / "w", "run", f"--config.data.path={corpus}")
     assert done.returncode == 1
     assert (
