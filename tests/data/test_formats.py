@@ -10,8 +10,8 @@ from support.input_files import ASKED, DOCUMENT, HOTPOT, MUSIQUE, SHEETS, STORY,
 
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
+from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Corpus, Document, Question
-from ark_jax.text.characters import has_visible
 
 
 def test_plain_with_bom_blank_lines_crlf_and_unicode_line_separators(tmp_path):
