@@ -4,8 +4,8 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
+from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Problem
-from ark_jax.text.characters import has_visible
 
 TYPE_NAMES = {
     str: "a string",

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax.data.characters import INVISIBLE
 from ark_jax.graph.extract import UNKNOWN, Entity, Relation
 from ark_jax.graph.interop import GraphFormats
 from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
-from ark_jax.text.characters import INVISIBLE
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
 _ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
