@@ -11,7 +11,6 @@ from support.input_files import ASKED, DOCUMENT, HOTPOT, MUSIQUE, SHEETS, STORY,
 
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
-from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Corpus, Document, Question
 
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from ark_jax.text.characters import has_visible
+from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Corpus, Document, Question
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -11,6 +11,7 @@ from support.paths import REPOSITORY
 
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
+from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Section
 
 LINE = st.from_regex(r"[A-Za-zäßé東京][A-Za-z0-9äßé東京 ,]{0,20}[a-z]", fullmatch=True)
@@ -67,7 +68,9 @@ def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
     texts=st.dictionaries(
         st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3})?\.(txt|rst|md)", fullmatch=True),
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")).filter(
-            lambda text: text.strip("\ufeff \n") and text.strip() and not text.startswith("---")
+            lambda text: (
+                text.strip("\ufeff \n") and has_visible(text) and not text.startswith("---")
+            )
         ),
         min_size=1,
         max_size=4,
