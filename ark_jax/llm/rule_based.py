@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ark_jax.text.word_boundaries import is_unspaced
+from ark_jax.text.word_boundaries import contains_words, is_unspaced
 
 # The letters of scripts that put blanks between words; none of them is above U+2E80.
 _LETTERS = [char for char in map(chr, range(0x2E80)) if char.isalpha() and not is_unspaced(char)]
@@ -137,13 +137,22 @@ def _without_delimiters(sentence: str) -> str:
     return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
 
 
-def rewrite_question(question: str, names: list[str], count: int) -> str:
-    """`count` versions of a question, each with other neighbouring names, as a JSON object."""
+def rewrite_question(
+    question: str, names: Sequence[str], count: int, answers: Sequence[str] = ()
+) -> str:
+    """`count` versions of a question, each with other neighbouring names, as a JSON object.
+
+    A name that holds an answer, or that an answer holds, would give it away and is left out.
+    """
     bare = question.strip().rstrip("?").strip()
-    names = names or ["other matters"]
+    names = [name for name in names if not _gives_away(name, answers)] or ["other matters"]
     versions = []
     for i in range(count):
         first, second = names[(2 * i) % len(names)], names[(2 * i + 1) % len(names)]
         text = _TEMPLATES[i % len(_TEMPLATES)].format(q=bare, a=first, b=second)
         versions.append(text[0].upper() + text[1:] + "?")
     return json.dumps({"questions": versions}, ensure_ascii=False)
+
+
+def _gives_away(name: str, answers: Sequence[str]) -> bool:
+    return any(contains_words(name, x) or contains_words(x, name) for x in answers)

@@ -20,7 +20,7 @@ from ark_jax.recipes.common.systems import DEPTH
 # Losses that every run counts, and losses that a stage counts only if there are any.
 LOSSES = {
     ("rewrite", "quarantined"): "Rewriting replies quarantined",
-    ("rewrite", "holding_the_answer"): "Rewritten questions that hold the answer",
+    ("rewrite", "dropped_with_the_answer"): "Rewritten questions dropped, as they hold the answer",
 }
 OPTIONAL_LOSSES = {
     ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
