@@ -109,7 +109,8 @@ def _read_plain(folder: Path) -> tuple[Corpus, list[Problem]]:
             documents[document.id] = document
         problems += row.problems
     question_lines: dict[str, int] = {}
-    for row in json_rows(folder / "questions.jsonl", problems):
+    asked = folder / "questions.jsonl"
+    for row in json_rows(asked, problems) if asked.exists() else ():  # documents alone will do
         question = formats.plain_question(row)
         row.claim_id(question_lines, "id", question.id)
         # Without any document only documents.jsonl is reported, not every question.

@@ -8,14 +8,14 @@ from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common.ask import ask
-from ark_jax.recipes.common.corpus import chunks_by_document, load_documents, load_questions
+from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
+from ark_jax.recipes.common.written_from import training_documents
 from ark_jax.text import prompts
 
 
 def extraction_calls(context: Context) -> list[complete.Call]:
     """A call for every chunk of the training documents."""
-    questions = load_questions(context, "train")
-    training = {document for question in questions for document in question.documents}
+    training = training_documents(context)
     template = prompts.load_template("extract", context.config.prompts.extract)
     return [
         complete.Call(

@@ -4,6 +4,7 @@ Each stage is a thin layer between files and the room that does the work. Heavy 
 the stage functions, since looking up what is done must not start jax.
 """
 
+import dataclasses
 import functools
 
 from ark_jax.pipeline.recipe import Needs, Recipe
@@ -21,15 +22,26 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.extract import extract
 from ark_jax.recipes.ark.graph import build_graph, find_communities
+from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
-from ark_jax.recipes.common import dependencies, evaluate, ingest, judge, outcome, retrieve
+from ark_jax.recipes.common import (
+    dependencies,
+    evaluate,
+    ingest,
+    judge,
+    outcome,
+    retrieve,
+    write_questions,
+    written_from,
+)
 from ark_jax.recipes.common.export import export_retriever
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
 
 METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
+QUESTIONS = "questions"  # the stage that writes them
 COMPUTE = ("retriever.compute",)
 LLM_SETTINGS = tuple(
     f"llm.{name}"
@@ -81,9 +93,21 @@ def stages(config) -> list[Stage]:
     """
     check_ark(config)
     made = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
-    return with_report(
-        [*made, *_closing_stages(config)], title="ARK run", gather=report.gather, sections=SECTIONS
-    )
+    made = _reading_written_questions([*made, *_closing_stages(config)])
+    return with_report(made, title="ARK run", gather=report.gather, sections=SECTIONS)
+
+
+def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
+    """The stages after `questions` that read the input's questions read the written ones too."""
+    names = [stage.name for stage in stages]
+    if QUESTIONS not in names:
+        return stages
+    start = names.index(QUESTIONS) + 1
+    widen = lambda stage: dataclasses.replace(stage, after=(*stage.after, QUESTIONS))
+    return [
+        *stages[:start],
+        *(widen(stage) if "data" in stage.after else stage for stage in stages[start:]),
+    ]
 
 
 def _graph_stages(config) -> list[Stage]:
@@ -92,6 +116,7 @@ def _graph_stages(config) -> list[Stage]:
     # A language model that is not asked decides nothing by its settings.
     llm_settings = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
     no_device = config.llm.backend != "local"
+    writing = written_from.is_writing(config)
     return [
         Stage(
             "data",
@@ -104,7 +129,11 @@ def _graph_stages(config) -> list[Stage]:
         Stage(
             "extract",
             after=("data",),
-            settings=(*llm_settings, "graph.gleanings"),
+            settings=(
+                *llm_settings,
+                "graph.gleanings",
+                *(written_from.DRAW_SETTINGS if writing else ()),
+            ),
             run=extract,
             external=dependencies.all_of(
                 dependencies.prompt_texts("extract", "glean"), _openie_records, llm
@@ -112,6 +141,7 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
         Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
+        *([_questions_stage(llm_settings)] if writing else []),
         Stage("communities", ("data", "graph"), (*COMMUNITIES, *COMPUTE), find_communities, base),
         Stage(
             "rewrite",
@@ -122,6 +152,20 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
     ]
+
+
+def _questions_stage(llm_settings: tuple[str, ...]) -> Stage:
+    return Stage(
+        QUESTIONS,
+        after=("data", "graph"),
+        settings=(*llm_settings, *write_questions.WRITING_SETTINGS, *COMMUNITIES, *COMPUTE),
+        run=functools.partial(write_questions.write_questions, join=join_by_community),
+        external=dependencies.all_of(
+            dependencies.prompt_texts("questions", "forward"),
+            dependencies.models("retriever", "generator"),
+            dependencies.language_model("llm"),
+        ),
+    )
 
 
 def _openie_records(config) -> dict[str, str]:

@@ -10,6 +10,7 @@ from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
+from ark_jax.recipes.common import written_from
 from ark_jax.recipes.common.corpus import save_chunks
 from ark_jax.runtime.log import say
 
@@ -21,6 +22,7 @@ INGEST_SETTINGS = (
     "data.ignored_questions",
     "data.chunk_tokens",
     "data.chunk_overlap",
+    "questions.source",
     "seed",
 )
 
@@ -35,7 +37,8 @@ def ingest(context: Context, folder: Path) -> dict:
     corpus = readers.load(settings.path)
     _check_ids(corpus, settings)
     parts, split_by = _split(corpus.questions, context.config)
-    for part in ("train", "held_out"):
+    parts = written_from.reserve_for_test(parts, context.config)
+    for part in written_from.parts_of_the_input(corpus.questions, context.config):
         if not parts[part]:
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
@@ -45,6 +48,7 @@ def ingest(context: Context, folder: Path) -> dict:
     ignored = _id_set(settings.ignored_documents)
     documents = [document for document in corpus.documents if document.id not in ignored]
     chunks = list(_cut(documents, context.config))
+    written_from.save_sides(documents, parts, split_by, context.config, folder)
     save_rows(documents, folder / "documents.parquet", Document)
     save_chunks(chunks, folder)
     for part in ("train", "held_out"):
