@@ -163,7 +163,7 @@ def _questions_stage(llm_settings: tuple[str, ...]) -> Stage:
         external=dependencies.all_of(
             dependencies.prompt_texts("questions", "forward"),
             dependencies.models("retriever", "generator"),
-            dependencies.language_model("llm"),
+            dependencies.language_model("questions"),
         ),
     )
 
@@ -268,7 +268,7 @@ def needs(config) -> Needs:
             **local,
             **retrievers,
         },
-        files={"graph.openie": config.graph.openie},
+        files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
         roles=roles,
     )
 

@@ -195,6 +195,9 @@ class QuestionsSection:
         unit="chunks",
         minimum=0,
     )
+    replies: str = field(
+        "", "Recorded replies.jsonl with written questions, instead of asking the language model."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

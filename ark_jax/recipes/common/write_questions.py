@@ -13,7 +13,7 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common import filter_questions
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.filter_questions import Candidate
-from ark_jax.recipes.common.written_from import DRAW_SETTINGS, drawn_passages
+from ark_jax.recipes.common.written_from import DRAW_SETTINGS, drawn_passages, writes_by_rules
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
@@ -52,7 +52,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     calls = question_calls(context, materials)
     by_item = dict(zip([call.item for call in calls], materials, strict=True))
     accept = lambda call, texts, cut: remark(texts[-1], by_item[call.item], cut)
-    answers = ask(context, calls, "questions", accept)
+    answers = ask(context, calls, "questions", accept, role="questions")
     candidates, quarantine = [], []
     for item, material in by_item.items():
         texts = answers.texts[item]
@@ -69,7 +69,7 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
     filter_questions.clear_progress(folder)
-    if context.config.llm.backend == "none":
+    if writes_by_rules(context.config):
         say("  rules leave a name out of a sentence: such questions are weak, a model's are better")
     return {
         "calls": len(calls),
@@ -112,7 +112,7 @@ def materials_to_ask(context: Context, join: Join | None) -> list[Material]:
     share = context.config.questions.joined
     count = round(len(drawn["train"]) * share / (1 - share))
     # Rules cannot tell what joins two passages.
-    if not join or not count or context.config.llm.backend == "none":
+    if not join or not count or writes_by_rules(context.config):
         return single
     return single + [Material("train", pair) for pair in join(context, drawn["train"], count)]
 

@@ -22,6 +22,11 @@ def is_writing(config) -> bool:
     return config.questions.source != "given"
 
 
+def writes_by_rules(config) -> bool:
+    """Whether no language model writes the questions."""
+    return config.llm.backend == "none" and not config.questions.replies
+
+
 # --- in the stage data ----------------------------------------------------------------------------
 
 
@@ -141,11 +146,11 @@ def note_on_test(context: Context) -> str:
         return ""
     given = given_questions(context, "held_out")
     if not given:
-        who = "rules" if context.config.llm.backend == "none" else "a language model"
+        who = "rules" if writes_by_rules(context.config) else "a language model"
+        found = " and kept only if the untuned retriever or BM25 finds their passage"
         return (
-            f"The held-out questions were written by {who} from held-out documents, not by people, "
-            "and were kept only if the base retriever or BM25 finds their passage: the figures "
-            "compare the systems on such questions, and people ask otherwise."
+            f"The held-out questions were written by {who} from held-out documents, not by people"
+            f"{found * bool(context.config.questions.round_trip)}: people may ask otherwise."
         )
     sources = {document for x in written_questions(context, "train") for document in x.documents}
     shared = sum(not sources.isdisjoint(question.documents) for question in given)
