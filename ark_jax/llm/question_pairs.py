@@ -28,7 +28,7 @@ def parse_pairs(reply: str) -> list[Pair] | None:
     Text around the JSON, code fences, `<think>` blocks, a bare list and broken JSON are tolerated.
     A pair without question, answer or evidence is left out.
     """
-    text = strip_thinking(reply)
+    text = reply if _is_json(reply) else strip_thinking(reply)  # a pair may speak of the tags
     empty = None
     for value in _values(text):
         rows = _rows(value)
@@ -40,6 +40,14 @@ def parse_pairs(reply: str) -> list[Pair] | None:
         if not rows:
             empty = []
     return empty
+
+
+def _is_json(reply: str) -> bool:
+    try:
+        json.loads(reply)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _values(text: str) -> Iterator[object]:
