@@ -64,13 +64,13 @@ def save_sides(
 ) -> None:
     """Stores on which side each document is, if questions are written: train or held_out."""
     if is_writing(config):
-        held_out = _held_out_documents(documents, parts, split_by, config)
+        held_out = held_out_documents(documents, parts, split_by, config)
         side = lambda id: "held_out" if id in held_out else "train"
         rows = [{"document": x.id, "part": side(x.id)} for x in documents]
         save_rows(rows, folder / "sides.parquet")
 
 
-def _held_out_documents(
+def held_out_documents(
     documents: Sequence[Document], parts: Parts, split_by: str, config
 ) -> set[str]:
     """The documents that no training question is written from."""
