@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+from support.documents_alone import documents_alone, make_world_without_questions, run
 from support.paths import REPOSITORY
-from support.world import call, environment, make_world, outputs, tiny_config
+from support.world import call, environment, outputs
 
 from ark_jax.data.records import Chunk
 from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common import corpus, filter_questions, write_questions
 from ark_jax.recipes.common.write_questions import Material, materials_to_ask, question_calls
 from ark_jax.runtime.log import Metrics
@@ -83,27 +83,9 @@ def test_what_the_model_is_told(text, is_cut, words):
 # --- a small run ----------------------------------------------------------------------------------
 
 
-def documents_alone(world: Path, **questions):
-    """The config of a run whose corpus has no question."""
-    c = tiny_config(world)
-    c.data.held_out_documents = ("great-surge",)
-    c.questions.source, c.questions.passages, c.questions.margin = "written", 12, -100.0
-    for name, value in questions.items():
-        c.questions[name] = value
-    return c
-
-
-def run(c, workdir: Path, only: str = "") -> dict:
-    context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
-    engine.run(stages(c), context, only=only)
-    return engine.read_manifest(workdir / (only or "export"))["counts"]
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    root = make_world(tmp_path_factory.mktemp("world"))
-    (root / "corpus" / "questions.jsonl").unlink()
-    return root
+    return make_world_without_questions(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")
@@ -292,10 +274,10 @@ def test_a_stage_that_keeps_no_question_says_why(world, workdir):
 # A process of its own that saves its scores two by two, with time for a kill in between.
 SLOW = """
 import sys, time
-sys.path[:0] = [{tests!r}, {tests!r} + "/recipes/common"]
+sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.common import filter_questions
-import test_write_questions as here
+from support import documents_alone as here
 put = filter_questions._put
 def slowly(path):
     put(path)
@@ -342,15 +324,20 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir, mon
     assert set(resumed) == {"questions.parquet", "dropped.parquet", "quarantine.parquet"}
 
 
+ALONE = """
+import sys
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+from support.documents_alone import documents_alone
+def get_config():
+    return documents_alone(Path({world!r}))
+"""
+
+
 def test_documents_alone_end_in_an_export(world):
     """The whole pipeline without a language model and without a question, by the command line."""
-    code = (REPOSITORY / "tests", world)
     config = world / "alone.py"
-    config.write_text(
-        f"import sys\nsys.path[:0] = [{str(code[0])!r}, {str(code[0] / 'recipes/common')!r}]\n"
-        "from pathlib import Path\nimport test_write_questions as here\n"
-        f"def get_config():\n    return here.documents_alone(Path({str(world)!r}))\n"
-    )
+    config.write_text(ALONE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
     workdir = world / "alone"
     done = subprocess.run(
         [sys.executable, "-m", "ark_jax", "run", f"--config={config}", f"--workdir={workdir}"],
