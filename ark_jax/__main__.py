@@ -17,6 +17,7 @@ USAGE = """\
 ark-jax: answer-centric retriever tuning
 
   ark-jax demo                     the whole pipeline on a packaged corpus with small real models
+  ark-jax demo   --documents-only  the same from documents alone: training questions are written
   ark-jax plan   --config=configs/ark.py --config.data.path=FILE [--workdir=DIR]
                                    what a run would ask, cost, take and fill; it writes nothing
                                    to DIR and asks no endpoint
@@ -47,6 +48,7 @@ The demo keeps its models in $ARK_CACHE (else the XDG cache) and works in ./ark_
 Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
 kernels cudnn and tokamax.
 """
+DOCUMENTS_ONLY = "--documents-only"  # of the demo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +186,11 @@ def _parse(verb: str, args: list[str]) -> Request:
     from ml_collections import ConfigDict
 
     values = flags.FlagValues()
-    workdir = "ark_demo" if verb == "demo" else None
+    workdir = None
+    if verb == "demo":
+        workdir = "ark_demo_documents" if DOCUMENTS_ONLY in args else "ark_demo"
+        written = "let training questions be written from the documents"
+        flags.DEFINE_bool(DOCUMENTS_ONLY.lstrip("-"), False, written, flag_values=values)
     flags.DEFINE_string("workdir", workdir, "where results go", flag_values=values)
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
     store = "where the runs of a sweep share finished stages (launch/sweep.py)"
@@ -244,7 +250,8 @@ def _define_config(verb: str, args: list[str], values):
     if verb == "demo" and not named:
         from ark_jax import config
 
-        return config_flags.DEFINE_config_dict("config", config.demo(), flag_values=values)
+        made = config.demo(documents_only=DOCUMENTS_ONLY in args)
+        return config_flags.DEFINE_config_dict("config", made, flag_values=values)
     return config_flags.DEFINE_config_file("config", None, flag_values=values)
 
 

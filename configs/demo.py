@@ -2,6 +2,10 @@ r"""The config of `ark-jax demo`, to change it: packaged corpus, MiniLM, SmolLM2
 
     ark-jax run --config=configs/demo.py --workdir=DIR
 
+From documents alone, with recorded questions:
+
+    ark-jax run --config=configs/demo.py:documents_only --workdir=DIR
+
 With an endpoint instead of the recordings (configs/README.md says how to record its replies):
 
     ark-jax run --config=configs/demo.py --workdir=DIR \
@@ -25,7 +29,10 @@ SWEEPS = {
 
 
 def get_config(words: str = ""):
-    """`words` may be `sweep=NAME`, which launch/sweep.py reads; the config stays the same."""
-    if words and not words.startswith("sweep="):
-        raise ValueError(f"{words!r}: the demo has no presets, only sweep={'|'.join(SWEEPS)}")
-    return config.demo()
+    """`words` may be `documents_only`, and `sweep=NAME`, which launch/sweep.py reads."""
+    names = config.named(words)
+    if names not in ([], ["documents_only"]):
+        raise ValueError(
+            f"{words!r}: the demo has documents_only and sweep={'|'.join(SWEEPS)}, nothing else"
+        )
+    return config.demo(documents_only=bool(names))

@@ -1,4 +1,4 @@
-"""Graphs and rewrites made without a language model, by statistics and templates.
+"""Graphs, questions and rewrites made without a language model, by statistics and templates.
 
 They have the form of a model's replies, so that the pipeline can be tried on any text at no cost. A
 model's graph and questions are better.
@@ -6,34 +6,12 @@ model's graph and questions are better.
 
 import itertools
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
-from ark_jax.text.word_boundaries import is_unspaced
-
-# The letters of scripts that put blanks between words; none of them is above U+2E80.
-_LETTERS = [char for char in map(chr, range(0x2E80)) if char.isalpha() and not is_unspaced(char)]
-_UPPERCASE = "".join(char for char in _LETTERS if char.isupper() or char.istitle())
-# Lowercase letters, and the letters of scripts without case.
-_OTHER_LETTERS = "".join(char for char in _LETTERS if char not in _UPPERCASE)
-# A run of capitalised words, with small joining words allowed inside it.
-_NAME = re.compile(
-    rf"\b[{_UPPERCASE}][\w'’-]*"
-    rf"(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[{_UPPERCASE}])|\s+(?=[{_UPPERCASE}])"
-    rf"|[{_UPPERCASE}][\w'’-]*)*"
-)
-_TERM = re.compile(rf"\b[{_OTHER_LETTERS}][\w-]{{4,}}")
-_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[。！？။።])\s*")
-# Words that are capitalised at the start of a sentence but are not names.
-_FUNCTION_WORD_LIST = """
-the a an and or but if when while as at by for from in into of on onto over to with without it its
-he she they his her their this that these those there then than so such not no nor yet was were is
-are be been had has have did do does after before during since until where who whom whose which
-what why how all any both each few more most other some one
-"""
-_FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
+from ark_jax.llm.cloze import write_cloze
+from ark_jax.llm.names import candidate_terms, names_and_terms, rare_terms, split_sentences
+from ark_jax.text.word_boundaries import contains_words
 
 _TEMPLATES = (
     "{q}, considering {a}",
@@ -52,28 +30,22 @@ _TEMPLATES = (
 def make_replies(calls: Sequence[Mapping]) -> list[str]:
     """Replies to calls, given as the fields that their prompts were filled with.
 
-    A call with a passage gets a graph of it, a call with a question gets rewritten questions.
+    A call with a passage gets a graph of it, a call with passages to ask about gets questions, and
+    a call with a question gets rewritten ones.
     """
     passages = [fields["passage"] for fields in calls if "passage" in fields]
+    passages += dict.fromkeys(x for fields in calls for x in fields.get("about", ()))
     frequency = Counter(term for passage in passages for term in candidate_terms(passage))
-    return [
-        extract_graph(fields["passage"], frequency, fields.get("title", ""))
-        if "passage" in fields
-        else rewrite_question(**fields)
-        for fields in calls
-    ]
-
-
-def candidate_terms(passage: str) -> set[str]:
-    """What may be a term: words of at least five characters that are not capitalised.
-
-    In scripts without blanks these are the sequences of `unspaced_terms`.
-    """
-    return set(_terms(passage))
-
-
-def _terms(text: str) -> list[str]:
-    return _TERM.findall(text) + unspaced_terms(text)
+    replies = []
+    for fields in calls:
+        if "passage" in fields:
+            title = fields.get("title", "")
+            replies.append(extract_graph(fields["passage"], frequency, title))
+        elif "about" in fields:
+            replies.append(write_cloze(fields["about"], fields["count"], frequency))
+        else:
+            replies.append(rewrite_question(**fields))
+    return replies
 
 
 def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -> str:
@@ -91,13 +63,13 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
     Returns:
         Entities and relations in the format of the extraction prompt.
     """
-    rare_terms = _rare_terms(passage, frequency)
-    sentences = _SENTENCE_END.split(passage)
+    rare = rare_terms(passage, frequency)
+    sentences = split_sentences(passage)
     sentences_by_name: dict[str, list[int]] = {
-        name: list(range(len(sentences))) for name in _names_and_terms(title, rare_terms)
+        name: list(range(len(sentences))) for name in names_and_terms(title, rare)
     }
     for number, sentence in enumerate(sentences):
-        for name in _names_and_terms(sentence, rare_terms):
+        for name in names_and_terms(sentence, rare):
             if number in sentences_by_name.get(name, ()):
                 continue
             sentences_by_name.setdefault(name, []).append(number)
@@ -116,43 +88,26 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
     return "##\n".join([*records, "<|COMPLETE|>"])
 
 
-def _rare_terms(passage: str, frequency: Mapping[str, int]) -> set[str]:
-    max_frequency = max(2, max(frequency.values(), default=0) // 100)
-    occurrences = Counter(_terms(passage))
-    rare = {
-        term: count
-        for term, count in occurrences.items()
-        if max(count, frequency[term]) > 1 and frequency[term] <= max_frequency
-    }
-    return rare.keys() - contained_terms(rare)
-
-
-def _names_and_terms(sentence: str, rare_terms: set[str]) -> list[str]:
-    """The distinct names, then the rare terms, of a sentence."""
-    names = [_trim_name(match[0]) for match in _NAME.finditer(sentence)]
-    terms = [term for term in _terms(sentence) if term in rare_terms]
-    return list(dict.fromkeys(filter(None, names + terms)))
-
-
-def _trim_name(name: str) -> str:
-    """Removes the function words that begin a sentence: `The Long Staff` -> `Long Staff`."""
-    parts = name.split()
-    while parts and parts[0].lower() in _FUNCTION_WORDS:
-        parts = parts[1:]
-    return " ".join(parts)
-
-
 def _without_delimiters(sentence: str) -> str:
     return " ".join(sentence.split()).replace("<|>", " ").replace("##", " ")
 
 
-def rewrite_question(question: str, names: list[str], count: int) -> str:
-    """`count` versions of a question, each with other neighbouring names, as a JSON object."""
+def rewrite_question(
+    question: str, names: Sequence[str], count: int, answers: Sequence[str] = ()
+) -> str:
+    """`count` versions of a question, each with other neighbouring names, as a JSON object.
+
+    A name that holds an answer, or that an answer holds, would give it away and is left out.
+    """
     bare = question.strip().rstrip("?").strip()
-    names = names or ["other matters"]
+    names = [name for name in names if not _gives_away(name, answers)] or ["other matters"]
     versions = []
     for i in range(count):
         first, second = names[(2 * i) % len(names)], names[(2 * i + 1) % len(names)]
         text = _TEMPLATES[i % len(_TEMPLATES)].format(q=bare, a=first, b=second)
         versions.append(text[0].upper() + text[1:] + "?")
     return json.dumps({"questions": versions}, ensure_ascii=False)
+
+
+def _gives_away(name: str, answers: Sequence[str]) -> bool:
+    return any(contains_words(name, x) or contains_words(x, name) for x in answers)

@@ -21,7 +21,8 @@ def check_bm25() -> None:
     if missing:
         raise RuntimeError(
             f"BM25 needs {' and '.join(missing)}: pip install 'ark-jax[evaluate]', or leave bm25 "
-            "out of config.evaluate.baselines and config.mine.by"
+            "out of config.evaluate.baselines and config.mine.by, and set "
+            "config.questions.round_trip=0"
         )
 
 

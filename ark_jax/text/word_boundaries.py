@@ -31,3 +31,11 @@ def whole_word_pattern(words: str, pattern: str = "") -> str:
     start = "" if is_unspaced(words[:1]) else _WORD_START
     end = "" if is_unspaced(words[-1:]) else _WORD_END
     return f"{start}{pattern or re.escape(words)}{end}"
+
+
+def contains_words(text: str, words: str) -> bool:
+    """Whether `text` holds `words` as whole words, whatever their case and blanks."""
+    words = " ".join(words.casefold().split())
+    if not words:
+        return False
+    return re.search(whole_word_pattern(words), " ".join(text.casefold().split())) is not None

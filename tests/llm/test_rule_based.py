@@ -4,12 +4,14 @@ import importlib.resources
 import json
 from collections import Counter
 
+import pytest
 from support.llm_calls import changed_settings
 
 from ark_jax.data.records import Question
 from ark_jax.graph.extract import parse_reply as parse_records
 from ark_jax.llm import complete, rule_based
 from ark_jax.recipes.ark import rewrite
+from ark_jax.text.word_boundaries import contains_words
 
 EMBEDDED = importlib.resources.files("ark_jax.demo")
 DOCUMENTS = [
@@ -65,3 +67,42 @@ def test_names_and_terms_of_any_script_with_blanks():
             rule_based.extract_graph(text, Counter(rule_based.candidate_terms(text))), "c"
         )
         assert names <= {entity.name for entity in entities} and relations
+
+
+@pytest.mark.parametrize(
+    "names, answers, woven",
+    [
+        (["Ada Quill", "Marrowgate"], ["Quill"], {"Marrowgate"}),  # a name that holds the answer
+        (["Ada", "Marrowgate"], ["Ada  Quill"], {"Marrowgate"}),  # a name that the answer holds
+        (["ADA", "Marrowgate"], ["no", "ada"], {"Marrowgate"}),
+        (["Adamant Rock"], ["Ada"], {"Adamant Rock"}),  # a part of a word gives nothing away
+        (["Ada"], ["Ada"], {"other matters"}),
+        (["Ada"], [], {"Ada"}),
+    ],
+)
+def test_no_name_that_gives_the_answer_away_is_woven_in(names, answers, woven):
+    reply = rule_based.rewrite_question("Who rowed?", names, 10, answers)
+    questions = json.loads(reply)["questions"]
+    assert {n for n in (*names, "other matters") if any(n in q for q in questions)} == woven
+
+
+def test_no_rewritten_question_of_the_demo_holds_its_answer():
+    """Each question gets the names of its whole document, its answer's among them."""
+    rows = (EMBEDDED / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    names = {
+        d["id"]: [
+            x.name for x in parse_records(rule_based.extract_graph(d["text"], Counter()), "")[0]
+        ]
+        for d in DOCUMENTS
+    }
+    exposed = [0, 0]
+    for row in map(json.loads, rows):
+        near = [n for document in row["documents"] for n in names[document]]
+        for i, answers in enumerate(((), row["answers"])):
+            reply = rule_based.rewrite_question(row["question"], near, 40, answers)
+            exposed[i] += sum(
+                contains_words(text, answer) and not contains_words(row["question"], answer)
+                for text in json.loads(reply)["questions"]
+                for answer in row["answers"]
+            )
+    assert exposed[0] >= 20 and exposed[1] == 0

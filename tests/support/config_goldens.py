@@ -15,17 +15,17 @@ from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.ark.settings import Ark
 
 FOLDER = Path(__file__).parent / "golden"
-NAMES = (*config.PRESETS, "demo")
+NAMES = (*config.PRESETS, "demo", "demo_documents")
 COMMAND = "PYTHONPATH=.:tests python -m support.config_goldens"
 
 
 def make_config(name: str):
     """A preset, or the demo's config with names in place of model folders."""
-    if name != "demo":
+    if not name.startswith("demo"):
         return config.ark(name)
     folders = {"retriever": "RETRIEVER", "generator": "GENERATOR"}
     with mock.patch.object(models, "demo_models", lambda: folders):
-        return config.demo()
+        return config.demo(documents_only=name == "demo_documents")
 
 
 def resolve(name: str) -> dict[str, object]:

@@ -6,7 +6,7 @@ import pytest
 
 from ark_jax.text import prompts
 
-NAMES = ("extract", "glean", "rewrite", "forward", "backward", "read", "judge")
+NAMES = ("extract", "glean", "questions", "rewrite", "forward", "backward", "read", "judge")
 TARGETS = {"forward": "answer", "backward": "question"}
 
 

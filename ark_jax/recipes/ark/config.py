@@ -237,10 +237,23 @@ DEMO = {
 }
 
 
-def demo() -> ConfigDict:
+# The demo without training questions: they are recorded, graph and rewrites are made by rules.
+DOCUMENTS_ONLY = {
+    "data.ignored_documents": (),
+    "llm.backend": "none",
+    "questions.source": "written",
+    "questions.passages": 40,
+}
+
+
+def demo(*, documents_only: bool = False) -> ConfigDict:
     """The config of `ark-jax demo`: the packaged corpus, MiniLM, SmolLM2, recorded LLM replies.
 
     The first use downloads the two models.
+
+    Args:
+        documents_only: trains on questions that were written from eleven documents, as if the
+            corpus had no other training questions. The held-out ones stay the test.
     """
     from ark_jax.demo.models import demo_models
 
@@ -251,4 +264,7 @@ def demo() -> ConfigDict:
         "retriever.path": models["retriever"],
         "generator.path": models["generator"],
     }
+    if documents_only:
+        recorded = {"questions.replies": str(folder / "question_replies.jsonl")}
+        return _changed(ark(), DEMO | paths | DOCUMENTS_ONLY | recorded)
     return _changed(ark(), DEMO | paths)

@@ -38,12 +38,26 @@ from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, stage_name, systems
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
+from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.rewrite import parse_questions, rewriting_calls
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common import estimate, retrieve
 from ark_jax.recipes.common.ask import llm_settings
-from ark_jax.recipes.common.corpus import chunks_by_document, load_questions, searches_corpus
+from ark_jax.recipes.common.corpus import (
+    chunks_by_document,
+    load_questions,
+    searches_corpus,
+    written_questions,
+)
+from ark_jax.recipes.common.estimate_questions import (
+    PAIR_TOKENS,
+    foresee_questions,
+    join_neighbours,
+    pairs_to_score,
+)
 from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.write_questions import materials_to_ask, question_calls
+from ark_jax.recipes.common.written_from import is_writing
 from ark_jax.runtime.log import read_rows
 
 # How far a community goes from its least to its most entities.
@@ -103,7 +117,7 @@ class Recording:
 
 
 def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]:
-    """The calls of extraction, gleaning, rewriting, a reader that is not local and a judge.
+    """The calls of extraction, gleaning, writing, rewriting, a judge, and a reader not local.
 
     Returns:
         the calls, and notes on what the figures rest on.
@@ -117,8 +131,12 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     notes = [f"LLM tokens: counted by {counted_by}", *_price_notes(config)]
     calls = []
     recording = Recording.read(count)
+    foresee_questions(context, done)
     cached = list(ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values())
-    for kind, prepare in (("extract", _prepare_extraction), ("rewrite", _prepare_rewriting)):
+    kinds = {"extract": _prepare_extraction, "rewrite": _prepare_rewriting}
+    if is_writing(config):
+        kinds = {"extract": kinds["extract"], "questions": _prepare_writing, **kinds}
+    for kind, prepare in kinds.items():
         prompts_made, prompt_tokens, expected, remarks = prepare(context, done, count, recording)
         replies = [row for row in cached if row.get("kind") == kind]
         notes += remarks
@@ -165,10 +183,26 @@ def _prepare_extraction(
 
 def chunks_to_extract(context: Context, done: set[str]) -> set[str]:
     """The chunks that extraction will read; before the candidates exist, as many at random."""
-    if "candidates" in done:
+    if "candidates" in done or is_writing(context.config):
         return extracted_chunks(context)
     pools = estimate.training_pools(context, load_questions(context, "train"))
     return {chunk.id for pool in pools.values() for chunk in pool}
+
+
+def _prepare_writing(
+    context: Context, done: set[str], count: TokenCounter, recording: Recording
+) -> Prepared:
+    """As `_prepare_extraction`; before a graph exists, other passages stand for those it joins."""
+    join = join_by_community if "graph" in done else join_neighbours
+    calls = question_calls(context, materials_to_ask(context, join))
+    pairs = context.config.questions.per_passage
+    expected = dict.fromkeys((call.item for call in calls), PAIR_TOKENS * pairs)
+    notes = []
+    if "questions" not in done:
+        notes.append(
+            "questions: all that follows is at most this, as if no written question were dropped"
+        )
+    return calls, _prompt_tokens(calls, count), expected, notes
 
 
 def _prepare_rewriting(
@@ -293,6 +327,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     Searches, PageRank and compilation are not counted.
     """
     context.enter_mesh()
+    foresee_questions(context, done)
     return _Forecaster(context, done).forecast()
 
 
@@ -347,6 +382,7 @@ class _Forecaster:
         if "candidates" not in self.done:
             self._embed("candidates", [*self._searched_passages(), *self.queries])
         self._graph()
+        self._questions()
         self._score()
         self._training()
         self._retrieval()
@@ -363,6 +399,22 @@ class _Forecaster:
             entities = round(self.recording.entities * sum(self.passages))
             self._embed("graph", [round(self.recording.line)] * entities)
             self.disk["vectors"] = 4 * entities * self.tokenizer.width
+
+    def _questions(self) -> None:
+        if not is_writing(self.config) or "questions" in self.done:
+            return
+        from ark_jax.estimate import device_time
+
+        corpus = [chunk.passage for group in self.chunks.values() for chunk in group]
+        asked = [
+            q.question
+            for part in ("train", "held_out")
+            for q in written_questions(self.context, part)
+        ]
+        self._embed("questions", [*self._tokens(corpus, "document"), *self._tokens(asked, "query")])
+        self.lm.log_likelihood(pairs_to_score(self.context))
+        tokens, flops = device_time.shared_prefix_work(self.scorer, self.lm.rows)
+        self.work.append(self.scorer.work("questions", "likelihoods", tokens, flops))
 
     def _score(self) -> None:
         if "score" in self.done:

@@ -11,6 +11,7 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
+from ark_jax.recipes.common.written_from import is_writing, training_documents
 from ark_jax.text import prompts
 
 
@@ -31,7 +32,13 @@ def extraction_calls(context: Context, chunk_ids: Collection[str]) -> list[compl
 
 
 def extracted_chunks(context: Context) -> set[str]:
-    """The chunks that the graph is made of: the candidates of all training questions."""
+    """The chunks that the graph is made of: the candidates of all training questions.
+
+    If questions are to be written, they are those of the documents that training is written from.
+    """
+    if is_writing(context.config):
+        chunks, documents = chunks_by_document(context), training_documents(context)
+        return {chunk.id for document in documents for chunk in chunks.get(document, ())}
     candidates = load_candidates(context)
     return {chunk for ranked in candidates.values() for chunk, _ in ranked}
 

@@ -4,6 +4,7 @@ Each stage is a thin layer between files and the room that does the work. Heavy 
 the stage functions, since looking up what is done must not start jax.
 """
 
+import dataclasses
 import functools
 
 from ark_jax.pipeline.recipe import Needs, Recipe
@@ -21,6 +22,7 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.extract import extract
 from ark_jax.recipes.ark.graph import build_graph, find_communities
+from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
@@ -32,12 +34,15 @@ from ark_jax.recipes.common import (
     judge,
     outcome,
     retrieve,
+    write_questions,
+    written_from,
 )
 from ark_jax.recipes.common.export import export_retriever
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
 
 METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
+QUESTIONS = "questions"  # the stage that writes them
 COMPUTE = ("retriever.compute",)
 LLM_SETTINGS = tuple(
     f"llm.{name}"
@@ -89,9 +94,21 @@ def stages(config) -> list[Stage]:
     """
     check_ark(config)
     made = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
-    return with_report(
-        [*made, *_closing_stages(config)], title="ARK run", gather=report.gather, sections=SECTIONS
-    )
+    made = _reading_written_questions([*made, *_closing_stages(config)])
+    return with_report(made, title="ARK run", gather=report.gather, sections=SECTIONS)
+
+
+def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
+    """The stages after `questions` that read the input's questions read the written ones too."""
+    names = [stage.name for stage in stages]
+    if QUESTIONS not in names:
+        return stages
+    start = names.index(QUESTIONS) + 1
+    widen = lambda stage: dataclasses.replace(stage, after=(*stage.after, QUESTIONS))
+    return [
+        *stages[:start],
+        *(widen(stage) if "data" in stage.after else stage for stage in stages[start:]),
+    ]
 
 
 def _graph_stages(config) -> list[Stage]:
@@ -100,6 +117,15 @@ def _graph_stages(config) -> list[Stage]:
     # A language model that is not asked decides nothing by its settings.
     llm_settings = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
     no_device = config.llm.backend != "local"
+    writing = written_from.is_writing(config)
+    # Candidates belong to questions, so they come after those that are to be written.
+    found = Stage(
+        "candidates",
+        after=("data",),
+        settings=("data.candidates", *COMPUTE),
+        run=candidates.find_candidates,
+        external=base,
+    )
     return [
         Stage(
             "data",
@@ -109,17 +135,15 @@ def _graph_stages(config) -> list[Stage]:
             external=dependencies.all_of(dependencies.input_files, base),
             alone=True,
         ),
-        Stage(
-            "candidates",
-            after=("data",),
-            settings=("data.candidates", *COMPUTE),
-            run=candidates.find_candidates,
-            external=base,
-        ),
+        *([] if writing else [found]),
         Stage(
             "extract",
-            after=("data", "candidates"),
-            settings=(*llm_settings, "graph.gleanings"),
+            after=("data",) if writing else ("data", "candidates"),
+            settings=(
+                *llm_settings,
+                "graph.gleanings",
+                *(written_from.DRAW_SETTINGS if writing else ()),
+            ),
             run=extract,
             external=dependencies.all_of(
                 dependencies.prompt_texts("extract", "glean"), _openie_records, llm
@@ -127,12 +151,13 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
         Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
+        *([_questions_stage(llm_settings), found] if writing else []),
         Stage(
             "communities",
-            ("data", "candidates", "graph"),
-            (*COMMUNITIES, *COMPUTE),
-            find_communities,
-            base,
+            after=("data", "candidates", "graph"),
+            settings=(*COMMUNITIES, *COMPUTE),
+            run=find_communities,
+            external=base,
         ),
         Stage(
             "rewrite",
@@ -143,6 +168,20 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
     ]
+
+
+def _questions_stage(llm_settings: tuple[str, ...]) -> Stage:
+    return Stage(
+        QUESTIONS,
+        after=("data", "graph"),
+        settings=(*llm_settings, *write_questions.WRITING_SETTINGS, *COMMUNITIES, *COMPUTE),
+        run=functools.partial(write_questions.write_questions, join=join_by_community),
+        external=dependencies.all_of(
+            dependencies.prompt_texts("questions", "forward"),
+            dependencies.models("retriever", "generator"),
+            dependencies.language_model("questions"),
+        ),
+    )
 
 
 def _openie_records(config) -> dict[str, str]:
@@ -245,7 +284,7 @@ def needs(config) -> Needs:
             **local,
             **retrievers,
         },
-        files={"graph.openie": config.graph.openie},
+        files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
         roles=roles,
     )
 

@@ -17,12 +17,13 @@ from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_que
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.report import Counts
 from ark_jax.recipes.common.systems import DEPTH
+from ark_jax.recipes.common.written_from import note_on_test
 
 SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
 # Losses that every run counts, and losses that a stage counts only if there are any.
 LOSSES = {
     ("rewrite", "quarantined"): "Rewriting replies quarantined",
-    ("rewrite", "holding_the_answer"): "Rewritten questions that hold the answer",
+    ("rewrite", "dropped_with_the_answer"): "Rewritten questions dropped, as they hold the answer",
 }
 OPTIONAL_LOSSES = {
     ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
@@ -48,9 +49,11 @@ def gather(context: Context, counts: Counts) -> dict:
     held_out = {question.id: question for question in load_questions(context, "held_out")}
     mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
     last = systems(config).last
-    curriculum = trained_stages(config)
+    curriculum, note = trained_stages(config), note_on_test(context)
     return {
-        "verdict": verdict(evaluated["table"], evaluated["metrics"], curriculum),
+        "verdict": " ".join(
+            filter(None, (verdict(evaluated["table"], evaluated["metrics"], curriculum), note))
+        ),
         "metrics": evaluated["metrics"],
         "table": evaluated["table"],
         "facts": _facts(config, counts),
@@ -62,13 +65,13 @@ def gather(context: Context, counts: Counts) -> dict:
         **_moves(rows, last, held_out, evaluated["gold"], texts),
         "answers": _answers(rows, ("base", last), held_out),
         "counts": _losses(counts),
-        "quarantine": _quarantined(context),
+        "quarantine": _quarantined(context, counts),
         "judge": load_json(context / "judge" / "judge.json") if "judge" in counts else {},
     }
 
 
 def _facts(config, counts: Counts) -> list[list]:
-    data, graph = counts["data"], counts["graph"]
+    data, graph, written = counts["data"], counts["graph"], counts.get("questions", {})
     local = Path(config.llm.path or config.generator.path).name
     llm = {
         "replay": "recorded replies",
@@ -79,8 +82,9 @@ def _facts(config, counts: Counts) -> list[list]:
     return [
         ["Documents", data["documents"]],
         ["Chunks", data["chunks"]],
-        ["Training questions", data["train_questions"]],
-        ["Held-out questions", data["held_out_questions"]],
+        ["Training questions", data["train_questions"] + written.get("train_questions", 0)],
+        ["Held-out questions", data["held_out_questions"] + written.get("held_out_questions", 0)],
+        *_written_facts(written),
         [
             "Smallest difference in nDCG@10 that so many can tell from chance",
             f"{smallest_difference(data['held_out_questions']):.2f}",
@@ -97,11 +101,21 @@ def _facts(config, counts: Counts) -> list[list]:
     ]
 
 
+def _written_facts(written: Mapping) -> list[list]:
+    """How many questions were written, if any, and of how many passages each."""
+    if not written:
+        return []
+    train, held_out = written["train_questions"], written["held_out_questions"]
+    text = f"{train:,} for training ({written['joined_questions']:,} of two passages)"
+    return [["Written questions", text + (f", {held_out:,} held out" if held_out else "")]]
+
+
 def _losses(counts: Counts) -> list[list]:
     """What was rejected, cut or set aside, in words and numbers."""
     extracted, rewritten = counts["extract"], counts["rewrite"]
     reasons = extracted["quarantine_reasons"].items()
-    drifted = extracted["drifted_prompts"] + rewritten["drifted_prompts"]
+    asking = (extracted, rewritten, counts.get("questions", {}))
+    drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
     optional = [
         [label, counts[stage][name]]
@@ -116,6 +130,18 @@ def _losses(counts: Counts) -> list[list]:
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
         *optional,
+        *_dropped(counts.get("questions", {})),
+    ]
+
+
+def _dropped(written: Mapping) -> list[list]:
+    """Written questions that were dropped, by reason."""
+    if not written:
+        return []
+    return [
+        ["Replies with questions quarantined", written["quarantined"]],
+        ["Written questions dropped", written["dropped"]],
+        *([f"of these: {reason}", count] for reason, count in written["drop_reasons"].items()),
     ]
 
 
@@ -220,10 +246,12 @@ def _examples(
     return examples
 
 
-def _quarantined(context: Context, limit: int = 20) -> list[dict]:
+def _quarantined(context: Context, counts: Counts, limit: int = 20) -> list[dict]:
     """The first replies of each step that could not be used."""
     replies = []
-    for stage, item in (("extract", "chunk"), ("rewrite", "item")):
+    for stage, item in (("extract", "chunk"), ("questions", "item"), ("rewrite", "item")):
+        if stage not in counts:
+            continue
         rows = load_rows(context / stage / "quarantine.parquet")[:limit]
         replies += [
             {"stage": stage, "item": row[item], "reason": row["reason"], "text": row["text"]}

@@ -13,6 +13,7 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.text import prompts
+from ark_jax.text.word_boundaries import contains_words
 
 
 def rewriting_calls(context: Context, communities: list[dict] | None = None) -> list[complete.Call]:
@@ -42,7 +43,12 @@ def rewriting_calls(context: Context, communities: list[dict] | None = None) -> 
             count=count,
         )
         names = [graph.names[node] for node in row["nodes"]]
-        fields = {"question": question.question, "names": names, "count": count}
+        fields = {
+            "question": question.question,
+            "names": names,
+            "count": count,
+            "answers": question.answers,
+        }
         item = f"rewrite/{question.id}/{row['size']}"
         calls.append(complete.Call(item, "rewrite", (filled,), fields))
     return calls
@@ -56,7 +62,8 @@ def _describe(graph, node: int) -> str:
 def rewrite(context: Context, folder: Path) -> dict:
     """Stores the rewritten questions of each community, and replies that could not be read.
 
-    A question whose reply gives none keeps its original words, so that none goes without.
+    A version that holds the answer, where the original does not, would mine passages that hold it
+    too: it is dropped. A question left without a version keeps its original words.
     """
     questions = {question.id: question for question in load_questions(context, "train")}
     count, calls = context.config.graph.rewrites, rewriting_calls(context)
@@ -70,8 +77,10 @@ def rewrite(context: Context, folder: Path) -> dict:
         problem = answers.rejected.get(call.item) or remark(parsed, question, count)
         if problem:
             quarantine.append({"item": call.item, "reason": problem, "text": "\n".join(texts)})
-        new = [text for text in parsed if not same_question(text, question.question)][:count]
-        leaking += sum(_holds_answer(text, question) for text in new)
+        new = [text for text in parsed if not same_question(text, question.question)]
+        harmless = [text for text in new if not gives_away_answer(text, question)]
+        leaking += len(new) - len(harmless)
+        new = harmless[:count]
         without += not new
         size = call.item.rsplit("/", 1)[1]
         rows += [
@@ -84,15 +93,19 @@ def rewrite(context: Context, folder: Path) -> dict:
         "calls": len(calls),
         "rewritten": len(rows),
         "quarantined": len(quarantine),
-        "holding_the_answer": leaking,
+        "dropped_with_the_answer": leaking,
         "not_rewritten": without,
         "drifted_prompts": len(answers.drifted),
         "llm": dataclasses.asdict(answers.usage),
     }
 
 
-def _holds_answer(text: str, question: Question) -> bool:
-    return any(answer.lower() in text.lower() for answer in question.answers)
+def gives_away_answer(text: str, question: Question) -> bool:
+    """Whether a version holds an answer that the original question does not hold."""
+    return any(
+        contains_words(text, answer) and not contains_words(question.question, answer)
+        for answer in question.answers
+    )
 
 
 def parse_questions(*replies: str) -> list[str]:

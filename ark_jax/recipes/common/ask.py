@@ -17,8 +17,11 @@ def llm_settings(config, role: str = "llm") -> complete.LLMSettings:
     """The settings of a role: its own section, and `config.llm` for fields that it lacks.
 
     A local model is named by its digest, so that replies belong to the weights that wrote them. If
-    it draws its replies at random, the seed is part of the name.
+    it draws its replies at random, the seed is part of the name. The role "questions" is that of
+    `config.llm`, unless its replies are recorded.
     """
+    if role == "questions":
+        return _writer_settings(config)
     section = config[role]
     value = lambda name: section[name] if name in section else config.llm[name]
     names = [field.name for field in dataclasses.fields(complete.LLMSettings)]
@@ -30,6 +33,16 @@ def llm_settings(config, role: str = "llm") -> complete.LLMSettings:
     digest = model_digest(section.path or config.generator.path)
     seed = f" {config.seed}" if settings.temperature else ""
     return dataclasses.replace(settings, model=f"{digest} {config.generator.dtype}{seed}")
+
+
+def _writer_settings(config) -> complete.LLMSettings:
+    """Who writes questions: the model of `config.llm`, or the recording of `questions.replies`."""
+    recording = config.questions.replies
+    if not recording:
+        return llm_settings(config)
+    replayed = config.copy_and_resolve_references()
+    replayed.llm.backend, replayed.llm.replies = "replay", recording
+    return llm_settings(replayed)
 
 
 def ask(
@@ -45,7 +58,7 @@ def ask(
     Args:
         label: what progress lines call this.
         accept: returns what is wrong with a reply, which is then asked for again, or None.
-        role: the section of the config: llm, reader or judge.
+        role: llm, questions, reader or judge.
         stop: strings before which a local model's replies end.
 
     Raises:

@@ -78,8 +78,27 @@ def chunks_by_document(context: Context) -> dict[str, list[Chunk]]:
 
 
 def load_questions(context: Context, part: str) -> list[Question]:
-    """The questions of "train" or "held_out"."""
+    """The questions of "train" or "held_out": those of the input, and those that were written."""
+    return [*given_questions(context, part), *written_questions(context, part)]
+
+
+def given_questions(context: Context, part: str) -> list[Question]:
+    """The questions of the input alone, which are there before any is written."""
     return load_rows(context / "data" / f"questions_{part}.parquet", Question)
+
+
+def written_questions(context: Context, part: str) -> list[Question]:
+    """The questions that the stage `questions` wrote; none if the config has no such stage."""
+    if context.config.questions.source == "given":
+        return []
+    rows = load_rows(context / "questions" / "questions.parquet")
+    names = [field.name for field in dataclasses.fields(Question)]
+    value = lambda row, name: tuple(row[name]) if isinstance(row[name], list) else row[name]
+    return [
+        Question(**{name: value(row, name) for name in names})
+        for row in rows
+        if row["part"] == part
+    ]
 
 
 def load_documents(context: Context) -> list[Document]:

@@ -10,7 +10,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common import reader, retrieve
+from ark_jax.recipes.common import reader, retrieve, written_from
 from ark_jax.recipes.common.corpus import (
     Passages,
     chunks_by_document,
@@ -73,6 +73,8 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
     say(f"{_as_text(table, columns)}\n  {what_can_be_told(len(questions))}")
+    if note := written_from.note_on_test(context):
+        say(f"  {note}")
     without_gold = sum(not passages for passages in gold.values())
     return {
         "questions": len(questions),

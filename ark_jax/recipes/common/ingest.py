@@ -10,6 +10,7 @@ from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.common import written_from
 from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
 from ark_jax.recipes.common.split import Split, id_set, split_questions
 from ark_jax.runtime.log import say
@@ -25,6 +26,7 @@ INGEST_SETTINGS = (
     "data.chunking",
     "data.chunk_tokens",
     "data.chunk_overlap",
+    "questions.source",
     "seed",
 )
 # A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
@@ -43,10 +45,12 @@ def ingest(context: Context, folder: Path) -> dict:
     test = readers.load(settings.test) if settings.test else None
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions if test else (), context.config)
-    _check_parts(parts, settings)
+    parts = written_from.reserve_for_test(parts, context.config)
+    _check_parts(parts, written_from.parts_of_the_input(len(parts), context.config), settings)
     documents = _documents(corpus, test, settings)
     chunks = list(_cut(documents, context.config))
     pool = _pool(settings.pool, [*parts.train, *parts.held_out], chunks)
+    written_from.save_sides(documents, parts, context.config, folder)
     stored = [{"id": x.id, "title": x.title, "text": x.text} for x in documents]
     save_rows(stored, folder / "documents.parquet")
     save_chunks(chunks, folder)
@@ -66,12 +70,12 @@ def ingest(context: Context, folder: Path) -> dict:
     }
 
 
-def _check_parts(parts: Split, settings) -> None:
-    for name, questions in (("train", parts.train), ("held-out", parts.held_out)):
-        if not questions:
+def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
+    for part in needed:
+        if not getattr(parts, part):
             raise ValueError(
-                f"{settings.path}: the split leaves no {name} question of {len(parts)}; change "
-                "config.data.held_out or name config.data.held_out_documents"
+                f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
+                f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"
             )
 
 
@@ -108,7 +112,9 @@ def _pool(choice: str, questions: list[Question], chunks: list[Chunk]) -> str:
     sizes: dict[str, int] = {}
     for chunk in chunks:
         sizes[chunk.document] = sizes.get(chunk.document, 0) + 1
-    median = statistics.median(sum(sizes.get(d, 0) for d in q.documents) for q in questions)
+    asked = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
+    # A question that is yet to be written asks one document.
+    median = statistics.median(asked or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= len(chunks):
         return "documents"
     say(

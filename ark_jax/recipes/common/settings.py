@@ -147,7 +147,7 @@ class EndpointSection:
 
 @dataclasses.dataclass(frozen=True)
 class LLMSection(EndpointSection):
-    """The language model that extracts the graph and rewrites questions; limits of requests."""
+    """The language model that extracts the graph, writes and rewrites questions; its limits."""
 
     backend: str = field(
         "none",
@@ -187,11 +187,56 @@ class LLMSection(EndpointSection):
 
 
 @dataclasses.dataclass(frozen=True)
+class QuestionsSection:
+    """Questions and answers that the language model of `llm` writes from passages, and filters."""
+
+    source: str = field(
+        "given",
+        "Where training questions come from: the input, passages by writing, or both. If they are "
+        "only written, questions of the input serve as the test.",
+        choices=("given", "written", "both"),
+    )
+    passages: int = field(
+        0,
+        "Passages to write from, drawn evenly over the documents by a hash; 0: all.",
+        unit="chunks",
+        minimum=0,
+    )
+    per_passage: int = field(
+        3, "Questions to ask the model for from each passage.", unit="questions", minimum=1
+    )
+    joined: float = field(
+        0.2,
+        "Share of requests that show two passages, which an entity's community in the graph joins.",
+        unit="fraction of requests",
+        minimum=0,
+        maximum=0.9,
+    )
+    margin: float = field(
+        0.1,
+        "Smallest rise of the answer's mean log-likelihood through the passage; questions below it "
+        "are dropped.",
+        unit="nats per token",
+    )
+    round_trip: int = field(
+        10,
+        "Drop questions whose passage is not among as many first chunks by base retriever and BM25 "
+        "fused; 0: none.",
+        unit="chunks",
+        minimum=0,
+    )
+    replies: str = field(
+        "", "Recorded replies.jsonl with written questions, instead of asking the language model."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `story`; empty: the packaged text."""
 
     extract: str = field("", "Extracts entities and relations from a chunk.")
     glean: str = field("", "Asks for entities and relations that an extraction missed.")
+    questions: str = field("", "Writes questions and answers from passages.")
     rewrite: str = field("", "Rewrites a question from the entities of a community.")
     forward: str = field("", "Scores the answer given question and chunk.")
     backward: str = field("", "Scores the question given answer and chunk.")
@@ -302,6 +347,7 @@ class Common:
     retriever: RetrieverSection = RetrieverSection()
     generator: GeneratorSection = GeneratorSection()
     llm: LLMSection = LLMSection()
+    questions: QuestionsSection = QuestionsSection()
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EvaluateSection()
     reader: ReaderSection = ReaderSection()

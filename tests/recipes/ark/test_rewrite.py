@@ -1,11 +1,18 @@
 """Questions read from a rewriter's replies, and the complaint when too few are usable."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ark_jax.data.records import Question
-from ark_jax.recipes.ark import rewrite
+from ark_jax.graph.extract import parse_reply as extract_records
+from ark_jax.graph.store import KnowledgeGraph
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.ark import config, rewrite
+from ark_jax.runtime.log import Metrics
 
 
 @pytest.mark.parametrize(
@@ -99,3 +106,54 @@ def test_a_reply_nested_too_deeply_has_no_question_beyond_its_first(text):
 )
 def test_questions_are_read_from_real_replies(reply, questions):
     assert rewrite.parse_questions(reply) == questions
+
+
+@pytest.mark.parametrize(
+    "text, asked, exposed",
+    [
+        ("Where did Ada, who built it, live?", "Who built it?", True),
+        ("Where did ADA live?", "Who built it?", True),
+        ("What does Adam say of who built it?", "Who built it?", False),
+        ("Did Ada or Eve build it?", "Was it Ada or Eve?", False),  # the original gives a choice
+    ],
+)
+def test_a_version_gives_the_answer_away_only_if_its_original_does_not(text, asked, exposed):
+    question = Question("q", asked, ("Ada",), ("d",))
+    assert rewrite.gives_away_answer(text, question) is exposed
+
+
+def test_versions_that_give_the_answer_away_are_dropped_and_counted(tmp_path):
+    questions = [Question(id, "Who built the mill?", ("Ada",), ("d",)) for id in ("part", "whole")]
+    exposed = "What of Ada, who built the mill?"
+    versions = {"part": [exposed, "Whose mill is it?"], "whole": [exposed, "Is the mill by Ada?"]}
+    replies = [
+        {
+            "item": f"rewrite/{id}/{size}",
+            "key": f"{id}/{size}",
+            "reply": {"choices": [{"message": {"content": json.dumps({"questions": texts})}}]},
+        }
+        for id, texts in versions.items()
+        for size in ("large", "small")
+    ]
+    (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies))
+    for stage in ("data", "graph", "communities", "rewrite"):
+        (tmp_path / stage).mkdir()
+    save_rows(questions, tmp_path / "data" / "questions_train.parquet", Question)
+    records = extract_records('("entity"<|>Ada<|>person<|>She built it.)##', "c")
+    KnowledgeGraph.from_records(*records[:2]).save(tmp_path / "graph")
+    rows = [
+        {"question": id, "size": size, "nodes": [0]}
+        for id in versions
+        for size in ("large", "small")
+    ]
+    save_rows(rows, tmp_path / "communities" / "communities.parquet")
+    c = config.ark()
+    c.llm.backend, c.llm.replies = "replay", str(tmp_path / "replies.jsonl")
+    context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+    counts = rewrite.rewrite(context, tmp_path / "rewrite")
+    assert counts["dropped_with_the_answer"] == 6 and counts["not_rewritten"] == 2
+    kept = load_rows(tmp_path / "rewrite" / "rewritten.parquet")
+    assert {(row["question"], row["text"]) for row in kept} == {
+        ("part", "Whose mill is it?"),
+        ("whole", "Who built the mill?"),
+    }

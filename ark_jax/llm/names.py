@@ -1,0 +1,73 @@
+"""Names and rare terms of a text, by capitals and statistics."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
+from ark_jax.text.word_boundaries import is_unspaced
+
+# The letters of scripts that put blanks between words; none of them is above U+2E80.
+_LETTERS = [char for char in map(chr, range(0x2E80)) if char.isalpha() and not is_unspaced(char)]
+_UPPERCASE = "".join(char for char in _LETTERS if char.isupper() or char.istitle())
+# Lowercase letters, and the letters of scripts without case.
+_OTHER_LETTERS = "".join(char for char in _LETTERS if char not in _UPPERCASE)
+# A run of capitalised words, with small joining words allowed inside it.
+_NAME = re.compile(
+    rf"\b[{_UPPERCASE}][\w'’-]*"
+    rf"(?:\s+(?:of|the|de|du|von|van|and|for|in)\s+(?=[{_UPPERCASE}])|\s+(?=[{_UPPERCASE}])"
+    rf"|[{_UPPERCASE}][\w'’-]*)*"
+)
+_TERM = re.compile(rf"\b[{_OTHER_LETTERS}][\w-]{{4,}}")
+_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[。！？။።])\s*")
+# Words that are capitalised at the start of a sentence but are not names.
+_FUNCTION_WORD_LIST = """
+the a an and or but if when while as at by for from in into of on onto over to with without it its
+he she they his her their this that these those there then than so such not no nor yet was were is
+are be been had has have did do does after before during since until where who whom whose which
+what why how all any both each few more most other some one
+"""
+_FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
+
+
+def candidate_terms(passage: str) -> set[str]:
+    """What may be a term: words of at least five characters that are not capitalised.
+
+    In scripts without blanks these are the sequences of `unspaced_terms`.
+    """
+    return set(_terms(passage))
+
+
+def _terms(text: str) -> list[str]:
+    return _TERM.findall(text) + unspaced_terms(text)
+
+
+def split_sentences(passage: str) -> list[str]:
+    return _SENTENCE_END.split(passage)
+
+
+def rare_terms(passage: str, frequency: Mapping[str, int]) -> set[str]:
+    """The rare terms of a passage, as `extract_graph` has them."""
+    max_frequency = max(2, max(frequency.values(), default=0) // 100)
+    occurrences = Counter(_terms(passage))
+    rare = {
+        term: count
+        for term, count in occurrences.items()
+        if max(count, frequency[term]) > 1 and frequency[term] <= max_frequency
+    }
+    return rare.keys() - contained_terms(rare)
+
+
+def names_and_terms(sentence: str, rare: set[str]) -> list[str]:
+    """The distinct names, then the rare terms, of a sentence."""
+    names = [_trim_name(match[0]) for match in _NAME.finditer(sentence)]
+    terms = [term for term in _terms(sentence) if term in rare]
+    return list(dict.fromkeys(filter(None, names + terms)))
+
+
+def _trim_name(name: str) -> str:
+    """Removes the function words that begin a sentence: `The Long Staff` -> `Long Staff`."""
+    parts = name.split()
+    while parts and parts[0].lower() in _FUNCTION_WORDS:
+        parts = parts[1:]
+    return " ".join(parts)

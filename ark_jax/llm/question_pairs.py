@@ -1,0 +1,124 @@
+"""Reads question-answer pairs from a model's reply, and finds their evidence in the passages."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ark_jax.llm.reply_cache import repair_json, strip_thinking
+
+_QUESTION_KEYS = ("question", "q", "query")
+_ANSWER_KEYS = ("answer", "a", "answers")
+_EVIDENCE_KEYS = ("evidence", "quote", "quotes", "sentences", "support")
+_QUOTES = "\"'“”„‟‘’‚‛«»"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A question with its answer, and the sentences that a model quoted as evidence."""
+
+    question: str
+    answer: str
+    evidence: tuple[str, ...]
+
+
+def parse_pairs(reply: str) -> list[Pair] | None:
+    """The pairs of a reply. None: it has no list of pairs. Never raises.
+
+    Text around the JSON, code fences, `<think>` blocks, a bare list and broken JSON are tolerated.
+    A pair without question, answer or evidence is left out.
+    """
+    text = reply if _is_json(reply) else strip_thinking(reply)  # a pair may speak of the tags
+    empty = None
+    for value in _values(text):
+        rows = _rows(value)
+        if rows is None:
+            continue
+        pairs = [pair for row in rows if (pair := _pair(row))]
+        if pairs:
+            return pairs
+        if not rows:
+            empty = []
+    return empty
+
+
+def _is_json(reply: str) -> bool:
+    try:
+        json.loads(reply)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _values(text: str) -> Iterator[object]:
+    """The JSON values in a text, the outermost first; at last what a repair makes of it."""
+    starts = [match.start() for match in re.finditer(r"[{\[]", text)]
+    end = 0
+    for start in starts:
+        if start < end:
+            continue
+        try:
+            value, end = json.JSONDecoder(strict=False).raw_decode(text, start)
+        except ValueError:
+            continue
+        except RecursionError:  # it would come again from each of its thousand brackets
+            break
+        yield value
+    if starts:
+        yield repair_json(text[starts[0] :])
+
+
+def _rows(value: object) -> list | None:
+    """The rows of a list, or of an object's first list of them; None if there is no list."""
+    if isinstance(value, Mapping):
+        if _pair(value):
+            return [value]
+        lists = [value.get("pairs"), *value.values()]
+        value = next((x for x in lists if isinstance(x, list)), None)
+    if not isinstance(value, list):
+        return None
+    return value if not value or any(isinstance(x, Mapping) for x in value) else None
+
+
+def _pair(row: object) -> Pair | None:
+    if not isinstance(row, Mapping):
+        return None
+    row = {str(key).lower(): value for key, value in row.items()}
+    texts = [
+        next((found for key in keys if (found := _texts(row.get(key)))), [])
+        for keys in (_QUESTION_KEYS, _ANSWER_KEYS, _EVIDENCE_KEYS)
+    ]
+    if not all(texts):
+        return None
+    question, answer, evidence = texts
+    return Pair(" ".join(question[0].split()), " ".join(answer[0].split()), tuple(evidence))
+
+
+def _texts(value: object) -> list[str]:
+    """The texts that a field holds: of one string, of a number, or of a list of them."""
+    items = value if isinstance(value, list) else [value]
+    scalar = lambda x: isinstance(x, str | int | float) and not isinstance(x, bool)
+    texts = [str(x).encode("utf-8", "replace").decode() for x in items if scalar(x)]
+    return [text for text in texts if text.strip()]
+
+
+def find_verbatim(quote: str, text: str) -> str | None:
+    """The part of `text` that is quoted, letter by letter but for blanks and outer quotation marks.
+
+    None if there is none.
+    """
+    for wanted in (quote, quote.strip().strip(_QUOTES)):
+        words = wanted.split()
+        match = words and re.search(r"\s+".join(map(re.escape, words)), text)
+        if match:
+            return match[0]
+    return None
+
+
+def find_evidence(pair: Pair, texts: Sequence[str]) -> list[str] | None:
+    """For each quoted sentence the part of a text that it quotes; None if one is in no text."""
+    found = [
+        next((part for text in texts if (part := find_verbatim(quote, text))), None)
+        for quote in pair.evidence
+    ]
+    return None if None in found else list(dict.fromkeys(found))

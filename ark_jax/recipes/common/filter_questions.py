@@ -1,0 +1,251 @@
+"""Which written questions are good enough: the passage must help, be found, and be asked once.
+
+A question that fails gets a reason, and is looked at no further.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.corpus import chunks_by_document, given_questions
+from ark_jax.recipes.common.models import encode, load_generator
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.fusion import fuse
+from ark_jax.runtime import distributed
+from ark_jax.text import prompts
+
+SHARD = 64  # questions scored between two saves
+DEPTH = 100  # chunks of each ranking that are fused
+COPY_COSINE = 0.95  # above it two questions with one answer are the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A written question on its way through the filters.
+
+    Attributes:
+        part: train or held_out.
+        chunks: the passages that it was written from.
+        reason: why it was dropped; empty as long as it was not.
+        with_passage: mean log p(answer | question, passage), nats; None if it was not computed.
+        without_passage: the same with an empty passage.
+        rank: of the first of its passages in the round trip; None if it is not among the first.
+    """
+
+    question: Question
+    part: str
+    chunks: tuple[Chunk, ...]
+    reason: str = ""
+    with_passage: float | None = None
+    without_passage: float | None = None
+    rank: int | None = None
+
+    @property
+    def passage(self) -> str:
+        return "\n\n".join(chunk.passage for chunk in self.chunks)
+
+    def row(self) -> dict:
+        """A row of questions.parquet and dropped.parquet."""
+        names = ("part", "reason", "with_passage", "without_passage", "rank")
+        return {
+            **dataclasses.asdict(self.question),
+            **{name: getattr(self, name) for name in names},
+            "chunks": [chunk.id for chunk in self.chunks],
+        }
+
+
+def filter_candidates(
+    context: Context, folder: Path, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    """The candidates in their order, each with its reason and what was measured."""
+    given = [*given_questions(context, "train"), *given_questions(context, "held_out")]
+    candidates = drop_repeated(candidates, given)
+    candidates = _of_the_rest(candidates, lambda rest: drop_helpless(context, folder, rest))
+    if context.config.questions.round_trip:
+        candidates = _of_the_rest(candidates, lambda rest: drop_unfound(context, rest))
+    return _of_the_rest(candidates, lambda rest: drop_copies(context, rest, given))
+
+
+def clear_progress(folder: Path) -> None:
+    """Deletes the scores of the shards, which are in the tables by now."""
+    if distributed.is_first_process():
+        for path in _shard_files(folder):
+            path.unlink()
+
+
+def _of_the_rest(
+    candidates: Sequence[Candidate], narrow: Callable[[list[Candidate]], list[Candidate]]
+) -> list[Candidate]:
+    """Applies a filter to those that have no reason yet."""
+    rest = [x for x in candidates if not x.reason]
+    narrowed = iter(narrow(rest) if rest else [])
+    return [x if x.reason else next(narrowed) for x in candidates]
+
+
+# --- the same words -------------------------------------------------------------------------------
+
+
+def drop_repeated(candidates: Sequence[Candidate], given: Sequence[Question]) -> list[Candidate]:
+    """Drops questions that differ from an earlier or a given one in case, blanks or marks alone."""
+    known = {_normalise(question.question) for question in given}
+    checked = []
+    for x in candidates:
+        words = _normalise(x.question.question)
+        if not x.reason and words in known:
+            x = dataclasses.replace(x, reason="the question is asked already")
+        elif not x.reason:
+            known.add(words)
+        checked.append(x)
+    return checked
+
+
+def _normalise(text: str) -> str:
+    return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())
+
+
+# --- the passage must help ------------------------------------------------------------------------
+
+
+def drop_helpless(context: Context, folder: Path, rest: list[Candidate]) -> list[Candidate]:
+    """Drops questions whose answer the passage makes no likelier by `questions.margin`.
+
+    Their scores are stored shard by shard, so that a killed run goes on.
+    """
+    margin = context.config.questions.margin
+    scores = _scores(context, folder, rest)
+    checked = []
+    for x in rest:
+        helped, alone = scores[x.question.id]
+        reason = ""
+        if helped is None:
+            reason = "too long for the scorer"
+        elif helped - alone < margin:
+            reason = "the passage does not help"
+        x = dataclasses.replace(x, reason=reason, with_passage=helped, without_passage=alone)
+        checked.append(x)
+    return checked
+
+
+def _scores(
+    context: Context, folder: Path, rest: list[Candidate]
+) -> dict[str, tuple[float | None, float | None]]:
+    """question id -> mean log-likelihood of its answer with and without the passage."""
+    files = distributed.on_first_process(lambda: [str(path) for path in _shard_files(folder)])
+    rows = distributed.on_first_process(lambda: [x for path in files for x in load_rows(path)])
+    scored = {row["question"] for row in rows}
+    missing = [x for x in rest if x.question.id not in scored]
+    for start in range(0, len(missing), SHARD):
+        number = len(files) + start // SHARD + 1
+        shard = _score_shard(context, missing[start : start + SHARD], number)
+        rows += shard
+        path = folder / f"scored-{number:05d}.parquet"
+        save_rows(shard, path.with_suffix(".new"))
+        distributed.on_first_process(lambda path=path: _put(path))
+    return {row["question"]: (row["with_passage"], row["without_passage"]) for row in rows}
+
+
+def _put(path: Path) -> None:
+    path.with_suffix(".new").rename(path)
+
+
+def _shard_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("scored-*.parquet"))
+
+
+def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[dict]:
+    lm = load_generator(context)
+    pairs = [pair for x in shard for pair in scored_pairs(context, x)]
+    pairs = [tuple(map(lm.as_data, pair)) for pair in pairs]
+    lengths = lm.token_counts([prompt + target for prompt, target in pairs])
+    fits = [length <= lm.max_length for length in lengths]
+    means = iter(
+        lm.log_likelihood(
+            [pair for pair, fit in zip(pairs, fits, strict=True) if fit],
+            batch_tokens=context.config.generator.batch_tokens,
+            label=f"score written questions {number}",
+        ).mean.tolist()
+        if any(fits)
+        else []
+    )
+    values = [next(means) if fit else None for fit in fits]
+    return [
+        {"question": x.question.id, "with_passage": helped, "without_passage": alone}
+        for x, helped, alone in zip(shard, values[::2], values[1::2], strict=True)
+    ]
+
+
+def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]]:
+    """(prompt, answer) with the passage and without it."""
+    template = prompts.load_template("forward", context.config.prompts.forward, target="answer")
+    asked = {"question": candidate.question.question, "answer": candidate.question.answers[0]}
+    return [
+        prompts.split_target(template, "answer", passage=passage, **asked)
+        for passage in (candidate.passage, "")
+    ]
+
+
+# --- the passage must be found --------------------------------------------------------------------
+
+
+def drop_unfound(context: Context, rest: list[Candidate]) -> list[Candidate]:
+    """Drops questions none of whose passages is among the first of base and BM25 fused."""
+    from ark_jax.retrieval.dense import top_k
+
+    limit = context.config.questions.round_trip
+    chunks = [x for group in chunks_by_document(context).values() for x in group]
+    texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
+    asked = [x.question.question for x in rest]
+    vectors = encode(context, "base", texts, "document", "embed chunks, round trip")
+    queries = encode(context, "base", asked, "query", "embed written questions")
+    dense = top_k(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
+    everything = range(len(chunks))
+    lexical = distributed.on_first_process(
+        lambda: bm25(asked, list(texts), [everything] * len(asked), DEPTH)
+    )
+    checked = []
+    for x, *rankings in zip(rest, dense, lexical, strict=True):
+        own = {chunk.id for chunk in x.chunks}
+        best = [chunks[i].id for i in fuse(rankings, limit)]
+        rank = next((i for i, id in enumerate(best, 1) if id in own), None)
+        reason = "" if rank else "the passage is not found"
+        checked.append(dataclasses.replace(x, reason=reason, rank=rank))
+    return checked
+
+
+# --- no near copies -------------------------------------------------------------------------------
+
+
+def drop_copies(
+    context: Context, rest: list[Candidate], given: Sequence[Question]
+) -> list[Candidate]:
+    """Drops questions almost as near to an earlier or given one as to themselves, with its answer.
+
+    Of two written ones the test keeps its own.
+    """
+    order = sorted(range(len(rest)), key=lambda i: rest[i].part != "held_out")
+    questions = [*given, *(rest[i].question for i in order)]
+    texts = [question.question for question in questions]
+    vectors = encode(context, "base", texts, "query", "compare questions")
+    earlier: dict[str, list[int]] = {}
+    copies = set()
+    for position, question in enumerate(questions):
+        answers = {_normalise(answer) for answer in question.answers}
+        near = [other for answer in answers for other in earlier.get(answer, ())]
+        is_written = position >= len(given)
+        if is_written and near and _largest_cosine(vectors, position, near) > COPY_COSINE:
+            copies.add(order[position - len(given)])
+            continue
+        for answer in answers:
+            earlier.setdefault(answer, []).append(position)
+    mark = lambda i: "a near copy" if i in copies else ""
+    return [dataclasses.replace(x, reason=mark(i)) for i, x in enumerate(rest)]
+
+
+def _largest_cosine(vectors: np.ndarray, position: int, others: list[int]) -> float:
+    return float(np.max(vectors[others] @ vectors[position]))

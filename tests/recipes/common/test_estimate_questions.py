@@ -1,0 +1,44 @@
+"""What `ark-jax plan` foresees of written questions, and what is asked in the end."""
+
+import pytest
+from support.documents_alone import documents_alone, make_world_without_questions, run
+from support.plans import RATE, calls_of_kind
+
+from ark_jax.estimate import device_work, plan
+from ark_jax.recipes.ark.recipe import RECIPE
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return make_world_without_questions(tmp_path_factory.mktemp("world"))
+
+
+def test_a_plan_counts_questions_that_are_yet_to_be_written(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
+    c = documents_alone(world, joined=0.5)
+    c.llm.backend, c.llm.price = "openai", (1.0, 10.0)
+    before = plan.estimate(RECIPE, c, tmp_path)
+    assert not list(tmp_path.iterdir())  # a plan writes nothing
+    questions = calls_of_kind(before, "questions")
+    asked = before.inputs["training questions"] + before.inputs["held-out questions"]
+    held_out = before.inputs["held-out questions"] // 3  # passages, at three questions each
+    assert questions.calls == asked / 3 == 12 + (12 - held_out) and 0 < held_out < 12
+    assert questions.input_tokens > questions.output_tokens > 0 and questions.cost > 0
+    assert calls_of_kind(before, "rewrite").calls == 2 * before.inputs["training questions"]
+    kinds = [x.kind for x in before.work if x.stage == "questions"]
+    assert kinds == ["embedding", "likelihoods"]
+    assert any("as if no written question were dropped" in note for note in before.notes)
+    c.questions.source = "both"  # without any question of the input the same
+    assert calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "questions") == questions
+
+
+def test_a_plan_after_the_stage_knows_its_questions(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
+    c = documents_alone(world)
+    for stage in ("data", "extract", "graph", "questions"):
+        counts = run(c, tmp_path, stage)
+    after = plan.estimate(RECIPE, c, tmp_path)
+    assert after.inputs["training questions"] == counts["train_questions"]
+    assert after.inputs["held-out questions"] == counts["held_out_questions"]
+    assert calls_of_kind(after, "questions").calls == 0
+    assert not any(x.stage == "questions" for x in after.work)

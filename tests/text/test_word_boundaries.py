@@ -1,0 +1,25 @@
+"""Whole words in a text."""
+
+import pytest
+
+from ark_jax.text.word_boundaries import contains_words
+
+
+@pytest.mark.parametrize(
+    "text, words, inside",
+    [
+        ("Ada built it.", "ada", True),
+        ("Adamant rock", "Ada", False),
+        ("the Tidal\n Board sat", "Tidal Board", True),
+        ("it cost £4,300 then", "£4,300", True),
+        ("it cost £4,3001", "£4,300", False),
+        ("in 1790s", "1790", False),
+        ("東京都に住む", "東京", True),
+        ("Straße", "STRASSE", True),
+        ("anything", "", False),
+        ("anything", " ", False),
+        ("a (b", "(b", True),
+    ],
+)
+def test_whole_words_are_found(text, words, inside):
+    assert contains_words(text, words) is inside
