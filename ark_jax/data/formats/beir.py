@@ -77,14 +77,14 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
     rows = ((row, _question(row)) for row in json_rows(root / "queries.jsonl", findings))
     relevant, queries = _relevant(judgments, findings, claimed), {}
     passed_over = 0
-    kept_rows = []
+    pairs = []
     for row, question in rows:
         queries[question.id] = row.line
         documents = tuple(relevant.get(question.id, ()))
         if row.ok and not (documents or question.answers or question.evidence):
             passed_over += 1
             continue
-        kept_rows.append(
+        pairs.append(
             (
                 row,
                 Question(
@@ -101,7 +101,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
             f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
         )
         findings.problems.append(file_problem(root / "queries.jsonl", message))
-    return check_questions(kept_rows, findings, texts, claimed, "corpus.jsonl")
+    return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 
 def _question(row: InputRow) -> Question:
