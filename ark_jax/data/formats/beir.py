@@ -17,10 +17,7 @@ COLUMNS = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
-    root, _ = _tree(path)
-    return (root / "corpus.jsonl").exists() and (
-        (root / "queries.jsonl").exists() or (root / "qrels").is_dir()
-    )
+    return (_tree(path)[0] / "corpus.jsonl").exists()
 
 
 def _tree(path: Path) -> tuple[Path, list[Path]]:
@@ -32,7 +29,13 @@ def _tree(path: Path) -> tuple[Path, list[Path]]:
 
 def files(path: Path) -> list[Path]:
     root, judgments = _tree(path)
-    return [root / "corpus.jsonl", root / "queries.jsonl", *judgments]
+    queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
+    return [root / "corpus.jsonl", *queries, *judgments]
+
+
+def _has_queries(root: Path, judgments: list[Path]) -> bool:
+    """Whether there should be queries: a corpus may also lie alone."""
+    return (root / "queries.jsonl").exists() or bool(judgments)
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -42,14 +45,16 @@ def read(path: Path, findings: Findings) -> Corpus:
     for text. `metadata` of a query may hold answers and evidence; a query without them and without
     a relevant document is passed over.
     """
-    root, _ = _tree(path)
+    root, judgments = _tree(path)
     documents, lines = Documents(), {}
     for row in json_rows(root / "corpus.jsonl", findings):
         document = _document(row)
         row.claim_id(lines, "_id", document.id)
         if findings.settle(row):
             documents.append(document)
-    questions = read_queries(path, findings, documents.texts, lines)
+    questions = []
+    if _has_queries(root, judgments):
+        questions = read_queries(path, findings, documents.texts, lines)
     return complete_corpus(documents, questions, BEIR.name, findings)
 
 
@@ -96,7 +101,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         message = f"{passed_over:,} queries have no relevant document; they are passed over"
         remark = Problem(str(root / "queries.jsonl"), 0, "", message, passed_over)
         findings.remarks.append(remark)
-    if unknown := [id for id in relevant if id not in queries]:
+    if queries and (unknown := [id for id in relevant if id not in queries]):
         message = (
             f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
         )

@@ -67,7 +67,7 @@ def _questions(paragraph: InputRow, document: str, context: str, article: InputR
     """The questions of a paragraph that it answers."""
     for part in paragraph.objects("qas"):
         question = Question(part.text("id"), part.text("question"), (), (document,), (context,))
-        if part.flag("is_impossible", False):
+        if part.flag("is_impossible", False) or part.values.get("answers") == []:
             unanswerable(article)
             continue
         answers = tuple(dict.fromkeys(answer.text("text") for answer in part.objects("answers")))

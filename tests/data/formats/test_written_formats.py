@@ -12,7 +12,7 @@ from support.corpora import WRITTEN, corpora
 
 from ark_jax.data import readers
 from ark_jax.data.beir_writer import write_beir
-from ark_jax.data.records import Corpus
+from ark_jax.data.records import BadInput, Corpus
 
 ONCE = settings(max_examples=40, deadline=None)
 
@@ -282,6 +282,46 @@ def test_faults(tmp_path, files, words):
         (tmp_path / name).write_text(content)
     _, problems = readers.read(tmp_path / name)
     assert words in str(problems[0]), problems
+
+
+def test_rows_without_ids_that_repeat_are_read_once_and_told(tmp_path):
+    (tmp_path / "documents.csv").write_text("text\nOne.\nOne.\nTwo.\n")
+    (tmp_path / "questions.csv").write_text("Question,Answer\nWho?,Ada\nWho?,Ada\nWho?,Eve\n")
+    corpus, problems = readers.read(tmp_path)
+    assert not problems and list(corpus.texts.values()) == ["One.", "Two."]
+    assert [q.answers for q in corpus.questions] == [("Ada",), ("Eve",)]
+    assert [(r.line, r.message) for r in corpus.remarks] == [
+        (3, "the line is that of line 2 again; it is read once")
+    ] * 2
+
+
+def test_a_beir_corpus_alone(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
+    corpus = readers.load(tmp_path)
+    assert (len(corpus.documents), corpus.questions, corpus.format) == (1, [], "beir")
+    assert "questions: none" in readers.summary(corpus)
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    _, problems = readers.read(tmp_path)
+    assert [str(p).split(":")[0] for p in problems] == [str(tmp_path / "queries.jsonl")]
+
+
+def test_a_test_set_of_its_own(tmp_path):
+    texts = {"d": "The tide rose."}
+    rows = [
+        {"id": "a", "question": "What?", "answers": ["the tide"]},
+        {"id": "b", "question": "What?", "documents": ["d"], "evidence": ["tide rose"]},
+        {"id": "c", "question": "What?", "documents": ["none"]},
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
+        readers.read_questions(tmp_path / "test.jsonl", texts)
+    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
+    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
+    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
+    for name, words in (("only.jsonl", "no questions"), ("tset.jsonl", "did you mean test.jsonl")):
+        with pytest.raises(BadInput, match=words):
+            readers.read_questions(tmp_path / name, texts)
 
 
 def test_faults_of_a_beir_folder(tmp_path):
