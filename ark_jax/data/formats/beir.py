@@ -13,14 +13,14 @@ from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import csv_rows
 from ark_jax.data.text_files import file_problem
 
-COLUMNS = ("query-id", "corpus-id", "score")
+JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
-    return (_tree(path)[0] / "corpus.jsonl").exists()
+    return (_root_and_judgments(path)[0] / "corpus.jsonl").exists()
 
 
-def _tree(path: Path) -> tuple[Path, list[Path]]:
+def _root_and_judgments(path: Path) -> tuple[Path, list[Path]]:
     """The root and the files of judgments that a path means: all, or the one that it names."""
     if path.parent.name == "qrels" and path.suffix == ".tsv":
         return path.parent.parent, [path]
@@ -28,7 +28,7 @@ def _tree(path: Path) -> tuple[Path, list[Path]]:
 
 
 def files(path: Path) -> list[Path]:
-    root, judgments = _tree(path)
+    root, judgments = _root_and_judgments(path)
     queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
     return [root / "corpus.jsonl", *queries, *judgments]
 
@@ -45,10 +45,10 @@ def read(path: Path, findings: Findings) -> Corpus:
     for text. `metadata` of a query may hold answers and evidence; a query without them and without
     a relevant document is passed over.
     """
-    root, judgments = _tree(path)
+    root, judgments = _root_and_judgments(path)
     documents, lines = Documents(), {}
     for row in json_rows(root / "corpus.jsonl", findings):
-        document = _document(row)
+        document = _beir_document(row)
         row.claim_id(lines, "_id", document.id)
         if findings.settle(row):
             documents.append(document)
@@ -58,7 +58,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, BEIR.name, findings)
 
 
-def _document(row: InputRow) -> Document:
+def _beir_document(row: InputRow) -> Document:
     title = row.text("title", required=False, blank=True)
     if title.strip() and row.values.get("text") == "":
         return Document(row.text("_id"), "", title)
@@ -74,12 +74,12 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         texts: document id -> text.
         claimed: the ids of all documents of the input, those with problems too.
     """
-    root, judgments = _tree(path)
+    root, judgments = _root_and_judgments(path)
     if len(judgments) > 1:
         names = ", ".join(file.stem for file in judgments)
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
         findings.remarks.append(file_problem(root / "qrels", message, 0))
-    rows = ((row, _question(row)) for row in json_rows(root / "queries.jsonl", findings))
+    rows = ((row, _query(row)) for row in json_rows(root / "queries.jsonl", findings))
     relevant, queries = _relevant(judgments, findings, claimed), {}
     passed_over = 0
     pairs = []
@@ -109,7 +109,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
     return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 
-def _question(row: InputRow) -> Question:
+def _query(row: InputRow) -> Question:
     metadata = row.values.get("metadata")
     part = InputRow(row.file, row.line, metadata if isinstance(metadata, dict) else {}, row.unit)
     lists = [part.texts(name) if part.values.get(name) else () for name in ("answers", "evidence")]
@@ -122,10 +122,10 @@ def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, d
     """query id -> ids of its relevant documents, in order."""
     relevant: dict[str, dict[str, None]] = {}
     rows = itertools.chain.from_iterable(
-        csv_rows(file, COLUMNS, findings, delimiter="\t") for file in judgments
+        csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
     )
     for row in rows:
-        query, document, score = (row.text(column) for column in COLUMNS)
+        query, document, score = (row.text(column) for column in JUDGMENT_COLUMNS)
         try:
             is_relevant = float(score or 0) > 0
         except ValueError:

@@ -76,7 +76,7 @@ def read(path: Path, findings: Findings) -> Corpus:
             continue
         findings.problems.rows += 1
         try:
-            documents.append(_document(file, name))
+            documents.append(_converted(file, name))
         except Unreadable as error:
             unreadable[name] = 0
             findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
@@ -100,7 +100,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, PAGES.name, findings)
 
 
-def _document(file: Path, name: str) -> Document:
+def _converted(file: Path, name: str) -> Document:
     if has_surrogate(name):
         raise Unreadable("has a name that is not UTF-8; rename it")
     page = convert(file)
