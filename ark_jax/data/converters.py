@@ -107,8 +107,8 @@ def _bookmarks(document, text: str, starts: list[int]) -> Iterator[Heading]:
         if not words or number is None or not 0 <= number < len(starts) - 1:
             continue
         pattern = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
-        found = pattern.search(text, starts[number], starts[number + 1])
-        start = found.start() if found else min(starts[number], len(text))
+        match = pattern.search(text, starts[number], starts[number + 1])
+        start = match.start() if match else min(starts[number], len(text))
         yield Heading(bookmark.level + 1, start, " ".join(words))
 
 
@@ -128,8 +128,8 @@ def docx_page(path: Path) -> Page:
             line, style = block.text, block.style.name if block.style is not None else ""
             if style == "Title":
                 title = title or line
-            elif found := re.fullmatch(r"[Hh]eading ([1-9])", style or ""):
-                headings.append(Heading(int(found[1]), length, " ".join(line.split())))
+            elif match := re.fullmatch(r"[Hh]eading ([1-9])", style or ""):
+                headings.append(Heading(int(match[1]), length, " ".join(line.split())))
         if line.strip():
             lines.append(line)
             length += len(line) + 2

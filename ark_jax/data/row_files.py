@@ -10,7 +10,7 @@ from ark_jax.data.table_files import parquet_rows, table_header, table_rows
 from ark_jax.data.text_files import file_head
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
-COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
+CORPUS_COLUMNS = {"text", "question", "user_input"}  # a table that has one of them can be a corpus
 
 
 def rows_of(path: Path, findings: Findings) -> Iterator[InputRow]:
@@ -28,7 +28,7 @@ def _is_table(path: Path) -> bool:
     if path.suffix in (".csv", ".tsv"):
         return True
     begins_as_json = file_head(path).lstrip()[:1] in (b"{", b"[", b"")
-    return not begins_as_json and bool(COLUMNS & set(table_header(path)[1]))
+    return not begins_as_json and bool(CORPUS_COLUMNS & set(table_header(path)[1]))
 
 
 def named_file(folder: Path, stem: str) -> Path | None:

@@ -13,17 +13,14 @@ from ark_jax.data.spool import Documents
 from ark_jax.data.table_files import csv_rows
 from ark_jax.data.text_files import file_problem
 
-COLUMNS = ("query-id", "corpus-id", "score")
+JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
 
 
 def recognises(path: Path) -> bool:
-    root, _ = _tree(path)
-    return (root / "corpus.jsonl").exists() and (
-        (root / "queries.jsonl").exists() or (root / "qrels").is_dir()
-    )
+    return (_root_and_judgments(path)[0] / "corpus.jsonl").exists()
 
 
-def _tree(path: Path) -> tuple[Path, list[Path]]:
+def _root_and_judgments(path: Path) -> tuple[Path, list[Path]]:
     """The root and the files of judgments that a path means: all, or the one that it names."""
     if path.parent.name == "qrels" and path.suffix == ".tsv":
         return path.parent.parent, [path]
@@ -31,8 +28,14 @@ def _tree(path: Path) -> tuple[Path, list[Path]]:
 
 
 def files(path: Path) -> list[Path]:
-    root, judgments = _tree(path)
-    return [root / "corpus.jsonl", root / "queries.jsonl", *judgments]
+    root, judgments = _root_and_judgments(path)
+    queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
+    return [root / "corpus.jsonl", *queries, *judgments]
+
+
+def _has_queries(root: Path, judgments: list[Path]) -> bool:
+    """Whether there should be queries: a corpus may also lie alone."""
+    return (root / "queries.jsonl").exists() or bool(judgments)
 
 
 def read(path: Path, findings: Findings) -> Corpus:
@@ -42,18 +45,20 @@ def read(path: Path, findings: Findings) -> Corpus:
     for text. `metadata` of a query may hold answers and evidence; a query without them and without
     a relevant document is passed over.
     """
-    root, _ = _tree(path)
+    root, judgments = _root_and_judgments(path)
     documents, lines = Documents(), {}
     for row in json_rows(root / "corpus.jsonl", findings):
-        document = _document(row)
+        document = _beir_document(row)
         row.claim_id(lines, "_id", document.id)
         if findings.settle(row):
             documents.append(document)
-    questions = read_queries(path, findings, documents.texts, lines)
+    questions = []
+    if _has_queries(root, judgments):
+        questions = read_queries(path, findings, documents.texts, lines)
     return complete_corpus(documents, questions, BEIR.name, findings)
 
 
-def _document(row: InputRow) -> Document:
+def _beir_document(row: InputRow) -> Document:
     title = row.text("title", required=False, blank=True)
     if title.strip() and row.values.get("text") == "":
         return Document(row.text("_id"), "", title)
@@ -69,22 +74,22 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         texts: document id -> text.
         claimed: the ids of all documents of the input, those with problems too.
     """
-    root, judgments = _tree(path)
+    root, judgments = _root_and_judgments(path)
     if len(judgments) > 1:
         names = ", ".join(file.stem for file in judgments)
         message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
         findings.remarks.append(file_problem(root / "qrels", message, 0))
-    rows = ((row, _question(row)) for row in json_rows(root / "queries.jsonl", findings))
+    rows = ((row, _query(row)) for row in json_rows(root / "queries.jsonl", findings))
     relevant, queries = _relevant(judgments, findings, claimed), {}
     passed_over = 0
-    kept_rows = []
+    pairs = []
     for row, question in rows:
         queries[question.id] = row.line
         documents = tuple(relevant.get(question.id, ()))
         if row.ok and not (documents or question.answers or question.evidence):
             passed_over += 1
             continue
-        kept_rows.append(
+        pairs.append(
             (
                 row,
                 Question(
@@ -96,15 +101,15 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         message = f"{passed_over:,} queries have no relevant document; they are passed over"
         remark = Problem(str(root / "queries.jsonl"), 0, "", message, passed_over)
         findings.remarks.append(remark)
-    if unknown := [id for id in relevant if id not in queries]:
+    if queries and (unknown := [id for id in relevant if id not in queries]):
         message = (
             f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
         )
         findings.problems.append(file_problem(root / "queries.jsonl", message))
-    return check_questions(kept_rows, findings, texts, claimed, "corpus.jsonl")
+    return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
 
 
-def _question(row: InputRow) -> Question:
+def _query(row: InputRow) -> Question:
     metadata = row.values.get("metadata")
     part = InputRow(row.file, row.line, metadata if isinstance(metadata, dict) else {}, row.unit)
     lists = [part.texts(name) if part.values.get(name) else () for name in ("answers", "evidence")]
@@ -117,10 +122,10 @@ def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, d
     """query id -> ids of its relevant documents, in order."""
     relevant: dict[str, dict[str, None]] = {}
     rows = itertools.chain.from_iterable(
-        csv_rows(file, COLUMNS, findings, delimiter="\t") for file in judgments
+        csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
     )
     for row in rows:
-        query, document, score = (row.text(column) for column in COLUMNS)
+        query, document, score = (row.text(column) for column in JUDGMENT_COLUMNS)
         try:
             is_relevant = float(score or 0) > 0
         except ValueError:

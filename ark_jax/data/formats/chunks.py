@@ -7,6 +7,8 @@ from ark_jax.data.records import Chunk, Document
 from ark_jax.data.rows import InputRow
 from ark_jax.data.spool import Documents, Spool
 
+LONGEST_GAP = 1_000_000  # characters; more is a mistake
+_GAP = "\ud800"  # no text of a row has it
 BETWEEN = "\n\n"  # chunks of one document that do not say where they stand
 
 
@@ -46,7 +48,7 @@ def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents
             chunks.append(_moved(chunk, start))
     documents = Documents()
     for id, text in texts.items():
-        documents.append(Document(id, titles[id], text))
+        documents.append(Document(id, titles[id], text.replace(_GAP, "\n")))
     spool = Spool(Chunk)
     for chunk in chunks:
         spool.append(chunk)
@@ -57,9 +59,13 @@ def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[s
     """A document with one more chunk, and where the chunk starts in it."""
     if start is None:
         start = len(before) + len(BETWEEN) if before else 0
-    blank = before.ljust(start, "\n")
+    if start > len(before) + LONGEST_GAP:
+        defect = f"{start} is far behind the chunks before it"
+        row.add_problem("start", defect, "count characters from the start of the document")
+        return before, start
+    blank = before.ljust(start, _GAP)
     shared = min(len(blank) - start, len(text))
-    if any(a not in (b, "\n") for a, b in zip(blank[start:], text, strict=False)):
+    if any(a not in (b, _GAP) for a, b in zip(blank[start:], text, strict=False)):
         defect = f"{start} is inside an earlier chunk of the document with other text"
         row.add_problem("start", defect, "mend it, or add documents.jsonl")
     return blank[:start] + text + blank[start + shared :], start

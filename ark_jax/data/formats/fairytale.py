@@ -14,14 +14,14 @@ from ark_jax.data.table_files import csv_files, csv_rows
 from ark_jax.data.text_files import file_problem
 
 FOLDERS = ("section-stories", "questions")
-COLUMNS = ("question_id", "cor_section", "question", "answer1")
+SHEET_COLUMNS = ("question_id", "cor_section", "question", "answer1")
 
 
 def recognises(path: Path) -> bool:
-    return _tree(path) is not None
+    return _root_and_split(path) is not None
 
 
-def _tree(path: Path) -> tuple[Path, str] | None:
+def _root_and_split(path: Path) -> tuple[Path, str] | None:
     """The root and the split ("" for all) that a folder means; None for another folder."""
     if any((path / name).is_dir() for name in FOLDERS):
         return path, ""
@@ -31,7 +31,7 @@ def _tree(path: Path) -> tuple[Path, str] | None:
 
 
 def files(path: Path) -> list[Path]:
-    root, split = _tree(path)
+    root, split = _root_and_split(path)
     return [file for name in FOLDERS for file in csv_files(root / name / split, Findings())]
 
 
@@ -42,7 +42,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     "story:question_id"; ":2" is appended if a question_id of a story numbers a second question. A
     section number of two sections means both.
     """
-    root, split = _tree(path)
+    root, split = _root_and_split(path)
     documents = Documents()
     story_files: dict[str, Path] = {}
     sections: dict[str, dict[str, list[str]]] = {}
@@ -73,7 +73,7 @@ def read(path: Path, findings: Findings) -> Corpus:
             )
             findings.problems.append(file_problem(file, message))
         else:
-            rows = list(csv_rows(file, COLUMNS, findings))
+            rows = list(csv_rows(file, SHEET_COLUMNS, findings))
             questions += fairytale_questions(story, rows, sections.get(story))
             findings.problems += itertools.chain(*(row.problems for row in rows))
         sheets.setdefault(story, file)

@@ -51,10 +51,10 @@ def read(path: Path, findings: Findings) -> Corpus:
         known = {_words(d.title, d.text): d.id for d in documents}
         kind, rows = recognised_rows(rows_of(file, findings), file, findings)
         if kind:
-            own = Documents()
-            asked = list(parsed_rows(kind, rows, own, findings))
-            ids = _join(own, documents, known, findings, file)
-            questions = [_renamed(q, ids, own.texts, documents.texts) for q in asked]
+            paragraphs = Documents()
+            asked = list(parsed_rows(kind, rows, paragraphs, findings))
+            ids = _join(paragraphs, documents, known, findings, file)
+            questions = [_renamed(q, ids, paragraphs.texts, documents.texts) for q in asked]
             if lost := sum(len(q.evidence) for q in asked) - sum(
                 len(q.evidence) for q in questions
             ):
@@ -70,11 +70,15 @@ def _words(title: str, text: str) -> str:
 
 
 def _join(
-    own: Documents, documents: Documents, known: dict[str, str], findings: Findings, file: Path
+    paragraphs: Documents,
+    documents: Documents,
+    known: dict[str, str],
+    findings: Findings,
+    file: Path,
 ) -> dict[str, str]:
     """id of a paragraph -> id in the corpus, to which paragraphs that it lacks are added."""
     ids, added = {}, 0
-    for document in own:
+    for document in paragraphs:
         words = _words(document.title, document.text)
         if words not in known:
             documents.append(document)
@@ -89,11 +93,11 @@ def _join(
 def _renamed(
     question: Question,
     ids: Mapping[str, str],
-    own_texts: Mapping[str, str],
+    paragraph_texts: Mapping[str, str],
     texts: Mapping[str, str],
 ) -> Question:
     """The question with the documents of the corpus; a paragraph is quoted as it stands there."""
-    quoted = {own_texts[id]: texts[ids[id]] for id in question.documents}
+    quoted = {paragraph_texts[id]: texts[ids[id]] for id in question.documents}
     documents = tuple(dict.fromkeys(ids[id] for id in question.documents))
     passages = (quoted.get(passage, passage) for passage in question.evidence)
     evidence = tuple(p for p in passages if any(p in texts[id] for id in documents))

@@ -14,7 +14,7 @@ from ark_jax.data.records import Corpus, Document, Problem
 from ark_jax.data.row_files import SUFFIXES, named_file
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
-from ark_jax.data.text_files import file_problem
+from ark_jax.data.text_files import file_head, file_problem
 
 # Beside files of rows, such a file describes them.
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
@@ -23,7 +23,8 @@ NAMED = 5  # files of an unknown suffix that a remark names
 
 def recognises(path: Path) -> bool:
     if not path.is_dir():
-        return path.suffix.lower() in CONVERTERS
+        begins_as_rows = path.suffix == ".txt" and file_head(path).lstrip().startswith(b"{")
+        return path.suffix.lower() in CONVERTERS and not begins_as_rows
     rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
     has_rows = rows and not named_file(path, "questions")
     return any(
@@ -75,7 +76,7 @@ def read(path: Path, findings: Findings) -> Corpus:
             continue
         findings.problems.rows += 1
         try:
-            documents.append(_document(file, name))
+            documents.append(_converted(file, name))
         except Unreadable as error:
             unreadable[name] = 0
             findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
@@ -99,7 +100,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     return complete_corpus(documents, questions, PAGES.name, findings)
 
 
-def _document(file: Path, name: str) -> Document:
+def _converted(file: Path, name: str) -> Document:
     if has_surrogate(name):
         raise Unreadable("has a name that is not UTF-8; rename it")
     page = convert(file)

@@ -32,7 +32,7 @@ def files(path: Path) -> list[Path]:
     return [file for file in (documents, chunks, questions) if file]
 
 
-def document_row(row: InputRow, *, needs_id: bool) -> Document:
+def plain_document(row: InputRow, *, needs_id: bool) -> Document:
     title, text = row.text("title", required=False, blank=True), row.text("text")
     id = row.text("id") if needs_id or "id" in row.values else hashed_id(title, text)
     return Document(id, title, text)
@@ -64,7 +64,7 @@ def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str
     documents = Documents()
     lines: dict[str, int] = {}
     for row in rows_of(path, findings):
-        document = document_row(row, needs_id=path.suffix in STRICT)
+        document = plain_document(row, needs_id=path.suffix in STRICT)
         if "id" in row.values or document.id not in lines:
             row.claim_id(lines, "id", document.id)
         else:

@@ -59,6 +59,11 @@ def check_questions(
     questions: dict[str, Question] = {}
     unplaced: list[tuple[InputRow, Question]] = []
     for row, question in rows:
+        if row.ok and row.key not in row.values and question.id in lines:
+            defect = f"the {row.unit} is that of {row.unit} {lines[question.id]} again"
+            row.add_remark("", defect, "it is read once")
+            findings.settle(row)
+            continue
         row.claim_id(lines, row.key if "_id" in row.values else "id", question.id)
         # Without any document only the lack of documents is reported, not every question.
         for name in question.documents if claimed else ():

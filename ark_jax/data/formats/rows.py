@@ -169,7 +169,7 @@ def files(path: Path) -> list[Path]:
     return [path]
 
 
-def _shards(folder: Path) -> list[Path]:
+def _shard_files(folder: Path) -> list[Path]:
     return [
         path
         for path in sorted(folder.rglob("*.parquet"))
@@ -179,9 +179,11 @@ def _shards(folder: Path) -> list[Path]:
 
 def read_shards(folder: Path, findings: Findings) -> Corpus:
     """Reads the Parquet files of a folder, such as one of the hub, as one file."""
-    rows = itertools.chain.from_iterable(rows_of(path, findings) for path in _shards(folder))
+    rows = itertools.chain.from_iterable(rows_of(path, findings) for path in _shard_files(folder))
     return read_rows(folder, rows, findings)
 
 
 ROWS = Format("", recognises, read, files)
-SHARDS = Format("", lambda path: path.is_dir() and bool(_shards(path)), read_shards, _shards)
+SHARDS = Format(
+    "", lambda path: path.is_dir() and bool(_shard_files(path)), read_shards, _shard_files
+)

@@ -50,14 +50,14 @@ def read(path: Path, findings: Findings) -> Corpus:
             continue
         row = InputRow(str(path), number, article, "row")
         title = row.text("title", required=False, blank=True).replace("_", " ")
-        found = []
+        pairs = []
         for paragraph in row.objects("paragraphs"):
             document = hashed_document(title, paragraph.text("context"))
-            found.append((document, list(_questions(paragraph, document.id, document.text, row))))
-        for question in (question for _, asked in found for question in asked):
+            pairs.append((document, list(_questions(paragraph, document.id, document.text, row))))
+        for question in (question for _, asked in pairs for question in asked):
             row.claim_id(lines, "id", question.id)
         if findings.settle(row):
-            for document, asked in found:
+            for document, asked in pairs:
                 documents.append(document)
                 questions += asked
     return complete_corpus(documents, questions, SQUAD.name, findings)
@@ -67,7 +67,7 @@ def _questions(paragraph: InputRow, document: str, context: str, article: InputR
     """The questions of a paragraph that it answers."""
     for part in paragraph.objects("qas"):
         question = Question(part.text("id"), part.text("question"), (), (document,), (context,))
-        if part.flag("is_impossible", False):
+        if part.flag("is_impossible", False) or part.values.get("answers") == []:
             unanswerable(article)
             continue
         answers = tuple(dict.fromkeys(answer.text("text") for answer in part.objects("answers")))

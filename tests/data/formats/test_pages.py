@@ -53,14 +53,14 @@ def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
         document.core_properties.title = ""
         document.save(folder / "a.docx")
     corpus = readers.load(folder)
-    (found,) = corpus.documents
+    (document,) = corpus.documents
     title, paths = expected(pieces)
-    assert found.title == (title or "a") and [s.path for s in found.sections] == paths
-    for section in found.sections:
+    assert document.title == (title or "a") and [s.path for s in document.sections] == paths
+    for section in document.sections:
         name = section.path.split(" > ")[-1]
-        words = " ".join(found.text[section.start :].split()).lstrip("# ")
+        words = " ".join(document.text[section.start :].split()).lstrip("# ")
         assert words.startswith(name)
-    assert all(" ".join(t.split()) in " ".join(found.text.split()) for _, _, t in pieces)
+    assert all(" ".join(t.split()) in " ".join(document.text.split()) for _, _, t in pieces)
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,9 +108,9 @@ def test_html_in_another_encoding(tmp_path):
 
 def test_front_matter_gives_the_title(tmp_path):
     write(tmp_path, {"a.md": '---\ntitle: "Tides"\n---\n## Low\n\nText.\n'})
-    (found,) = readers.load(tmp_path).documents
-    assert (found.title, found.text) == ("Tides", "## Low\n\nText.\n")
-    assert found.sections == (Section(0, "Low"),)
+    (document,) = readers.load(tmp_path).documents
+    assert (document.title, document.text) == ("Tides", "## Low\n\nText.\n")
+    assert document.sections == (Section(0, "Low"),)
 
 
 def pdf(path, pages, title="", password=""):
@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
     write(tmp_path, files)
     corpus, problems = readers.read(tmp_path)
     assert not problems and [d.id for d in corpus.documents] == ["good.txt"]
-    told = {re.sub(".*/", "", remark.file): remark.message for remark in corpus.remarks}
+    messages = {re.sub(".*/", "", remark.file): remark.message for remark in corpus.remarks}
     for name, words in {
         "locked.pdf": "is encrypted; save it without a password: the file is passed over",
         "scan.pdf": "holds no text, perhaps it was scanned",
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "blank.txt": "holds no text",
         "void.html": "",
     }.items():
-        assert words in told[name], told
+        assert words in messages[name], messages
     others = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
     assert [(r.rows, r.message.split(" are")[0]) for r in others] == [
         (1, "1 files without a suffix (Makefile)"),

@@ -13,7 +13,7 @@ from support.corpora import WRITTEN, corpora
 from ark_jax.data import readers
 from ark_jax.data.beir_writer import write_beir
 from ark_jax.data.characters import has_visible
-from ark_jax.data.records import Corpus
+from ark_jax.data.records import BadInput, Corpus
 
 ONCE = settings(max_examples=40, deadline=None)
 
@@ -50,8 +50,8 @@ def test_tables(tmp_path_factory, corpus, suffix):
             for row in rows:
                 lists = {k: json.dumps(v) for k, v in row.items() if isinstance(v, list | tuple)}
                 writer.writerow({**row, **lists})
-    found, problems = readers.read(folder)
-    assert not problems and same(found, corpus)
+    reread, problems = readers.read(folder)
+    assert not problems and same(reread, corpus)
 
 
 @ONCE
@@ -60,8 +60,8 @@ def test_parquet(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("parquet")
     for name, rows in (("documents", document_rows(corpus)), ("questions", question_rows(corpus))):
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
-    found, problems = readers.read(folder)
-    assert not problems and same(found, corpus)
+    reread, problems = readers.read(folder)
+    assert not problems and same(reread, corpus)
 
 
 @ONCE
@@ -70,8 +70,8 @@ def test_beir(tmp_path_factory, corpus):
     folder = tmp_path_factory.mktemp("beir")
     write_beir(corpus, folder)
     for path in (folder, folder / "qrels" / "test.tsv"):
-        found, problems = readers.read(path)
-        assert not problems and found.format == "beir" and same(found, corpus)
+        reread, problems = readers.read(path)
+        assert not problems and reread.format == "beir" and same(reread, corpus)
     assert readers.read_questions(folder / "qrels" / "test.tsv", corpus.texts) == (
         corpus.questions,
         [],
@@ -96,12 +96,12 @@ def test_squad(tmp_path_factory, texts, question, answers, array):
         data = {"version": "v2.0", "data": [{"title": "A_B", "paragraphs": paragraphs}]}
         path.write_text(json.dumps(data))
     else:
-        row = lambda i, name, found: {
+        row = lambda i, name, answers: {
             "id": f"{i}{name}",
             "title": "A B",
             "context": texts[i],
             "question": question,
-            "answers": {"text": found, "answer_start": [0] * len(found)},
+            "answers": {"text": answers, "answer_start": [0] * len(answers)},
         }
         rows = [row(i, n, a) for i in range(len(texts)) for n, a in (("a", answers), ("b", []))]
         path.write_text("\n".join(map(json.dumps, rows)))
@@ -133,10 +133,10 @@ def test_ragas(tmp_path_factory, texts, question, answer, old, data):
     path.write_text(json.dumps(row) + "\n" + json.dumps(row))
     corpus = readers.load(path)
     assert corpus.format == "ragas" and {d.text for d in corpus.documents} == set(texts)
-    (found,) = corpus.questions
-    assert (found.question, found.answers) == (question, (answer,))
-    assert set(found.documents) == {d.id for d in corpus.documents}
-    assert found.evidence == (() if old else tuple(gold))
+    (reread,) = corpus.questions
+    assert (reread.question, reread.answers) == (question, (answer,))
+    assert set(reread.documents) == {d.id for d in corpus.documents}
+    assert reread.evidence == (() if old else tuple(gold))
     assert "the line is that of line 1 again; it is read once" in str(corpus.remarks[0])
 
 
@@ -157,14 +157,14 @@ def test_hipporag(tmp_path_factory, passages, asked, folder):
     question = {"id": "q", "question": "Who?", "answer": ["Ada"], "paragraphs": paragraphs}
     if asked:
         (root / "x.json").write_text(json.dumps([question]))
-    found = readers.load(root if folder else path)
-    assert [(d.title, d.text) for d in found.documents] == passages
+    reread = readers.load(root if folder else path)
+    assert [(d.title, d.text) for d in reread.documents] == passages
     if asked:
-        assert found.questions[0].evidence == (passages[0][1],)
-        assert [q.answers for q in found.questions] == [("Ada",)]
-        assert found.questions[0].documents == tuple(d.id for d in found.documents)[:2]
+        assert reread.questions[0].evidence == (passages[0][1],)
+        assert [q.answers for q in reread.questions] == [("Ada",)]
+        assert reread.questions[0].documents == tuple(d.id for d in reread.documents)[:2]
     else:
-        assert found.questions == []
+        assert reread.questions == []
 
 
 @ONCE
@@ -185,13 +185,13 @@ def test_chunks(tmp_path_factory, corpus, cuts, placed, joined):
     if not joined:
         lines = map(json.dumps, document_rows(corpus))
         (folder / "documents.jsonl").write_text("\n".join(lines))
-    found = readers.load(folder)
-    assert [(c.document, c.text) for c in found.chunks] == pieces
-    for chunk in found.chunks:
-        assert found.texts[chunk.document][chunk.start : chunk.end] == chunk.text
-    assert {d.id for d in found.documents} == {d.id for d in corpus.documents}
+    reread = readers.load(folder)
+    assert [(c.document, c.text) for c in reread.chunks] == pieces
+    for chunk in reread.chunks:
+        assert reread.texts[chunk.document][chunk.start : chunk.end] == chunk.text
+    assert {d.id for d in reread.documents} == {d.id for d in corpus.documents}
     if not joined:
-        assert found.documents == corpus.documents
+        assert reread.documents == corpus.documents
 
 
 @ONCE
@@ -202,14 +202,30 @@ def test_questions_without_answers_or_without_documents(tmp_path_factory, corpus
     rows = [{k: v for k, v in vars(q).items() if k not in dropped} for q in corpus.questions]
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, document_rows(corpus))))
-    found, problems = readers.read(folder)
+    reread, problems = readers.read(folder)
     complete = [q for q in corpus.questions if q.evidence or lacking != "both"]
     assert [p.field for p in problems] == ["answers"] * (len(rows) - len(complete))
-    assert [(q.id, q.evidence) for q in found.questions] == [(q.id, q.evidence) for q in complete]
-    assert all(not getattr(q, name) for q in found.questions for name in dropped)
+    assert [(q.id, q.evidence) for q in reread.questions] == [(q.id, q.evidence) for q in complete]
+    assert all(not getattr(q, name) for q in reread.questions for name in dropped)
     if not problems:
         asked, remarks = readers.read_questions(folder / "questions.jsonl", corpus.texts)
-        assert asked == found.questions and remarks == []
+        assert asked == reread.questions and remarks == []
+
+
+def test_chunks_without_places_follow_one_another(tmp_path):
+    rows = [("a", "d", "One."), ("b", "e", "Two."), ("c", "d", "Three.")]
+    fields = ("id", "document", "text")
+    lines = (json.dumps(dict(zip(fields, row, strict=True))) for row in rows)
+    (tmp_path / "f.jsonl").write_text("\n".join(lines))
+    corpus = readers.load(tmp_path / "f.jsonl")
+    assert dict(corpus.texts) == {"d": "One.\n\nThree.", "e": "Two."}
+    assert [(c.id, c.start, c.end) for c in corpus.chunks] == [
+        ("a", 0, 4),
+        ("b", 0, 4),
+        ("c", 6, 12),
+    ]
+    (tmp_path / "f.jsonl").write_text('{"id": "x", "document": "d", "text": "y", "start": 4}')
+    assert dict(readers.load(tmp_path / "f.jsonl").texts) == {"d": "\n\n\n\ny"}
 
 
 def test_several_parquet_files_are_one(tmp_path):
@@ -251,6 +267,17 @@ def test_several_parquet_files_are_one(tmp_path):
             },
             "1 is inside an earlier chunk of the document with other text",
         ),
+        (
+            {
+                "f.jsonl": '{"id": "c", "document": "d", "text": "a\\nc", "start": 0}\n'
+                '{"id": "e", "document": "d", "text": "b", "start": 1}'
+            },
+            "1 is inside an earlier chunk of the document with other text",
+        ),
+        (
+            {"f.jsonl": '{"id": "c", "text": "abc", "start": 1000000000000}'},
+            "1000000000000 is far behind the chunks before it; count characters",
+        ),
     ],
 )
 def test_faults(tmp_path, files, words):
@@ -258,6 +285,46 @@ def test_faults(tmp_path, files, words):
         (tmp_path / name).write_text(content)
     _, problems = readers.read(tmp_path / name)
     assert words in str(problems[0]), problems
+
+
+def test_rows_without_ids_that_repeat_are_read_once_and_told(tmp_path):
+    (tmp_path / "documents.csv").write_text("text\nOne.\nOne.\nTwo.\n")
+    (tmp_path / "questions.csv").write_text("Question,Answer\nWho?,Ada\nWho?,Ada\nWho?,Eve\n")
+    corpus, problems = readers.read(tmp_path)
+    assert not problems and list(corpus.texts.values()) == ["One.", "Two."]
+    assert [q.answers for q in corpus.questions] == [("Ada",), ("Eve",)]
+    assert [(r.line, r.message) for r in corpus.remarks] == [
+        (3, "the line is that of line 2 again; it is read once")
+    ] * 2
+
+
+def test_a_beir_corpus_alone(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
+    corpus = readers.load(tmp_path)
+    assert (len(corpus.documents), corpus.questions, corpus.format) == (1, [], "beir")
+    assert "questions: none" in readers.summary(corpus)
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    _, problems = readers.read(tmp_path)
+    assert [str(p).split(":")[0] for p in problems] == [str(tmp_path / "queries.jsonl")]
+
+
+def test_a_test_set_of_its_own(tmp_path):
+    texts = {"d": "The tide rose."}
+    rows = [
+        {"id": "a", "question": "What?", "answers": ["the tide"]},
+        {"id": "b", "question": "What?", "documents": ["d"], "evidence": ["tide rose"]},
+        {"id": "c", "question": "What?", "documents": ["none"]},
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
+        readers.read_questions(tmp_path / "test.jsonl", texts)
+    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
+    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
+    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
+    for name, words in (("only.jsonl", "no questions"), ("tset.jsonl", "did you mean test.jsonl")):
+        with pytest.raises(BadInput, match=words):
+            readers.read_questions(tmp_path / name, texts)
 
 
 def test_faults_of_a_beir_folder(tmp_path):
@@ -272,12 +339,12 @@ def test_faults_of_a_beir_folder(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(
         head + "2\ta\t1\n2\tnone\t1\n9\ta\t1\n2\tb\thigh\n"
     )
-    found, problems = readers.read(tmp_path)
-    assert [(q.id, q.documents) for q in found.questions] == [("1", ("b",)), ("2", ("a",))]
-    assert found.texts == {"a": "x", "b": "Only"}
+    reread, problems = readers.read(tmp_path)
+    assert [(q.id, q.documents) for q in reread.questions] == [("1", ("b",)), ("2", ("a",))]
+    assert reread.texts == {"a": "x", "b": "Only"}
     assert [(p.line, p.field) for p in problems] == [(3, "corpus-id"), (5, "score"), (0, "")]
     assert "such as '9', are not found" in problems[2].message
-    assert [remark.message for remark in found.remarks] == [
+    assert [remark.message for remark in reread.remarks] == [
         "holds the splits dev, test; all are read, and qrels/SPLIT.tsv names one",
         "1 queries have no relevant document; they are passed over",
     ]
