@@ -215,8 +215,9 @@ class QuestionsSection:
     margin: float = field(
         0.1,
         "Smallest rise of the answer's mean log-likelihood through the passage; questions below it "
-        "are dropped.",
+        "are dropped; -100: none.",
         unit="nats per token",
+        minimum=-100,
     )
     round_trip: int = field(
         10,

@@ -7,6 +7,8 @@ from support.plans import RATE, calls_of_kind
 from ark_jax.estimate import device_work, plan
 from ark_jax.recipes.ark.recipe import RECIPE
 
+pytestmark = pytest.mark.usefixtures("mesh")
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):

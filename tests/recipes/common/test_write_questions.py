@@ -20,7 +20,7 @@ from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.common import corpus, filter_questions, write_questions
+from ark_jax.recipes.common import corpus, write_questions
 from ark_jax.recipes.common.write_questions import Material, materials_to_ask, question_calls
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
@@ -271,34 +271,38 @@ def test_a_stage_that_keeps_no_question_says_why(world, workdir):
         run(c, workdir, "questions")
 
 
-# A process of its own that saves its scores two by two, with time for a kill in between.
+# A process of its own that scores two by two, with time for a kill in between.
 SLOW = """
 import sys, time
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from ark_jax.recipes.common import filter_questions
 from support import documents_alone as here
-put = filter_questions._put
-def slowly(path):
+score, put = filter_questions._score_shard, filter_questions._put
+def tell(context, shard, number):
+    print("shard", number, flush=True)
+    return score(context, shard, number)
+def wait(path):
     put(path)
     time.sleep({pause})
-filter_questions.SHARD, filter_questions._put = 2, slowly
+filter_questions.SHARD, filter_questions._score_shard, filter_questions._put = 2, tell, wait
 here.run(here.documents_alone(Path({world!r})), Path({workdir!r}), "questions")
 """
 
 
 def write_slowly(world: Path, workdir: Path, pause: float) -> subprocess.Popen:
-    code = SLOW.format(
-        tests=str(REPOSITORY / "tests"), world=str(world), workdir=str(workdir), pause=pause
-    )
+    places = {"tests": str(REPOSITORY / "tests"), "world": str(world), "workdir": str(workdir)}
     return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=REPOSITORY, env=environment(world) | {"PYTHONPATH": "."}
+        [sys.executable, "-c", SLOW.format(**places, pause=pause)],
+        cwd=REPOSITORY,
+        env=environment(world) | {"PYTHONPATH": "."},
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
-def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir, monkeypatch):
-    monkeypatch.setattr(filter_questions, "SHARD", 2)
-    process = write_slowly(world, workdir, pause=5.0)
+def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
+    process = write_slowly(world, workdir, pause=30.0)
     partial = workdir / ".partial" / "questions"
     try:
         while not list(partial.glob("scored-*.parquet")):
@@ -306,20 +310,16 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir, mon
             time.sleep(0.05)
     finally:
         os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    [before] = partial.glob("scored-*.parquet")
-    scored = []
-    score = filter_questions._score_shard
-    counting = lambda context, shard, number: scored.append(number) or score(context, shard, number)
-    monkeypatch.setattr(filter_questions, "_score_shard", counting)
-    run(documents_alone(world), workdir, "questions")
-    assert scored[0] == 2 and before.name == "scored-00001.parquet"  # the first is not made again
-    resumed = outputs(workdir)["questions"]
+        process.communicate()
+    assert [path.name for path in partial.glob("scored-*")] == ["scored-00001.parquet"]
+    said, _ = write_slowly(world, workdir, pause=0.0).communicate()
+    assert "shard 2\n" in said and "shard 1\n" not in said  # the first is not made again
     whole = workdir / "whole"
     whole.mkdir()
     for name in ("data", "extract", "graph"):
         (whole / name).symlink_to(workdir / name)
-    run(documents_alone(world), whole, "questions")
+    assert "shard 1\n" in write_slowly(world, whole, pause=0.0).communicate()[0]
+    resumed = outputs(workdir)["questions"]
     assert outputs(whole)["questions"] == resumed
     assert set(resumed) == {"questions.parquet", "dropped.parquet", "quarantine.parquet"}
 
