@@ -87,7 +87,7 @@ def _facts(config, counts: Counts) -> list[list]:
         *_written_facts(written),
         [
             "Smallest difference in nDCG@10 that so many can tell from chance",
-            f"{smallest_difference(data['held_out_questions']):.2f}",
+            f"{smallest_difference(counts['evaluate']['questions']):.2f}",
         ],
         ["Searched", SEARCHED[data["pool"]]],
         [

@@ -46,6 +46,14 @@ class DataSection:
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
         "is trained on.",
     )
+    tolerate: float = field(
+        0.0,
+        "Share of rows or files that may be bad: they are listed and left out, and the rest is "
+        "read.",
+        unit="fraction of rows",
+        minimum=0,
+        maximum=1,
+    )
     titles: bool = field(
         True,
         "Whether models read the title of a document, and the headings above a passage, on a line "
