@@ -324,7 +324,7 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
     assert set(resumed) == {"questions.parquet", "dropped.parquet", "quarantine.parquet"}
 
 
-WRITE_ALONE = """
+CONFIG_FILE = """
 import sys
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
@@ -337,7 +337,7 @@ def get_config():
 def test_documents_alone_end_in_an_export(world):
     """The whole pipeline without a language model and without a question, by the command line."""
     config = world / "alone.py"
-    config.write_text(WRITE_ALONE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
+    config.write_text(CONFIG_FILE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
     workdir = world / "alone"
     done = subprocess.run(
         [sys.executable, "-m", "ark_jax", "run", f"--config={config}", f"--workdir={workdir}"],
