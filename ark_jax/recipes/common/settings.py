@@ -277,13 +277,15 @@ class EvaluateSection:
         ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
     )
     baselines: tuple[str, ...] = field(
-        (), "Untrained systems besides base: bm25, or full, where the reader gets whole documents."
+        ("bm25",),
+        "Untrained systems besides base: bm25, or full, where the reader gets whole documents.",
     )
     retrievers: tuple[str, ...] = field(
         (), "Further retrievers to compare with: model folders or Hub names."
     )
     hybrids: tuple[str, ...] = field(
-        (), 'Systems to fuse by reciprocal ranks, as in "bm25+stage3".'
+        ("bm25+tuned",),
+        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
     read: int = field(
         -1,
