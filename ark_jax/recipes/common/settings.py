@@ -73,7 +73,7 @@ class DataSection:
         minimum=1,
     )
     chunking: str = field(
-        "tokens",
+        "sentences",
         "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
         choices=("sentences", "tokens"),
     )
