@@ -1,7 +1,7 @@
 """Packaging of ark_jax.
 
-Extras: demo (reads GGUF), llm (live endpoints), evaluate (BM25, ROUGE), one per tracker, notebooks,
-test (without torch), reference (peers).
+Extras: demo (reads GGUF), files (reads HTML, PDF, Word), llm (live endpoints), evaluate (BM25,
+ROUGE), one per tracker, notebooks, test (without torch), reference (peers).
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from setuptools import find_packages, setup
 
 EVALUATE = ["bm25s>=0.2", "PyStemmer>=2.2", "rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
+FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
     "beartype>=0.21",
     "pytest>=8",
@@ -17,6 +18,7 @@ TEST = [
     "pytest-randomly>=3.16",
     "hypothesis>=6.100",
     "ruff>=0.12",
+    "pypdf>=5",  # writes the files that tests read
 ]
 
 setup(
@@ -47,6 +49,7 @@ setup(
         "safetensors>=0.6",
         "huggingface_hub>=1.0",
         "networkx>=3.4",
+        "sentencex>=1.0.32",  # sentences of all languages, with offsets
         "scipy>=1.14",
         "numpy>=2",
         "pyarrow>=18",
@@ -56,17 +59,20 @@ setup(
         "etils[epath]>=1.13",
         "jaxtyping>=0.3",
         "json-repair>=0.50",
+        "regex>=2025.10.22",
+        "markdown-it-py>=3",
         "jinja2>=3.1",  # chat templates; transformers does not ask for it
     ],
     extras_require={
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
+        "files": FILES,
         "tensorboard": TENSORBOARD,
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
-        "test": [*TEST, *EVALUATE, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
+        "test": [*TEST, *EVALUATE, *FILES, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
         "reference": [
             "torch==2.13.0",
             "sentence-transformers>=6.0",

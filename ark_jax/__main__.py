@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from ark_jax.runtime import preemption
+from ark_jax.runtime import log, preemption
 
 USAGE = """\
 ark-jax: answer-centric retriever tuning
@@ -71,6 +71,7 @@ class Request:
 
 def main() -> None:
     """Entry point of the console script."""
+    log.prepare_streams()
     with preemption.raise_signals():
         try:
             sys.exit(_main(sys.argv[1:]))
@@ -108,6 +109,13 @@ def _main(args: list[str]) -> int:
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(
+            f"error: out of memory{f' ({error})' if str(error) else ''}: close other programs or "
+            "use a larger machine, and run the same command again; what is finished is kept",
+            file=sys.stderr,
+        )
+        return 1
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
         print(
@@ -138,7 +146,7 @@ def _check(args: list[str]) -> int:
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))
-    print(f"{len(problems)} problem(s)" if problems else "no problem found")
+    print(readers.verdict(problems))
     return 1 if problems else 0
 
 
@@ -153,6 +161,7 @@ def _pipeline(verb: str, args: list[str]) -> int:
             "example"
         )
     recipe = recipe_of(request.config)
+    recipe.stages(request.config)  # refuses a config that lacks what is read next
     if recipe.needs(request.config).data == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
@@ -174,6 +183,7 @@ def _parse(verb: str, args: list[str]) -> Request:
         ValueError: a flag that is unknown or has a bad value, or a config file that fails.
     """
     from absl import flags
+    from ml_collections import ConfigDict
 
     values = flags.FlagValues()
     workdir = None
@@ -193,13 +203,22 @@ def _parse(verb: str, args: list[str]) -> Request:
     holder = _define_config(verb, args, values)
     try:
         rest = values(["ark-jax", *_last_of_repeated(args)])[1:]
+        getattr(holder.value, "recipe", None)  # raises what ml_collections kept of an OSError
     except (flags.Error, KeyError, AttributeError, TypeError) as error:
         raise ValueError(
             f"bad flag: {_flag_message(error)}; `ark-jax --help` shows how it is used"
         ) from None
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"the config file fails ({reason}); correct it") from None
     if rest:
         raise ValueError(
             f"unexpected {rest[0]!r}; fields of the config are written --config.name=value"
+        )
+    if not isinstance(holder.value, ConfigDict | None):
+        raise ValueError(
+            f"the config file gives {type(holder.value).__name__}, not a ConfigDict; let "
+            "get_config() return a config of ark_jax.config"
         )
     if holder.value is not None and values["max-cost"].value is not None:
         holder.value.llm.max_cost = values["max-cost"].value
@@ -220,6 +239,9 @@ def _define_config(verb: str, args: list[str], values):
     """Defines --config and its fields; for the demo it is the packaged config if none is given."""
     from ml_collections import config_flags
 
+    given = [arg for arg in args if re.match("--?config(=|$)", arg)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one --config")
     named = re.search(r"(?:^|\n)--?config[=\n]([^:\n]*)", "\n".join(args))
     if named and not Path(named[1]).is_file():
         raise ValueError(
@@ -356,11 +378,14 @@ def _with_fix(error: OSError, workdir: Path) -> str:
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         fix = "free some space there"
-    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and workdir in (
-        path,
-        *path.parents,
-    ):
+    elif error.errno == errno.EPIPE:
+        fix = "keep its reader open, or let it be a file,"
+    elif workdir not in (path, *path.parents):
+        return str(error)
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         fix = f"make {workdir} writable or give another --workdir"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        fix = "move away what lies there or give another --workdir,"
     else:
         return str(error)
     return (

@@ -89,7 +89,7 @@ def study():
     c.data.held_out_documents = HELD_OUT
     c.data.ignored_documents = STORIES[TRAINING_STORIES:]
     c.data.ignored_questions = UNSCORED
-    c.evaluate.scope, c.evaluate.baselines = "corpus", ("bm25",)
+    c.evaluate.scope, c.evaluate.baselines = "held_out", ("bm25",)
     c.evaluate.read, c.evaluate.max_new_tokens = 50, 16
     c.prompts.read = "story"
     c.score.references, c.score.candidates, c.score.positives = 1, 8, 1

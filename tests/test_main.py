@@ -101,6 +101,36 @@ def test_a_config_that_cannot_be_had_is_one_clear_line(flag, told, tmp_path):
     )
 
 
+CONFIG_FILES = {
+    "import no_such_module": "ModuleNotFoundError: No module named 'no_such_module'",
+    "def get_config(:": "SyntaxError",
+    "import sys; sys.exit(5)": "SystemExit: 5",
+    "def get_config(): 1 / 0": "ZeroDivisionError",
+    "def get_config(): assert False": "AssertionError",
+    "def get_config(): raise OSError('gone')": "gone",
+    "def get_config(): return 7": "gives int, not a ConfigDict",
+    "def get_config(): return {}": "gives dict, not a ConfigDict",
+    "import ml_collections\ndef get_config(): return ml_collections.ConfigDict()": "is missing",
+}
+
+
+@pytest.mark.parametrize("text", CONFIG_FILES)
+def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
+    (tmp_path / "bad.py").write_text(text + "\n")
+    command = [sys.executable, "-m", "ark_jax", "status", f"--config={tmp_path}/bad.py"]
+    done = subprocess.run(
+        [*command, f"--workdir={tmp_path}/run"], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert CONFIG_FILES[text] in done.stderr and "should not happen" not in done.stderr
+
+
+def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
+    configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
+    with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
+        __main__._parse("status", [*configs, f"--workdir={tmp_path}"])
+
+
 def test_help_and_unknown_verbs():
     run = lambda *args: subprocess.run(
         [sys.executable, "-m", "ark_jax", *args], capture_output=True, text=True, cwd=REPOSITORY
@@ -151,3 +181,14 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
         __main__._parse("run", ["--documents-only"])
+
+
+def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
+    def fail(*_):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(__main__, "_pipeline", fail)
+    assert __main__._main(["run"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
+    assert said.count("\n") == 1 and "report" not in said

@@ -78,7 +78,8 @@ def count_absent_answers(
     Args:
         documents: document id -> text.
     """
-    folded = functools.cache(lambda document: documents.get(document, "").casefold())
+    # Questions on the same documents follow one another.
+    folded = functools.lru_cache(64)(lambda document: documents.get(document, "").casefold())
     asked = [question for question in questions if question.answers and question.documents]
     absent = sum(
         not any(
@@ -111,6 +112,42 @@ def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[
         chunk.id for chunk in chunks if any(tokens in _tokens(chunk.text) for tokens in targets)
     ]
     return [holders] if holders else []
+
+
+def chunks_with_answers(
+    questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]]
+) -> dict[str, list[list[str]]]:
+    """question -> the chunks of its documents that contain an answer, as of `answer_chunks`.
+
+    A question without documents takes them from the whole corpus.
+
+    Args:
+        chunks: document id -> its chunks.
+    """
+    holders: dict[str, list[list[str]]] = {}
+    for question in questions:
+        if question.documents:
+            pool = [chunk for document in question.documents for chunk in chunks.get(document, ())]
+            holders[question.id] = answer_chunks(question.answers, pool)
+    unnamed = [question for question in questions if not question.documents]
+    return holders | _corpus_holders(unnamed, chunks)
+
+
+def _corpus_holders(
+    questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]]
+) -> dict[str, list[list[str]]]:
+    """As `chunks_with_answers`, over all chunks: each is tokenised once for all questions."""
+    targets = {
+        question.id: [tokens for tokens in map(_tokens, question.answers) if tokens.strip()]
+        for question in questions
+    }
+    ids: dict[str, list[str]] = {id: [] for id in targets}
+    for chunk in (chunk for group in chunks.values() for chunk in group if targets):
+        tokens = _tokens(chunk.text)
+        for id, wanted in targets.items():
+            if any(target in tokens for target in wanted):
+                ids[id].append(chunk.id)
+    return {id: [holders] if holders else [] for id, holders in ids.items()}
 
 
 @functools.lru_cache(4096)  # questions about one document tokenise the same chunks

@@ -4,74 +4,119 @@ A row with a problem gives no record, but reading continues, so that `ark-jax ch
 problems.
 """
 
-import itertools
+import dataclasses
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from ark_jax.data import formats
 from ark_jax.data.evidence import count_absent_answers
-from ark_jax.data.records import BadInput, Corpus, Document, Problem, Question
-from ark_jax.data.row_files import csv_files, csv_rows, file_problem, json_rows
+from ark_jax.data.formats import beir, plain
+from ark_jax.data.formats.questions import check_questions
+from ark_jax.data.formats.rows import parsed_pairs
+from ark_jax.data.problems import Findings, Problems
+from ark_jax.data.records import BadInput, Corpus, Problem, Question
+from ark_jax.data.row_files import named_file
+from ark_jax.data.text_files import file_problem, missing_file, unreadable_file
 from ark_jax.runtime import storage
 
-PLAIN_FILES = ("documents.jsonl", "questions.jsonl")
-FAIRYTALE_FOLDERS = ("section-stories", "questions")
 
-
-def load(path: str | Path) -> Corpus:
+def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
     """Reads a file or folder.
 
+    Args:
+        path: in any known format.
+        tolerate: the share of rows that may have problems. Within it their problems become
+            remarks. A fault of a whole file is never tolerated.
+
     Raises:
-        BadInput: the input has problems; it lists all of them.
+        BadInput: the input has more problems; it lists all of them.
     """
     corpus, problems = read(path)
-    if problems:
+    return dataclasses.replace(corpus, remarks=_tolerated(problems, corpus.remarks, tolerate))
+
+
+def _tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
+    """The remarks, to which tolerable problems are added.
+
+    Raises:
+        BadInput: there are more problems.
+    """
+    if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
         raise BadInput(problems)
-    return corpus
+    return [*remarks, *problems]
 
 
-def read(path: str | Path) -> tuple[Corpus, list[Problem]]:
+def read(path: str | Path) -> tuple[Corpus, Problems]:
     """Reads a file or folder in any known format and recognises the format by the content.
 
-    `formats.KNOWN` lists the formats. FairytaleQA is a folder with section-stories/ and questions/,
-    whose CSV files may be in subfolders (train, val). All of them are read, or only one split if
-    the path is questions/SPLIT or section-stories/SPLIT. Its question ids are "story:question_id";
-    ":2" is appended if a question_id of a story numbers a second question. A section number of two
-    sections means both.
+    The README of ark_jax lists the formats.
     """
-    path = storage.local_copy(str(path))
-    if not path.is_dir():
-        return _read_contexts(path)
-    if any((path / name).exists() for name in PLAIN_FILES):
-        return _read_plain(path)
-    if tree := _fairytale_tree(path):
-        return _read_fairytale(*tree)
-    names = sorted(child.name for child in path.iterdir())
+    path, findings = storage.local_copy(str(path)), Findings()
+    form = _format_of(path, findings)
+    corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
+    findings.problems.condense()
+    findings.remarks.condense()
+    return corpus, findings.problems
+
+
+def _format_of(path: Path, findings: Findings) -> formats.Format | None:
+    """The format of a path; None with a problem for a path that has none."""
+    try:
+        path.stat()
+        names = sorted(child.name for child in path.iterdir()) if path.is_dir() else []
+    except FileNotFoundError:
+        findings.problems.append(missing_file(path))
+        return None
+    except OSError as error:
+        findings.problems.append(unreadable_file(path, error))
+        return None
+    if form := next((form for form in formats.FORMATS if form.recognises(path)), None):
+        return form
     content = "is an empty folder"
     if names:
         content = f"holds {', '.join(names[:5])}{', ...' * (len(names) > 5)}"
-    problem = file_problem(path, f"{content}, no known format; give {formats.KNOWN}")
-    return Corpus([], [], ""), [problem]
+    message = f"{content}, no known format; give {formats.KNOWN}"
+    findings.problems.append(file_problem(path, message))
+    return None
 
 
 def files(path: Path) -> list[Path]:
     """The files that `read` opens, in order; it ignores all others."""
-    if not path.is_dir():
-        return [path]
-    if any((path / name).exists() for name in PLAIN_FILES):
-        return [path / name for name in PLAIN_FILES]
-    root, split = _fairytale_tree(path) or (path, "")
-    return [file for folder in FAIRYTALE_FOLDERS for file in csv_files(root / folder / split, [])]
+    form = _format_of(path, Findings())
+    return form.files(path) if form else []
 
 
-def _fairytale_tree(path: Path) -> tuple[Path, str] | None:
-    """FairytaleQA's root and split ("" for all) that a folder means; None for another folder."""
-    if any((path / name).is_dir() for name in FAIRYTALE_FOLDERS):
-        return path, ""
-    if path.parent.name in FAIRYTALE_FOLDERS:
-        return path.parent.parent, path.name
-    return None
+def read_questions(
+    path: str | Path, texts: Mapping[str, str], tolerate: float = 0.0
+) -> tuple[list[Question], list[Problem]]:
+    """Reads a test set of its own on documents that are known.
+
+    Args:
+        path: a file of questions in any known format, a folder that holds questions.jsonl (or
+            .csv, .tsv, .parquet), or qrels/SPLIT.tsv of a BEIR folder. If questions come with
+            their contexts, these must be among the documents.
+        texts: document id -> text, such as `Corpus.texts`.
+        tolerate: as for `load`.
+
+    Returns:
+        The questions, and remarks on what was passed over.
+
+    Raises:
+        BadInput: the input has problems; it lists all of them.
+    """
+    path, findings = storage.local_copy(str(path)), Findings()
+    if path.is_dir():
+        path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
+    if beir.recognises(path):
+        questions = beir.read_queries(path, findings, texts, texts)
+    else:
+        pairs = parsed_pairs(path, findings)
+        questions = check_questions(pairs, findings, texts, texts, "the corpus")
+    findings.problems.condense()
+    findings.remarks.condense()
+    return questions, _tolerated(findings.problems, findings.remarks, tolerate)
 
 
 def summary(corpus: Corpus) -> str:
@@ -80,130 +125,47 @@ def summary(corpus: Corpus) -> str:
     words = statistics.median([len(document.text.split()) for document in documents] or [0])
     answers = statistics.fmean([len(question.answers) for question in questions] or [0])
     evidence = statistics.fmean([bool(question.evidence) for question in questions] or [0])
-    texts = {document.id: document.text for document in documents}
-    absent, asked = count_absent_answers(questions, texts)
-    return (
-        f"format: {corpus.format or 'unknown'}\n"
-        f"documents: {len(documents):,}, median {words:,.0f} words\n"
-        f"questions: {len(questions):,}, {answers:.2f} answers each\n"
-        f"evidence: given for {evidence:.0%} of the questions"
-        + (
-            f"\nanswers: of {absent:,} of {asked:,} questions, none occurs in their documents word "
-            "for word"
-            if absent
-            else ""
+    absent, asked = count_absent_answers(questions, corpus.texts)
+    titled = sum(bool(document.title) for document in documents)
+    lines = [
+        f"format: {corpus.format or 'unknown'}",
+        f"documents: {len(documents):,}, median {words:,.0f} words",
+        *([f"titles: {titled:,} documents have one"] if titled else []),
+        *([f"chunks: {len(corpus.chunks):,}, cut already"] if corpus.chunks is not None else []),
+    ]
+    if questions or not documents:
+        lines += [
+            f"questions: {len(questions):,}, {answers:.2f} answers each",
+            f"evidence: given for {evidence:.0%} of the questions",
+        ]
+    else:
+        lines.append(
+            "questions: none. These documents can be searched; to tune or compare retrievers, add "
+            "questions.jsonl, or let a run write questions"
         )
-        + (f"\npassed over: {len(corpus.remarks):,}" if corpus.remarks else "")
+    if unanswered := sum(not question.answers for question in questions):
+        lines.append(f"without answers: {unanswered:,} questions, which measure retrieval only")
+    if unplaced := sum(not question.documents for question in questions):
+        lines.append(f"without documents: {unplaced:,} questions, asked of the whole corpus")
+    if absent:
+        lines.append(
+            f"answers: of {absent:,} of {asked:,} questions, none occurs in their documents word "
+            "for word"
+        )
+    if passed_over := sum(remark.rows for remark in corpus.remarks):
+        lines.append(f"passed over: {passed_over:,}")
+    return "\n".join(lines)
+
+
+def verdict(problems: Problems) -> str:
+    """One line on the problems of an input, and what it would take to read the rest."""
+    if not problems:
+        return "no problem found"
+    line = f"{problems.total:,} problem(s)"
+    if problems.fatal or not problems.rows:
+        return line
+    share = math.ceil(1e4 * problems.bad_rows / problems.rows) / 1e4
+    return (
+        f"{line} in {problems.bad_rows:,} of {problems.rows:,} rows: mend them, or read the rest "
+        f"with --config.data.tolerate={share:g}"
     )
-
-
-def _read_plain(folder: Path) -> tuple[Corpus, list[Problem]]:
-    problems: list[Problem] = []
-    documents: dict[str, Document] = {}
-    questions: list[Question] = []
-    document_lines: dict[str, int] = {}
-    for row in json_rows(folder / "documents.jsonl", problems):
-        document = formats.plain_document(row)
-        row.claim_id(document_lines, "id", document.id)
-        if row.ok:
-            documents[document.id] = document
-        problems += row.problems
-    question_lines: dict[str, int] = {}
-    asked = folder / "questions.jsonl"
-    for row in json_rows(asked, problems) if asked.exists() else ():  # documents alone will do
-        question = formats.plain_question(row)
-        row.claim_id(question_lines, "id", question.id)
-        # Without any document only documents.jsonl is reported, not every question.
-        for name in question.documents if document_lines else ():
-            if name not in document_lines:
-                defect = f"{name!r} is not found in documents.jsonl"
-                row.add_problem("documents", defect, "add that document or mend the id")
-        if all(name in documents for name in question.documents):
-            texts = [documents[name].text for name in question.documents]
-            formats.check_evidence(row, question, texts)
-        if row.ok:
-            questions.append(question)
-        problems += row.problems
-    return _corpus(documents, questions, "plain"), problems
-
-
-def _read_contexts(path: Path) -> tuple[Corpus, list[Problem]]:
-    """Reads a JSON or JSONL file whose rows hold a question and its documents."""
-    problems: list[Problem] = []
-    documents: dict[str, Document] = {}
-    questions: list[Question] = []
-    remarks: list[Problem] = []
-    rows = json_rows(path, problems)
-    inspected, name = [], ""
-    for row in rows:
-        inspected.append(row)
-        if name := formats.recognise(row.values):
-            break
-    if not name:
-        if inspected:
-            fields = list(inspected[0].values)[:8]
-            message = f"no known format has rows with the fields {fields}; give {formats.KNOWN}"
-            problems.append(file_problem(path, message, inspected[0].line))
-        return Corpus([], [], ""), problems
-    parse_row = formats.ROW_PARSERS[name]
-    lines: dict[str, int] = {}
-    for row in itertools.chain(inspected, rows):
-        row_documents, question = parse_row(row)
-        if row.ok:
-            row.claim_id(lines, "id" if name == "musique" else row.key, question.id)
-        if row.ok:
-            documents.update((document.id, document) for document in row_documents)
-            questions.append(question)
-            remarks += row.remarks
-        problems += row.problems
-    return _corpus(documents, questions, name, remarks), problems
-
-
-def _read_fairytale(root: Path, split: str) -> tuple[Corpus, list[Problem]]:
-    problems: list[Problem] = []
-    documents: dict[str, Document] = {}
-    story_files: dict[str, Path] = {}
-    sections: dict[str, dict[str, list[str]]] = {}
-    for file in csv_files(root / "section-stories" / split, problems):
-        story = file.stem.removesuffix("-story")
-        if story in story_files:
-            message = f"the story {story!r} is also in {story_files[story]}; delete one"
-            problems.append(file_problem(file, message))
-            continue
-        story_files[story], before = file, len(problems)
-        rows = list(csv_rows(file, ("section", "text"), problems))
-        document, texts = formats.fairytale_story(story, rows)
-        problems += itertools.chain(*(row.problems for row in rows))
-        if len(problems) == before:
-            documents[story], sections[story] = document, texts
-    questions: list[Question] = []
-    sheets: dict[str, Path] = {}
-    columns = ("question_id", "cor_section", "question", "answer1")
-    for file in csv_files(root / "questions" / split, problems):
-        story = file.stem.removesuffix("-questions")
-        if story in sheets:
-            message = f"questions on {story!r} are also in {sheets[story]}; delete one"
-            problems.append(file_problem(file, message))
-        elif story_files and story not in story_files:
-            message = (
-                f"the story {story!r} is not found in section-stories; "
-                f"add {story}-story.csv or delete this file"
-            )
-            problems.append(file_problem(file, message))
-        else:
-            rows = list(csv_rows(file, columns, problems))
-            questions += formats.fairytale_questions(story, rows, sections.get(story))
-            problems += itertools.chain(*(row.problems for row in rows))
-        sheets.setdefault(story, file)
-    return _corpus(documents, questions, "fairytaleqa"), problems
-
-
-def _corpus(
-    documents: dict[str, Document],
-    questions: list[Question],
-    name: str,
-    remarks: Sequence[Problem] = (),
-) -> Corpus:
-    """A corpus without the questions whose documents have problems."""
-    complete = [question for question in questions if documents.keys() >= set(question.documents)]
-    return Corpus(list(documents.values()), complete, name, list(remarks))

@@ -1,6 +1,8 @@
 """Records of the input: documents, chunks, questions with answers, and problems found in files."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +72,14 @@ def with_title(title: str, text: str) -> str:
 class Problem:
     """A defect of an input file: its place, and a message with the fix or the consequence.
 
-    `line` counts from 1; 0 means the whole file.
+    `line` counts from 1; 0 means the whole file. `rows` is the number of rows that it stands for.
     """
 
     file: str
     line: int
     field: str
     message: str
+    rows: int = 1
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -85,12 +88,23 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Documents and questions; `remarks` describe parts of the files that were ignored."""
+    """Documents and questions; `remarks` describe parts of the files that were ignored.
 
-    documents: list[Document]
+    Many documents lie on disk and are read on access. `chunks` are those of the input, or None if
+    the documents are still to be cut.
+    """
+
+    documents: Sequence[Document]
     questions: list[Question]
     format: str
     remarks: list[Problem] = dataclasses.field(default_factory=list)
+    chunks: Sequence[Chunk] | None = None
+
+    @functools.cached_property
+    def texts(self) -> Mapping[str, str]:
+        """document id -> text."""
+        stored = getattr(self.documents, "texts", None)
+        return {d.id: d.text for d in self.documents} if stored is None else stored
 
 
 class BadInput(ValueError):
@@ -102,7 +116,8 @@ class BadInput(ValueError):
 
     def __init__(self, problems: list[Problem]):
         self.problems = problems
-        lines = [f"{len(problems)} problem(s) in the input:", *(f"  {p}" for p in problems[:20])]
+        count = sum(problem.rows for problem in problems)
+        lines = [f"{count:,} problem(s) in the input:", *(f"  {p}" for p in problems[:20])]
         if len(problems) > 20:
             lines.append(f"  and {len(problems) - 20} more; `ark-jax check` lists all")
         super().__init__("\n".join(lines))

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
+from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Problem
 
 TYPE_NAMES = {
@@ -15,6 +16,12 @@ TYPE_NAMES = {
     float: "a number",
     type(None): "null",
 }
+
+
+def type_name(value: object) -> str:
+    return TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
+
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,9 +38,11 @@ def text_fault(value: object, *, blank: bool = False) -> tuple[str, str] | None:
         blank: whether the text may be empty.
     """
     if not isinstance(value, str):
-        return f"is {TYPE_NAMES[type(value)]}", "write a string"
+        return f"is {type_name(value)}", "write a string"
     if not blank and not value.strip():
         return "is empty", "fill it in or delete it"
+    if not blank and not has_visible(value):
+        return "holds only characters that show nothing", "fill it in or delete it"
     if has_surrogate(value):
         return "holds bytes or \\u escapes that are not valid UTF-8", "write whole characters"
     return None
@@ -116,7 +125,7 @@ class InputRow:
             return []
         value = self.values[field]
         if not isinstance(value, list):
-            self.add_problem(field, f"is {TYPE_NAMES[type(value)]}", "write a list, [...]")
+            self.add_problem(field, f"is {type_name(value)}", "write a list, [...]")
             return []
         return self._checked_length(field, value, required)
 
@@ -151,13 +160,25 @@ class InputRow:
             self.add_problem(field, f"item {i} {defect}", fix)
         return () if faults else tuple(values)
 
+    def offset(self, field: str) -> int | None:
+        """The number from 0 in a field; None without the field."""
+        if not self.has(field, required=False):
+            return None
+        value = self.values[field]
+        if isinstance(value, str) and value.isdecimal():  # a cell of a table
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            self.add_problem(field, f"is {value!r:.20}", "write a number from 0")
+            return None
+        return value
+
     def flag(self, field: str, default: bool) -> bool:
         """The boolean in a field, or `default` without the field."""
         if not self.has(field, required=False):
             return default
         value = self.values[field]
         if not isinstance(value, bool):
-            self.add_problem(field, f"is {TYPE_NAMES[type(value)]}", "write true or false")
+            self.add_problem(field, f"is {type_name(value)}", "write true or false")
             return default
         return value
 
@@ -165,9 +186,7 @@ class InputRow:
         """The objects of a list, as rows. Iteration adds their problems to this row."""
         for i, value in enumerate(self.items(field), 1):
             if not isinstance(value, dict):
-                self.add_problem(
-                    field, f"item {i} is {TYPE_NAMES[type(value)]}", "write an object, {...}"
-                )
+                self.add_problem(field, f"item {i} is {type_name(value)}", "write an object, {...}")
                 continue
             part = InputRow(self.file, self.line, value, self.unit)
             yield part

@@ -6,10 +6,13 @@ dropped. Parallel edges are merged: their weights are summed, their descriptions
 without repeats. Self-loops are dropped, and their number is logged.
 """
 
+import bz2
 import dataclasses
+import gzip
 import json
 import math
 import re
+import reprlib
 import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
@@ -111,13 +114,18 @@ class GraphFormats:
 
     @classmethod
     def from_graphml(cls, path: str | Path):
-        """Reads any GraphML file; see `from_networkx`. An empty type becomes unknown."""
+        """Reads any GraphML file with one graph; see `from_networkx`. An empty type becomes
+        unknown.
+        """
         import networkx as nx
 
         try:
             graph = nx.read_graphml(path)
+            graphs = _count_graphs(Path(path))
         except (ET.ParseError, nx.NetworkXError, ValueError, KeyError, IndexError) as e:
             raise ValueError(f"{path} is no GraphML that networkx can read: {e}") from e
+        if graphs > 1:  # networkx reads the first
+            raise ValueError(f"{path} holds {graphs} graphs: write each to a file of its own")
         return _from_networkx(cls, graph, str(path))
 
     def to_graphrag(self, folder: str | Path) -> None:
@@ -235,6 +243,17 @@ class GraphFormats:
         )
 
 
+def _count_graphs(path: Path) -> int:
+    """How many graphs a GraphML file holds, beside one another or nested."""
+    opener = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)  # as in networkx
+    with opener(path, "rb") as file:
+        count = 0
+        for _, element in ET.iterparse(file):
+            count += element.tag.rpartition("}")[2] == "graph"
+            element.clear()
+        return count
+
+
 def _graphml_data(kind: str, attributes: dict) -> str:
     elements = []
     for name, value in attributes.items():
@@ -325,11 +344,11 @@ def _texts(place: str, data: Mapping, field: str, graphrag_field: str) -> list[s
     texts = data[field]
     try:
         texts = json.loads(texts) if isinstance(texts, str) else list(texts)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(
-            f"{place}: {field} is {data[field]!r}: give a list of strings, or JSON of one"
+            f"{place}: {field} is {_shown(data[field])}: give a list of strings, or JSON of one"
         )
     return texts
 
@@ -337,11 +356,18 @@ def _texts(place: str, data: Mapping, field: str, graphrag_field: str) -> list[s
 def _number(place: str, data: Mapping, field: str, least: float) -> float:
     try:
         number = float(data[field])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number >= least):
-        raise ValueError(f"{place}: {field} is {data[field]!r}: {number_rule(least)}")
+        raise ValueError(f"{place}: {field} is {_shown(data[field])}: {number_rule(least)}")
     return number
+
+
+def _shown(value: object) -> str:
+    """A value in a message, shortened if it is long."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = shortener.maxlong = 80
+    return shortener.repr(value)
 
 
 def _json(texts: list[str]) -> str:

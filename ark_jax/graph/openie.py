@@ -56,7 +56,7 @@ def _entries(path: Path) -> list:
         value = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(f"config.graph.openie: {path} does not exist; mend the path") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"config.graph.openie: {path} cannot be read as JSON ({error}); copy the file again"
         ) from None

@@ -17,17 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax.data.characters import INVISIBLE
 from ark_jax.graph.extract import UNKNOWN, Entity, Relation
 from ark_jax.graph.interop import GraphFormats
 from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
-# Unicode's Default_Ignorable_Code_Point: soft hyphen, zero-width characters, direction marks,
-# variation selectors, ...
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+_ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
 def fold(name: str) -> str:
@@ -45,9 +42,7 @@ def fold(name: str) -> str:
         nfkc(unicodedata.normalize("NFD", _INVISIBLE.sub("", name)).casefold()).casefold()
     )
     folded = " ".join(caseless.split()).strip(_OUTER)
-    while folded.startswith("the "):
-        folded = folded.removeprefix("the ").strip(_OUTER)
-    return folded
+    return folded[_ARTICLES.match(folded).end() :]
 
 
 @dataclasses.dataclass(frozen=True)

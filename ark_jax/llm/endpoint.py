@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from ark_jax.llm import errors
 from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted, TransientError
+from ark_jax.llm.pricing import drop_false_counts
 from ark_jax.llm.reply_cache import content_text
 
 MINUTE = 60.0  # seconds over which the rate limits hold
@@ -33,7 +34,7 @@ class RateLimiter:
     """
 
     def __init__(self, per_minute: float):
-        self.burst = per_minute / 20
+        self.per_minute, self.burst = per_minute, per_minute / 20
         self.rate = (per_minute - self.burst) / MINUTE
         self.level, self._updated = self.burst, time.monotonic()
 
@@ -50,8 +51,11 @@ class RateLimiter:
         return max(0.0, min(amount, self.burst) - self.level) / self.rate
 
     def take(self, amount: float) -> None:
-        """Takes `amount` from the bucket; a negative one is given back."""
-        self.level -= amount
+        """Takes `amount` from the bucket; a negative one is given back.
+
+        The debt stays below two minutes of the limit, however much a server counts.
+        """
+        self.level = max(self.level - amount, -2 * self.per_minute)
 
 
 class Endpoint:
@@ -105,7 +109,9 @@ class Endpoint:
             max_retries=0,
             timeout=openai.Timeout(None, connect=min(timeout, CONNECT_TIMEOUT)),
             # A redirect would send the documents to an address that nobody has named.
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=openai.DefaultAsyncHttpxClient(
+                follow_redirects=False, event_hooks={"response": [_decode_as_json]}
+            ),
         )
         self._parameters = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
         self._unsupported: set[str] = set()  # parameters that the model does not take
@@ -263,7 +269,9 @@ class Endpoint:
     def _parse(self, body: str) -> dict:
         """The completion in a body of status 200; its form is checked."""
         try:
-            reply = errors.drop_nulls(json.loads(body))
+            reply = drop_false_counts(errors.drop_nulls(json.loads(body)))
+        except RecursionError:  # a reply so deeply nested is no completion
+            reply = None
         except ValueError:
             reply = None
             if body.lstrip()[:1] in ("{", ""):
@@ -296,8 +304,14 @@ class Endpoint:
                 self._replies += 1
                 weight = max(0.1, 1 / self._replies)
                 # Not `completion_tokens`: some servers count thinking in the total only.
-                self._reply_tokens += weight * (total - prompt_tokens - self._reply_tokens)
+                reply_tokens = max(0, total - prompt_tokens)
+                self._reply_tokens += weight * (reply_tokens - self._reply_tokens)
                 self._tokens_per_byte += weight * (prompt_tokens / size - self._tokens_per_byte)
+
+
+async def _decode_as_json(response) -> None:
+    """JSON is UTF-8, whatever charset a server declares; some begin it with a byte order mark."""
+    response.encoding = "utf-8-sig"
 
 
 def _read_key(key_env: str, base_url: str) -> str:

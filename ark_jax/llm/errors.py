@@ -115,7 +115,7 @@ def error_message(body: str) -> str:
     """The message, code and type in an error body, or the whole body if it has another form."""
     try:
         error = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
     if isinstance(error, list) and error:  # Gemini wraps the error in a list
         error = error[0]
@@ -160,5 +160,5 @@ def _retry_after(headers: Mapping[str, str], message: str) -> float:
             return float(text) * unit
     try:
         return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0

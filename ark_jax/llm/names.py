@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from ark_jax.llm.unspaced_terms import contained_terms, unspaced_terms
 from ark_jax.text.word_boundaries import is_unspaced
 
 # The letters of scripts that put blanks between words; none of them is above U+2E80.
@@ -18,7 +19,7 @@ _NAME = re.compile(
     rf"|[{_UPPERCASE}][\w'’-]*)*"
 )
 _TERM = re.compile(rf"\b[{_OTHER_LETTERS}][\w-]{{4,}}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?؟])\s+|(?<=[。！？။።])\s*")
 # Words that are capitalised at the start of a sentence but are not names.
 _FUNCTION_WORD_LIST = """
 the a an and or but if when while as at by for from in into of on onto over to with without it its
@@ -30,8 +31,15 @@ _FUNCTION_WORDS = frozenset(_FUNCTION_WORD_LIST.split())
 
 
 def candidate_terms(passage: str) -> set[str]:
-    """The words that may be terms: at least five characters, not capitalised."""
-    return set(_TERM.findall(passage))
+    """What may be a term: words of at least five characters that are not capitalised.
+
+    In scripts without blanks these are the sequences of `unspaced_terms`.
+    """
+    return set(_terms(passage))
+
+
+def _terms(text: str) -> list[str]:
+    return _TERM.findall(text) + unspaced_terms(text)
 
 
 def split_sentences(passage: str) -> list[str]:
@@ -41,18 +49,19 @@ def split_sentences(passage: str) -> list[str]:
 def rare_terms(passage: str, frequency: Mapping[str, int]) -> set[str]:
     """The rare terms of a passage, as `extract_graph` has them."""
     max_frequency = max(2, max(frequency.values(), default=0) // 100)
-    occurrences = Counter(_TERM.findall(passage))
-    return {
-        term
+    occurrences = Counter(_terms(passage))
+    rare = {
+        term: count
         for term, count in occurrences.items()
         if max(count, frequency[term]) > 1 and frequency[term] <= max_frequency
     }
+    return rare.keys() - contained_terms(rare)
 
 
 def names_and_terms(sentence: str, rare: set[str]) -> list[str]:
     """The distinct names, then the rare terms, of a sentence."""
     names = [_trim_name(match[0]) for match in _NAME.finditer(sentence)]
-    terms = [word for word in _TERM.findall(sentence) if word in rare]
+    terms = [term for term in _terms(sentence) if term in rare]
     return list(dict.fromkeys(filter(None, names + terms)))
 
 

@@ -3,6 +3,9 @@
 import dataclasses
 import re
 
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+MAX_AMOUNT = 1e12  # tokens or USD; no request has more
+
 
 @dataclasses.dataclass
 class Usage:
@@ -34,14 +37,27 @@ class Usage:
         return Usage(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
+def is_amount(value: object) -> bool:
+    """Whether a count of tokens or a cost is a finite number of at least 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= MAX_AMOUNT
+
+
+def drop_false_counts(reply: dict) -> dict:
+    """A chat completion without the counts of tokens that cannot be true, such as negative ones."""
+    usage = reply.get("usage")
+    if not isinstance(usage, dict):
+        return {name: value for name, value in reply.items() if name != "usage"}
+    true = {name: n for name, n in usage.items() if name not in COUNTS or is_amount(n)}
+    return reply | {"usage": true}
+
+
 def count_tokens(reply: dict) -> tuple[int, int]:
     """Input and output tokens of a chat completion, as the server counted them, else 0.
     Some servers count thinking tokens in the total only, and bill them as output.
     """
     usage = reply.get("usage") or {}
-    prompt, completion, total = (
-        int(usage.get(f"{name}_tokens") or 0) for name in ("prompt", "completion", "total")
-    )
+    prompt, completion, total = (int(usage.get(name) or 0) for name in COUNTS)
     return prompt, max(completion, total - prompt)
 
 

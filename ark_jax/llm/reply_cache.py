@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ark_jax.llm.pricing import COUNTS, is_amount
 from ark_jax.runtime.log import append_row, say
 
 UNUSED_PREFIX = "unused/"  # of the keys of completions without a usable text, kept for their cost
@@ -53,6 +54,8 @@ def content_text(content: object) -> str | None:
 
 def row_problem(row: object) -> str:
     """What is wrong with a row of the file, in words; empty if nothing is."""
+    if isinstance(row, dict) and not is_amount(row.get("cost", 0.0)):
+        return "its cost is no finite number of at least 0"
     match row:
         case {"key": str(key), "reply": {"usage": dict() | None}} if key.startswith(UNUSED_PREFIX):
             return ""
@@ -60,8 +63,6 @@ def row_problem(row: object) -> str:
             pass
         case _:
             return "it has neither a key nor an item"
-    if not isinstance(row.get("cost", 0.0), int | float):
-        return "its cost is no number"
     return _reply_problem(row.get("reply"))
 
 
@@ -70,7 +71,7 @@ def _reply_problem(reply: object) -> str:
         case {"error": str()}:
             return ""
         case {"usage": usage} if usage is not None and not _is_usage(usage):
-            return "its usage is no object of numbers"
+            return "its usage is no object of numbers of at least 0"
         case {"choices": [{"message": dict(message)}, *_]}:
             is_text = content_text(message.get("content")) is not None
             return "" if is_text else "the content of its message is neither a text nor text parts"
@@ -84,8 +85,8 @@ def _reply_problem(reply: object) -> str:
 def _is_usage(usage: object) -> bool:
     if not isinstance(usage, dict):
         return False
-    counts = [usage.get(f"{name}_tokens") for name in ("prompt", "completion", "total")]
-    return all(count is None or isinstance(count, int | float) for count in counts)
+    counts = [usage.get(name) for name in COUNTS]
+    return all(count is None or is_amount(count) for count in counts)
 
 
 def report_problems(path: Path, problems: dict[int, str]) -> None:

@@ -55,7 +55,7 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
     since the whole passage is about them.
 
     Args:
-        frequency: the number of passages that have each word of `candidate_terms`. A term is rare
+        frequency: the number of passages that have each one of `candidate_terms`. A term is rare
             if at most two passages have it, or a hundredth of the number that have the commonest
             word. If only this passage has it, it must occur twice.
         title: the title of the passage, without a mark at its end.

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, param
 from ark_jax.models import attention, packing
+from ark_jax.models.config_json import check_positive, check_sizes
 
 # What to do about numbers that are not finite; ends a message.
 NOT_FINITE_CAUSE = (
@@ -24,6 +25,14 @@ NOT_FINITE_CAUSE = (
     "fetch the model again, or compute in float32"
 )
 FAMILIES = ("qwen3", "qwen2", "llama", "mistral")
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 ones, zeros = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 
@@ -76,8 +85,10 @@ class Config:
             raise ValueError(
                 f"model_type {family!r} is no decoder we know; known: {', '.join(FAMILIES)}"
             )
-        _refuse_variants(hf, family)
+        check_sizes(hf, _SIZES, optional=("num_key_value_heads", "head_dim"))
         rope = _rope_settings(hf)
+        check_positive({**hf, **rope}, ("rms_norm_eps", "rope_theta"))
+        _refuse_variants(hf, family)
         llama3_fields = (
             "factor",
             "low_freq_factor",
@@ -85,6 +96,7 @@ class Config:
             "original_max_position_embeddings",
         )
         llama3 = _rope_type(rope) == "llama3"
+        check_positive(rope, llama3_fields if llama3 else ())
         return cls(
             vocab=hf["vocab_size"],
             width=hf["hidden_size"],
@@ -106,7 +118,12 @@ class Config:
 
 
 def _rope_settings(hf: dict) -> dict:
-    return {**(hf.get("rope_parameters") or {}), **(hf.get("rope_scaling") or {})}
+    settings = {}
+    for field in ("rope_parameters", "rope_scaling"):
+        value = hf.get(field) or {}
+        refuse_unless(isinstance(value, dict), field, value)
+        settings |= value
+    return settings
 
 
 def _rope_type(rope: dict) -> str:

@@ -14,9 +14,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec, einsum, lookup, param
 from ark_jax.models import attention, packing
+from ark_jax.models.config_json import check_positive, check_sizes
 from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 # DistilBERT's names of BERT's fields in config.json.
 _DISTILBERT = {
     "hidden_size": "dim",
@@ -82,13 +91,15 @@ class Config:
             )
         distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
         name = lambda field: _DISTILBERT.get(field, field) if distilled else field
+        check_sizes(hf, [*map(name, _SIZES), *(() if distilled else ("type_vocab_size",))])
+        check_positive(hf, () if distilled else ("layer_norm_eps",))
         act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None
         refuse_unless(hf.get(act, "gelu") == "gelu", act, hf.get(act))
         kind = hf.get("position_embedding_type", "absolute")
         refuse_unless(kind == "absolute", "position_embedding_type", kind)
         for field in ("is_decoder", "add_cross_attention"):
             refuse_unless(not hf.get(field), field, hf.get(field))
-        refuse_unless(not counted or (pad is not None and pad >= 0), "pad_token_id", pad)
+        refuse_unless(not counted or (isinstance(pad, int) and pad >= 0), "pad_token_id", pad)
         # DistilBERT has no segments, and its eps stands in its source, not in its config.
         return cls(
             vocab=hf["vocab_size"],

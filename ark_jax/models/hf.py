@@ -8,7 +8,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import einops
 import jax
@@ -47,6 +47,9 @@ TOKENIZER_FILES = (
 )
 
 
+_FLOAT_TYPES = ("F64", "F32", "F16", "BF16")  # that weights may have in a safetensors file
+
+
 def resolve(name_or_folder: str) -> Path:
     """Returns a local folder with the model's files.
 
@@ -79,7 +82,7 @@ def read_json(path: Path, kind: type = dict):
     """Reads a JSON file that holds an object, or an array for `kind=list`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error}); fetch the file again") from None
     if not isinstance(value, kind):
         raise ValueError(
@@ -139,17 +142,21 @@ class Checkpoint:
                 return legacy_name
         return name
 
+    def require(self, name: str) -> None:
+        """Raises ValueError if the checkpoint lacks a tensor."""
+        if name not in self._files:
+            raise ValueError(
+                f"{self.folder}: tensor {name} is missing; the checkpoint is incomplete or of "
+                "another architecture"
+            )
+
     def slice(self, name: str):
         """A tensor that is read from disk as it is indexed.
 
         Each call opens the file anew: pages of a mapped file count as the process's memory until
         the mapping is closed, so they are released with the slice.
         """
-        if name not in self._files:
-            raise ValueError(
-                f"{self.folder}: tensor {name} is missing; the checkpoint is incomplete or of "
-                "another architecture"
-            )
+        self.require(name)
         return _open(self._files[name]).get_slice(name)
 
 
@@ -158,7 +165,18 @@ def _weight_map(index: Path) -> dict[str, str]:
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         raise ValueError(f"{index}: no weight_map from tensors to files; fetch the file again")
+    for file in files.values():
+        check_inside(index, file)
     return files
+
+
+def check_inside(file: Path, name: str) -> None:
+    """Raises ValueError if `name`, which `file` gives, leads out of its folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(
+            f"{file}: names {name[:80]!r}, which lies outside its folder; fetch the file again"
+        )
 
 
 def _open(file: Path):
@@ -207,6 +225,8 @@ def load_model(
     checkpoint = Checkpoint(folder)
     abstract = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
     leaves, tree = named_parameters(abstract), jax.tree.structure(abstract, is_leaf=_is_param)
+    for name, _ in leaves:  # the last layer first: a config may promise a billion
+        checkpoint.require(checkpoint.stored_name(table[name][0].format(l=cfg.layers - 1)))
     params, used = [None] * len(leaves), set()
     # The largest first: reading a parameter takes twice its memory for a moment, which is then
     # less than what the rest will take.
@@ -379,7 +399,13 @@ def _read(
     """
     source, target = pattern.split("->")
     for name in names:
-        stored, expected = tuple(checkpoint.slice(name).get_shape()), shape_of(source, dims)
+        tensor = checkpoint.slice(name)
+        if tensor.get_dtype() not in _FLOAT_TYPES:
+            raise ValueError(
+                f"{checkpoint.folder}: tensor {name} is of type {tensor.get_dtype()}, not one of "
+                f"{', '.join(_FLOAT_TYPES)}; take a checkpoint that is not quantised"
+            )
+        stored, expected = tuple(tensor.get_shape()), shape_of(source, dims)
         if stored != expected:
             raise ValueError(
                 f"{checkpoint.folder}: tensor {name} has shape {stored}, config.json says "

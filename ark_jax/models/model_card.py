@@ -1,5 +1,6 @@
 """The model card of a saved retriever: front matter for the hub, settings, and how to open it."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def hub_name(folder: Path) -> str:
     return ""
 
 
+def plain_line(text: str) -> str:
+    """A name as one line of Markdown, in which it opens no tag, block or code."""
+    return re.sub(r"([\\`*\[\]<>#|])", r"\\\1", " ".join(text.split()))
+
+
 def render_card(
     folder: Path, *, title: str, base: str, about: str, results: Sequence[EvalResult] = ()
 ) -> str:
@@ -46,7 +52,7 @@ def render_card(
     width = hf.read_json(folder / "1_Pooling/config.json")["word_embedding_dimension"]
     is_narrowed = (settings.get("truncate_dim") or width) != width
     return (
-        f"{_front_matter(base, title, results)}\n# {title}\n\n{about}"
+        f"{_front_matter(base, title, results)}\n# {plain_line(title)}\n\n{about}"
         f"| | |\n|---|---|\n{table}\n\n{_usage(prompts, is_narrowed)}"
     )
 

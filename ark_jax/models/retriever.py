@@ -5,7 +5,7 @@ import functools
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import jax
@@ -224,6 +224,13 @@ class Retriever:
                 f"{kind} {number} ({texts[number][:40]!r}): its vector holds NaN or infinity; "
                 f"{decoder.NOT_FINITE_CAUSE}"
             )
+        zero = np.flatnonzero(~out.any(1) & (np.fromiter(map(len, ids), int, len(ids)) > 0))
+        if zero.size:
+            number = int(zero[0])
+            raise FloatingPointError(
+                f"{kind} {number} ({texts[number][:40]!r}): its vector is zero, so it is like no "
+                "other; weights of the model are damaged: fetch the model again"
+            )
         return out
 
     def _start_embedding(self, batch: tk.TextBatch, ids: Sequence[Sequence[int]]) -> jax.Array:
@@ -305,19 +312,29 @@ def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
         raise ValueError(
             f"{path}: prompts must map kinds to texts, it is {prompts!r}; correct the field"
         )
-    return prompts, settings.get("truncate_dim")
+    width = settings.get("truncate_dim")
+    if width is not None and type(width) is not int:
+        raise ValueError(
+            f"{path}: truncate_dim must be a number of components, it is {width!r}; "
+            "correct the field"
+        )
+    return prompts, width
 
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:
     """max_seq_length and do_lower_case of a sentence-transformers folder."""
     path = folder / "sentence_bert_config.json"
     settings = _read_optional(path)
-    limit = settings.get("max_seq_length")
-    if limit is not None and not isinstance(limit, int):
+    limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
+    if limit is not None and not (type(limit) is int and limit > 0):
         raise ValueError(
             f"{path}: max_seq_length must be a number of tokens, it is {limit!r}; correct the field"
         )
-    return limit, bool(settings.get("do_lower_case"))
+    if not isinstance(lower, bool):
+        raise ValueError(
+            f"{path}: do_lower_case must be true or false, it is {lower!r}; correct the field"
+        )
+    return limit, lower
 
 
 def _write_json(path: Path, value) -> None:
@@ -332,7 +349,8 @@ def _read_pooling(folder: Path) -> str | None:
         return None
     pooling = None
     for module in hf.read_json(folder / "modules.json", list):
-        if not isinstance(module, dict) or not {"type", "path"} <= set(module):
+        fields = [module.get(name) for name in ("type", "path")] if isinstance(module, dict) else []
+        if list(map(type, fields)) != [str, str]:
             raise ValueError(
                 f"{folder}/modules.json: {module} has no type or no path; fetch the file again"
             )
@@ -346,11 +364,12 @@ def _read_pooling(folder: Path) -> str | None:
 
 def _read_pooling_module(folder: Path, module: str) -> str:
     """The pooling that the configuration of a Pooling module selects."""
-    name = f"{module}/config.json"
+    hf.check_inside(folder / "modules.json", module)
+    name = PurePosixPath(module, "config.json").as_posix()
     if not (folder / name).is_file():
         raise FileNotFoundError(f"{folder}: no {name}, which modules.json names; fetch it too")
     config = hf.read_json(folder / name)
-    selected = [pooling for pooling, key in _POOLING_KEYS.items() if config.get(key)]
+    selected = [pooling for pooling, key in _POOLING_KEYS.items() if config.get(key) is True]
     selected = selected or [config.get("pooling_mode")]
     if len(selected) != 1 or selected[0] not in POOLINGS:
         raise ValueError(

@@ -24,6 +24,7 @@ from ark_jax.pipeline import store
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
+    Damaged,
     difference,
     inputs_of,
     outputs_of,
@@ -31,6 +32,7 @@ from ark_jax.pipeline.manifest import (
     sync,
     write_manifest,
 )
+from ark_jax.pipeline.parts import PARTS
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
@@ -64,7 +66,10 @@ def examine(
 
 def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str], *, verify: bool) -> Status:
     """The status of one stage. A done stage enters `fresh` with its outputs' fingerprint."""
-    manifest = read_manifest(workdir / stage.name)
+    try:
+        manifest = read_manifest(workdir / stage.name)
+    except Damaged as error:
+        return Status(stage.name, "stale", error.why)
     if manifest is None:
         begun = (workdir / ".partial" / stage.name).is_dir()
         return Status(stage.name, "missing", "begun, will go on where it stopped" if begun else "")
@@ -197,8 +202,7 @@ def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
 
         def missing() -> bool:
             stack.enter_context(store.claim(context.store, key))
-            manifest = read_manifest(stored)
-            return manifest is None or bool(difference(manifest, inputs, stored, verify=True))
+            return not _is_whole(stored, inputs)
 
         def take() -> str:
             partial = context.workdir / ".partial" / stage.name
@@ -221,6 +225,8 @@ def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
     if counts is None:
         run = functools.partial(stage.run, context, partial)
         counts = distributed.on_first_process(run) if stage.alone else run()
+        # Process 0 moves the folder once every process has read what it needs there.
+        distributed.on_first_process(lambda: None)
     return distributed.on_first_process(
         lambda: _finish(stage, context, inputs, final, counts, start)
     )
@@ -238,14 +244,27 @@ def _begin(inputs: dict, partial: Path) -> dict | None:
     if earlier.is_dir() and not partial.exists():
         os.replace(earlier, partial)
         say(f"  goes on with {earlier.name}, which was set aside")
+    if (partial / MANIFEST_FILE).exists():
+        if _is_whole(partial, inputs):
+            return read_manifest(partial)["counts"]
+        say("  what was finished here has been damaged since: it is made again")
+        shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)
     if not (partial / BEGUN).is_file():
         unfinished = partial / NEW_BEGUN
         unfinished.write_text(json.dumps(inputs, indent=1, ensure_ascii=False), encoding="utf-8")
         sync(unfinished)
         os.replace(unfinished, partial / BEGUN)
-    manifest = read_manifest(partial)
-    return manifest and manifest["counts"]
+    return None
+
+
+def _is_whole(folder: Path, inputs: dict) -> bool:
+    """Whether a folder holds a stage that was finished with these inputs, bit for bit."""
+    try:
+        manifest = read_manifest(folder)
+    except Damaged:
+        return False
+    return manifest is not None and not difference(manifest, inputs, folder, verify=True)
 
 
 def _other_inputs(partial: Path, inputs: dict) -> str | None:
@@ -289,13 +308,14 @@ def _finish(
 ) -> str:
     """Puts the folder into its place, with its manifest. A kill at any moment loses nothing."""
     partial = final.parent / ".partial" / final.name
-    names = (BEGUN, NEW_BEGUN, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
+    names = (BEGUN, NEW_BEGUN, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
     outputs = outputs_of(partial, tuple(partial / name for name in names))
     write_manifest(partial, stage.name, inputs, outputs, counts)
     if (partial / CHECKPOINTS).is_dir():
         shutil.rmtree(partial / CHECKPOINTS)
     _put_into_place(partial, final)
     (final / BEGUN).unlink()
+    (final / PARTS).unlink(missing_ok=True)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     say(f"  {_in_words(counts)} ({duration(seconds)})")
@@ -317,8 +337,10 @@ def _in_words(counts: dict) -> str:
 def _put_into_place(partial: Path, final: Path) -> None:
     """Replaces `final` by the finished folder, by one rename."""
     sync(partial)
-    if final.exists():
+    if final.is_dir() and not final.is_symlink():
         shutil.rmtree(final)
+    else:
+        final.unlink(missing_ok=True)  # a link, to a folder on another disk perhaps, or a file
     os.replace(partial, final)
     sync(final.parent)
 

@@ -20,13 +20,18 @@ def fingerprint(value) -> str:
 
 def file_digest(path: Path) -> str:
     """The sha256 of a file's contents; this process reads a file that did not change once."""
+    return _contents_digest(path, _version(path))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What changes with a file's contents. A program can set its mtime back, but not its ctime."""
     status = path.stat()
-    return _contents_digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns
 
 
 @functools.cache
-def _contents_digest(path: Path, size: int, modified: int, inode: int) -> str:
-    """The other arguments decide whether what was read before still holds."""
+def _contents_digest(path: Path, version: tuple[int, ...]) -> str:
+    """`version` decides whether what was read before still holds."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -64,15 +69,14 @@ def _hub_commit(name: str) -> str:
 
 def _weights_digest(path: Path) -> str:
     """As `file_digest`. That of a large file is remembered on disk, since hashing takes seconds."""
-    status = path.stat()
-    if status.st_size < LARGE:
+    if path.stat().st_size < LARGE:
         return file_digest(path)
-    known = [status.st_size, status.st_mtime_ns, status.st_ino]
+    known = list(_version(path))
     name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
     remembered = storage.cache_folder() / "digests" / f"{name}.json"
     try:
         *seen, digest = json.loads(remembered.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         seen = None
     if seen == known:
         return digest

@@ -5,34 +5,76 @@ import os
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.pipeline.fingerprints import file_digest
+from ark_jax.pipeline.fingerprints import file_digest, fingerprint
 from ark_jax.pipeline.stage import Stage, setting
 
 MANIFEST_FILE = "manifest.json"
+
+
+class Damaged(ValueError):
+    """A manifest cannot be trusted; `why` names no path and fits into a list of stages."""
+
+    def __init__(self, path: Path, why: str):
+        super().__init__(f"{path}: {why}; `ark-jax run` makes stage {path.parent.name} again")
+        self.why = why
 
 
 def read_manifest(folder: Path) -> dict | None:
     """The manifest of a stage's folder, None if the stage is not finished.
 
     Raises:
-        ValueError: the file is not JSON.
+        Damaged: it is not as it was written, or another version writes manifests of another form.
     """
+    path = folder / MANIFEST_FILE
     try:
-        return json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
-        raise ValueError(
-            f"{folder / MANIFEST_FILE} is damaged ({error}): delete {folder}, and the stage is "
-            "made again"
-        ) from None
+    except (IsADirectoryError, ValueError, RecursionError):
+        raise Damaged(path, f"{MANIFEST_FILE} is damaged") from None
+    if why := _manifest_problem(manifest):
+        raise Damaged(path, why)
+    return manifest
+
+
+def _manifest_problem(manifest: object) -> str:
+    """What is wrong with the content of a manifest, in words; empty if nothing is."""
+    match manifest:
+        case {
+            "stage": str(),
+            "inputs": dict(),
+            "config": dict(),
+            "external": dict(),
+            "version": str(),
+            "outputs": dict(outputs),
+            "counts": dict(),
+        } if all(_is_output(value) for value in outputs.values()):
+            # A manifest of version 0.4.0 may have no digest.
+            if manifest.get("digest", _own_digest(manifest)) == _own_digest(manifest):
+                return ""
+        case {"version": str(version)} if version != __version__:
+            return f"made by ark_jax {version}"
+    return f"{MANIFEST_FILE} is damaged"
+
+
+def _is_output(value: object) -> bool:
+    match value:
+        case [int(), str()]:
+            return True
+    return False
+
+
+def _own_digest(manifest: dict) -> str:
+    """The digest of a manifest that covers all of it but the digest itself."""
+    return fingerprint({name: value for name, value in manifest.items() if name != "digest"})
 
 
 def write_manifest(folder: Path, stage: str, inputs: dict, outputs: dict, counts: dict) -> None:
     """Writes it whole or not at all, and durably."""
     manifest = {"stage": stage, **inputs, "outputs": outputs, "counts": counts}
+    read_back = json.loads(json.dumps(manifest))  # keys are texts, as a reader finds them
     unfinished = folder / f"{MANIFEST_FILE}.new"
-    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    text = json.dumps(manifest | {"digest": _own_digest(read_back)}, indent=1, ensure_ascii=False)
     unfinished.write_text(text + "\n", encoding="utf-8")
     sync(unfinished)
     os.replace(unfinished, folder / MANIFEST_FILE)

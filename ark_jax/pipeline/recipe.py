@@ -115,6 +115,11 @@ def load_recipe(name: str) -> Recipe:
         ValueError: there is no such module, or it defines no RECIPE.
     """
     path = name if "." in name else f"ark_jax.recipes.{name}.recipe"
+    if not all(map(str.isidentifier, path.split("."))):
+        raise ValueError(
+            f"config.recipe={name!r}: no name of a module; name a recipe of ark_jax ({_names()}) "
+            "or the dotted path of your own module"
+        )
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:

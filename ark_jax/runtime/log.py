@@ -12,10 +12,38 @@ from pathlib import Path
 from ark_jax.runtime.distributed import is_first_process
 
 
+def prepare_streams() -> None:
+    """Makes the standard streams fit for a long run; for the start of a program.
+
+    Closed ones lead nowhere from now on. The next file opened would get their number otherwise, and
+    what a library logs would go into it. A character that the encoding lacks is escaped.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        setattr(sys, name, stream)
+        if getattr(stream, "errors", "") == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def say(message: str) -> None:
     """Prints a line, from process 0 only."""
     if is_first_process():
-        print(message, flush=True)
+        show(message + "\n")
+
+
+def show(text: str) -> None:
+    """Writes to the standard output, at once.
+
+    Raises:
+        OSError: its reader is gone or its disk is full.
+    """
+    try:
+        print(text, end="", flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def duration(seconds: float) -> str:
@@ -53,14 +81,14 @@ class Progress:
             f"  {self.label}: {self.done:,}/{self.total:,} {self.unit}, {rate:,.1f}/s, "
             f"{duration(seconds_left)} left{', ' + note if note else ''}"
         )
-        print(f"\r\x1b[K{line}" if self._tty else line, end="" if self._tty else "\n", flush=True)
+        show(f"\r\x1b[K{line}" if self._tty else f"{line}\n")
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_) -> None:
         if self._tty and is_first_process():
-            print("\r\x1b[K", end="", flush=True)
+            show("\r\x1b[K")
 
 
 def append_row(row: object, path: Path, *, sync: bool = True) -> None:

@@ -13,6 +13,18 @@ from etils import epath
 
 # The only files that are copied out of a bucket's folder.
 FILE_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".safetensors", ".model", ".jinja")
+DOCUMENT_SUFFIXES = [
+    ".tsv",
+    ".parquet",
+    ".md",
+    ".markdown",
+    ".rst",
+    ".html",
+    ".htm",
+    ".xhtml",
+    ".pdf",
+    ".docx",
+]  # copied too, but no part of a model
 COPY_BYTES = 1 << 24  # copied at once
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*/config.json", "*.jinja")
@@ -23,8 +35,17 @@ def cache_folder() -> Path:
 
     It is $ARK_CACHE, else `ark_jax` in the XDG cache.
     """
-    xdg = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("ARK_CACHE") or Path(xdg, "ark_jax")).expanduser().absolute()
+    if folder := os.environ.get("ARK_CACHE"):
+        return Path(folder).expanduser().absolute()
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder, "ark_jax").expanduser().absolute()
+    try:
+        return Path.home() / ".cache" / "ark_jax"
+    except RuntimeError:
+        raise RuntimeError(
+            "this user has no home folder to cache models and programs in: set ARK_CACHE to a "
+            "folder that may be written"
+        ) from None
 
 
 def is_hub_name(name: str) -> bool:
@@ -55,7 +76,7 @@ def local_copy(location: str | Path) -> Path:
 
     A copy is used again until a size or modification time in the bucket changes.
     Raises:
-        FileNotFoundError: the bucket has no file of `FILE_SUFFIXES` there, or this machine may not
+        FileNotFoundError: the bucket has no file with a known suffix there, or this machine may not
             read it.
         RuntimeError: the package for this kind of bucket (gcsfs, s3fs) is not installed.
     """
@@ -67,7 +88,7 @@ def local_copy(location: str | Path) -> Path:
     if not files:
         raise FileNotFoundError(
             f"{location}: no such file or folder, or no file in it with a suffix of "
-            f"{', '.join(FILE_SUFFIXES)}, or this machine may not read it; "
+            f"{', '.join((*FILE_SUFFIXES, *DOCUMENT_SUFFIXES))}, or this machine may not read it; "
             "check the address and its permissions"
         )
     versions = [[str(path), path.stat().length, path.stat().mtime] for path in files]
@@ -92,7 +113,7 @@ def _walk(folder: epath.Path) -> Iterator[epath.Path]:
     for path in folder.iterdir():
         if path.is_dir():
             yield from _walk(path)
-        elif path.suffix in FILE_SUFFIXES:
+        elif path.suffix in (*FILE_SUFFIXES, *DOCUMENT_SUFFIXES):
             yield path
 
 
@@ -102,7 +123,10 @@ def _fill_cache(folder: Path, root: epath.Path, files: Sequence[epath.Path]) -> 
     new = Path(tempfile.mkdtemp(dir=folder.parent))
     new.chmod(0o755)  # several users may share a cache
     for path in files:
-        _copy_file(path, new / path.relative_to(root.parent))
+        name = path.relative_to(root.parent)
+        if ".." in name.parts:
+            raise ValueError(f"{path}: its name leads out of {root}; rename it")
+        _copy_file(path, new / name)
     try:
         new.rename(folder)
     except OSError:

@@ -1,5 +1,10 @@
-"""Prompt templates: text files with {slots}. Each packaged one can be replaced by a user's file."""
+"""Prompt templates: text files with {slots}. Each packaged one can be replaced by a user's file.
 
+A template may enclose a slot in tags, as in `<passages>{passages}</passages>`, to mark its value as
+data. `fill` keeps values from closing such a block.
+"""
+
+import functools
 import hashlib
 import importlib.resources
 import re
@@ -58,15 +63,30 @@ def fill(text: str, **values: object) -> str:
     """Replaces each {slot} by its value.
 
     Values are inserted in one pass, so braces inside a value stay as they are. So do braces in the
-    template that are no slot, as in JSON.
+    template that are no slot, as in JSON. A tag of the template, such as `</passages>`, loses its
+    angle bracket inside a value: it becomes `‹/passages>`.
     """
-    return re.sub(r"\{(\w+)\}", lambda slot: str(values.get(slot[1], slot[0])), text)
+    tag_start = _tag_start(text)
+
+    def value(slot: re.Match) -> str:
+        if slot[1] not in values:
+            return slot[0]
+        inserted = str(values[slot[1]])
+        return tag_start.sub("‹", inserted) if tag_start else inserted
+
+    return re.sub(r"\{(\w+)\}", value, text)
+
+
+@functools.cache
+def _tag_start(template: str) -> re.Pattern | None:
+    """Matches the bracket of each tag that the template closes, however it is spaced or cased."""
+    names = sorted(set(re.findall(r"</(\w+)>", template)))
+    return re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(names)})\b)", re.IGNORECASE) if names else None
 
 
 def split_target(template: str, target: str, **values: object) -> tuple[str, str]:
-    """The filled template without its target at the end, and the target's value."""
-    value = str(values[target])
-    return fill(template, **values).removesuffix(value), value
+    """The filled template without the slot of its target, which ends it, and the target's value."""
+    return fill(template.removesuffix(f"{{{target}}}"), **values), str(values[target])
 
 
 def text_digest(text: str) -> str:

@@ -79,6 +79,12 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         raise ValueError(
             f"{folder}: no tokenizer.json; convert the tokenizer to a fast one with transformers"
         )
+    limit = tokenizer.model_max_length
+    if not isinstance(limit, int | float) or limit < 1:
+        raise ValueError(
+            f"{folder}/tokenizer_config.json: model_max_length={limit!r}: must be a number of "
+            "tokens of at least 1; correct the field"
+        )
     token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if vocab is not None and largest >= vocab:
         raise ValueError(
@@ -94,13 +100,8 @@ def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]
 
     The chunks cover every token. The last one may be shorter, but it always adds a token.
     """
-    if not 0 <= overlap < size:
-        raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
-    # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    offsets = backend.encode(text, add_special_tokens=False).offsets
+    check_overlap(size, overlap)
+    offsets = token_offsets(text, tokenizer)
     spans, start = [], 0
     while start < len(offsets):
         end = min(start + size, len(offsets))
@@ -109,6 +110,21 @@ def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]
             break
         start = end - overlap
     return spans
+
+
+def check_overlap(size: int, overlap: int) -> None:
+    """Refuses an overlap that would leave a chunk nothing new."""
+    if not 0 <= overlap < size:
+        raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
+
+
+def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
+    """The first character of every token, and the character after its last one."""
+    # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return backend.encode(text, add_special_tokens=False).offsets
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,15 @@ class Checkpoints:
     takes three times the trained weights.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, history: Callable[[int], int] | None = None):
+        """Opens the folder, which may be new.
+
+        Args:
+            history: step -> a uint32 of what the run has written up to that step. A state is
+                restored only where it is the same as when the state was saved. All processes call
+                it together, and all must get the same. None: a state is restored wherever it is.
+        """
+        self.folder, self._history = folder, history
         self._pending_save = None
         self._orbax = ocp.training.Checkpointer(
             folder,
@@ -73,7 +80,7 @@ class Checkpoints:
     def _load(self, step: int, abstract: Any) -> tuple[Any, str]:
         """The state, and what is wrong with it: "" if nothing is."""
         everywhere = NamedSharding(jax.sharding.get_mesh(), P())
-        digest = jax.ShapeDtypeStruct((), jnp.uint32, sharding=everywhere)
+        digest = jax.ShapeDtypeStruct((2,), jnp.uint32, sharding=everywhere)
         loaded, damage = {}, ""
         try:
             loaded = self._orbax.load(step, {"state": abstract, "digest": digest})
@@ -85,8 +92,12 @@ class Checkpoints:
             damage = _first_line(causes[-1])
         if not np.all(multihost_utils.process_allgather(np.array(not damage))):
             damage = damage or "another process cannot read it"
-        elif int(_digest(loaded["state"])) != int(loaded["digest"]):
-            damage = "its bits have changed"
+        else:
+            of_state, history = map(int, loaded["digest"])
+            if int(_digest(loaded["state"])) != of_state:
+                damage = "its bits have changed"
+            elif self._history and self._history(step) != history:
+                damage = "it belongs to another run, or the run's curve has changed"
         return loaded.get("state"), damage
 
     def save(self, step: int, state: Any, *, wait: bool = False) -> None:
@@ -99,7 +110,9 @@ class Checkpoints:
             if self._pending_save:
                 self._pending_save.result()
             if all(checkpoint.step != step for checkpoint in self._orbax.checkpoints):
-                content = {"state": state, "digest": _digest(state)}
+                history = self._history(step) if self._history else 0
+                digests = jnp.stack([_digest(state), jnp.uint32(history)])
+                content = {"state": state, "digest": digests}
                 self._pending_save = self._orbax.save_async(step, content, force=True)
             if wait:
                 self._orbax.wait()

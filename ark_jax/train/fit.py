@@ -8,6 +8,7 @@ A run that is stopped at any moment continues bitwise the same from its last che
 mesh it continues with equal losses.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -15,6 +16,7 @@ import math
 import os
 import time
 import typing
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,11 +162,15 @@ def fit(
         preemption.Preempted: a signal came. The step under way is finished and saved.
         OSError: a checkpoint could not be written.
     """
-    folder = run.folder / "checkpoints"
-    with preemption.defer_signals() as stop_requested, Checkpoints(folder) as checkpoints:
+    folder, curve_file = run.folder / "checkpoints", run.folder / "curve.jsonl"
+
+    def history(step: int) -> int:
+        return distributed.on_first_process(lambda: _rows_digest(run.label, curve_file, step))
+
+    with preemption.defer_signals() as stop_requested, Checkpoints(folder, history) as checkpoints:
         state = _restore_or_create(run, checkpoints, trainable)
         start = int(state.step)
-        curve, meter = Curve(run.folder / "curve.jsonl", start), flops.Meter()
+        curve, meter = Curve(curve_file, start), flops.Meter()
         (run.folder / NON_FINITE).unlink(missing_ok=True)
         with Progress(run.label, run.steps, "steps") as bar:
             bar.add(start)
@@ -256,6 +262,13 @@ def _write_json(path: Path, content: dict) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def _rows_digest(label: str, path: Path, step: int) -> int:
+    """A uint32 of the first `step` rows of a curve's file and the label of its run."""
+    content = path.read_bytes() if path.is_file() else b""
+    rows = content.split(b"\n")[:step]
+    return zlib.crc32(b"\n".join([label.encode(), *rows]))
+
+
 class Curve:
     """curve.jsonl, a row a step, of a run that may have been stopped and resumed.
 
@@ -275,9 +288,11 @@ class Curve:
     @staticmethod
     def _cut(path: Path, step: int) -> tuple[list[dict], int]:
         mark = path.with_suffix(".reported")
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        reported = max(text.count("\n"), int(mark.read_text()) if mark.is_file() else 0)
-        lines = text.splitlines()[:step]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        reported = text.count("\n")
+        with contextlib.suppress(FileNotFoundError, ValueError):  # damage may report a step twice
+            reported = max(reported, int(mark.read_text(encoding="utf-8")))
+        lines = text.split("\n")[:step]
         _replace(mark, str(reported))
         _replace(path, "".join(line + "\n" for line in lines))
         return list(map(json.loads, lines)), reported

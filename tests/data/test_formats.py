@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.corpora import corpora
 from support.input_files import ASKED, DOCUMENT, HOTPOT, MUSIQUE, SHEETS, STORY, A, plain, write
 
 from ark_jax.__main__ import _main
@@ -186,34 +187,6 @@ def test_a_section_of_any_length_is_read(tmp_path):
         },
     )
     assert readers.load(tmp_path).documents[0].text.startswith(long.strip())
-
-
-ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-
-
-WRITTEN = ANY.filter(str.strip)
-
-
-@st.composite
-def corpora(draw) -> Corpus:
-    names = draw(st.lists(WRITTEN, min_size=1, max_size=4, unique=True))
-    documents = [Document(name, draw(ANY), draw(WRITTEN)) for name in names]
-    questions = []
-    for name in draw(st.lists(WRITTEN, min_size=1, max_size=4, unique=True)):
-        among = draw(st.lists(st.sampled_from(documents), min_size=1, unique=True))
-        text = draw(st.sampled_from(among)).text
-        start, end = sorted(draw(st.tuples(*[st.integers(0, len(text))] * 2)))
-        evidence = (text[start:end],) if text[start:end].strip() else ()
-        questions.append(
-            Question(
-                name,
-                draw(WRITTEN),
-                tuple(draw(st.lists(WRITTEN, min_size=1, max_size=3))),
-                tuple(d.id for d in among),
-                evidence,
-            )
-        )
-    return Corpus(documents, questions, "plain")
 
 
 @settings(max_examples=60, deadline=None)

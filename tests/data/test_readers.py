@@ -68,6 +68,29 @@ def test_real_musique():
 
 
 @pytest.mark.parametrize(
+    ("path", "form", "documents", "questions"),
+    [
+        ("squad/xquad.en.json", "squad", 240, 1190),
+        ("musique_openie", "hipporag", 1890, 100),
+        ("musique_openie/musique_train_corpus.json", "hipporag", 1890, 100),
+    ],
+)
+def test_real_squad_and_hipporag(path, form, documents, questions):
+    """The numbers are counted with jq: contexts or passages, and questions."""
+    if not (DATA / path).exists():
+        pytest.skip(f"set ARK_DATA to a folder with {path}")
+    corpus = readers.load(DATA / path)
+    assert (corpus.format, len(corpus.documents)) == (form, documents)
+    assert len(corpus.questions) == questions and corpus.remarks == []
+    assert all(document.title for document in corpus.documents)
+    for question in corpus.questions:
+        texts = [corpus.texts[id] for id in question.documents]
+        assert all(any(passage in text for text in texts) for passage in question.evidence)
+        if form == "squad":
+            assert any(answer in texts[0] for answer in question.answers)
+
+
+@pytest.mark.parametrize(
     ("path", "stories", "questions", "answers", "evidence"),
     [
         (".", 255, 9573, 15586, 10636),

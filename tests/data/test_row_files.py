@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from support.input_files import HOTPOT, LONG, MUSIQUE, SHEETS, plain, sound, write
 
 from ark_jax.data import readers
+from ark_jax.data.json_files import json_rows
+from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput
-from ark_jax.data.row_files import json_rows
 
 
 def test_a_bad_byte_in_an_array_is_named_by_line_and_by_row(tmp_path):
@@ -46,6 +47,6 @@ def test_a_key_given_twice_is_named(tmp_path, array):
     rows = ['{"id": "a", "text": "The tide."}', '{"id": "b", "text": "x", "text": "y"}']
     path = tmp_path / "rows.json"
     path.write_text(f"[{', '.join(rows)}]" if array else "\n".join(rows))
-    problems = []
-    assert [row.values["id"] for row in json_rows(path, problems)] == ["a"]
-    assert "the key 'text' is given twice in an object" in str(problems[0])
+    findings = Findings()
+    assert [row.values["id"] for row in json_rows(path, findings)] == ["a"]
+    assert "the key 'text' is given twice in an object" in str(findings.problems[0])

@@ -34,6 +34,16 @@ def swapped(row: dict, **values: object) -> str:
     return json.dumps({k: v for k, v in {**row, **values}.items() if v is not None}) + "\n"
 
 
+@pytest.mark.parametrize(
+    "text", ["\u200b", "\ufeff\n", "\0", "\u2800", "\u3164", "\u202e", "\xad"], ids=ascii
+)
+def test_a_text_that_shows_nothing_is_no_text(text, tmp_path):
+    for field, value in (("answers", ["yes", text]), ("question", text)):
+        _, problems = readers.read(write(tmp_path / field, question(**{field: value})))
+        (problem,) = problems
+        assert "holds only characters that show nothing" in problem.message, problem
+
+
 def question(**values: object) -> dict[str, str | bytes]:
     return plain(questions=swapped(json.loads(QUESTION), **values))
 
@@ -58,11 +68,11 @@ def paragraph(**values: object) -> dict[str, str]:
 # name: (files, then the file, line and field of the one problem, and words of its message)
 BAD = {
     "unknown folder": (
-        {"notes.txt": "hi"},
+        {"notes.odd": "hi"},
         "",
         0,
         "",
-        "holds notes.txt, no known format; give a folder with documents.jsonl",
+        "holds notes.odd, no known format; give a folder of .txt, .md,",
     ),
     "empty folder": ({}, "", 0, "", "an empty folder, no known format"),
     "plain without documents": (
@@ -162,7 +172,13 @@ BAD = {
     ),
     "answers a number": (question(answers=1802), Q, 1, "answers", "is a number; write a list"),
     "answers a string": (question(answers="1802"), Q, 1, "answers", "is a string; write a list"),
-    "no answers": (question(answers=[]), Q, 1, "answers", "is empty; list at least one item"),
+    "nothing beside the question": (
+        question(answers=[], documents=None),
+        Q,
+        1,
+        "answers",
+        "is missing, and so are documents and evidence; add one of them",
+    ),
     "answer empty": (
         question(answers=["1802", ""]),
         Q,
@@ -185,7 +201,7 @@ BAD = {
         "item 1 holds bytes or \\u escapes that are",
     ),
     "id a number": (question(id=7), Q, 1, "id", "is a number; write a string"),
-    "no documents": (question(documents=[]), Q, 1, "documents", "is empty; list at least one item"),
+    "document a string": (question(documents="d"), Q, 1, "documents", "is a string; write a list"),
     "unknown document": (
         question(documents=["d", "é"]),
         Q,
@@ -222,12 +238,11 @@ BAD = {
         "item 1 differs from the document in blanks ('The mill burned')",
     ),
     "unknown rows": (
-        {"f.jsonl": '\n{"title": "T", "text": "x"}\n'},
+        {"f.jsonl": '\n{"title": "T", "body": "x"}\n'},
         "f.jsonl",
         2,
         "",
-        "no known format has rows with the fields ['title', 'text']; "
-        "give a folder with documents.jsonl",
+        "no known format has rows with the fields ['title', 'body']; give a folder of .txt, .md,",
     ),
     "array: no object": (
         {"f.json": f"[{LONG}, 5]"},
@@ -414,7 +429,7 @@ BAD = {
         A,
         3,
         "",
-        "6 cells under a header of 5; put cells that hold commas or line breaks in quotes",
+        "6 cells under a header of 5; put cells that hold the delimiter or line breaks in quotes",
     ),
     "tale: quotes": (
         {**SHEETS, S: STORY + '3,"And\nthen\n'},
@@ -493,7 +508,6 @@ def test_reading_goes_on_and_every_bad_row_is_reported(tmp_path):
         (Q, 6, "id"),
         (Q, 6, "question"),
         (Q, 6, "answers"),
-        (Q, 6, "documents"),
     }
     # "s" asks about a document that has a problem. The problem is reported once, for the document,
     # and "s" is not in the corpus.

@@ -56,7 +56,7 @@ def run(world):
                 asked.setdefault(calls[0].kind, calls) and real(calls, *rest, **named)
             ),
         )
-        for stage in ("data", "extract", "graph", "communities", "rewrite"):
+        for stage in ("data", "candidates", "extract", "graph", "communities", "rewrite"):
             if stage in ("data", "communities", "rewrite"):
                 plans[stage] = plan.estimate(RECIPE, c, workdir)
             context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))

@@ -35,7 +35,7 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
         for x in drawn[q.id].candidates
         for a in q.answers[: c.score.references or None]
         for pair in scored_prompts.scored_pairs(
-            scored_prompts.load_templates({}), passage=x.text, question=q.question, answer=a
+            scored_prompts.load_templates({}), passage=x.passage, question=q.question, answer=a
         )
     ]
     rows = lm._encode_pairs(pairs)

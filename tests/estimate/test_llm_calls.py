@@ -123,7 +123,7 @@ def answered(c, folder: Path) -> list[dict]:
         **{f.name: c.llm[f.name] for f in dataclasses.fields(complete.LLMSettings)}
     )
     with plan._shadow(RECIPE, c, c, folder) as (shadow, _):
-        calls = extraction_calls(shadow)
+        calls = extraction_calls(shadow, estimate.chunks_to_extract(shadow, set()))
     replies = ReplyCache(folder / "llm" / "replies.jsonl")
     for call, text in zip(
         calls, rule_based.make_replies([call.fields for call in calls]), strict=True
@@ -162,7 +162,7 @@ def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
     c.llm.max_tokens = 10**6
     count, _ = llm_calls.token_counter(c)
     with plan._shadow(RECIPE, c, c, tmp_path) as (shadow, _):
-        calls = extraction_calls(shadow)
+        calls = extraction_calls(shadow, estimate.chunks_to_extract(shadow, set()))
     asked = count([x.turns[0] for x in calls])
     ratio = sum(count([complete.reply_text(x["reply"]) for x in kept])) / sum(
         asked[: llm_calls.ENOUGH_REPLIES]

@@ -84,13 +84,13 @@ def test_replies_of_the_recording_are_about_as_long_as_told(run):
 
 def test_what_is_done_costs_nothing_and_is_shown(run):
     after = run.plans["after"]
-    assert after.done == ("data", "extract", "graph", "communities", "rewrite")
+    assert after.done == ("data", "candidates", "extract", "graph", "communities", "rewrite")
     assert [(x.calls, x.input_tokens, x.output_tokens, x.cost, x.seconds) for x in after.calls] == [
         (0, 0, 0, 0, 0)
     ] * 2
-    assert works(run.plans["data"]) == [("graph", "embedding"), *works(after)]
+    embedding = [("candidates", "embedding"), ("graph", "embedding")]
+    assert works(run.plans["data"]) == [*embedding, *works(after)]
     assert works(after) == [
-        ("score", "embedding"),
         ("score", "likelihoods"),
         ("stage1", "training"),
         ("mine2", "embedding"),
@@ -104,7 +104,7 @@ def test_what_is_done_costs_nothing_and_is_shown(run):
     assert set(run.plans["data"].disk) - set(after.disk) == {"vectors"}
     shown = plan.format_plan(after).splitlines()
     assert {tuple(line.split()) for line in shown if line.endswith("done")} == {
-        (name, "done") for name in ("extract", "rewrite", "graph", "communities")
+        (name, "done") for name in ("extract", "rewrite", "candidates", "graph", "communities")
     }
     inputs = run.plans["data"].inputs
     assert list(inputs) == ["documents", "chunks", "training questions", "held-out questions"]
@@ -117,7 +117,7 @@ def test_a_changed_setting_is_planned_anew(run, mesh):
     c = settings(run.workdir.parent)
     c.graph.rewrites = 5
     planned = plan.estimate(RECIPE, c, run.workdir)
-    assert planned.done == ("data", "extract", "graph", "communities")
+    assert planned.done == ("data", "candidates", "extract", "graph", "communities")
     assert calls_of_kind(planned, "rewrite").output_tokens == pytest.approx(
         calls_of_kind(run.plans["data"], "rewrite").output_tokens / 2, rel=0.01
     )

@@ -9,6 +9,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ark_jax.evaluate import significance
 from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
 
 
@@ -147,3 +148,16 @@ def test_an_interval_stays_among_its_values(values):
     found = bootstrap_interval(values, draws=200, seed=0)
     assert min(values) - 1e-9 <= found["low"] <= found["high"] <= max(values) + 1e-9
     assert found["mean"] == pytest.approx(np.mean(values))
+
+
+def test_few_questions_can_tell_large_differences_only():
+    """A paired test of simulated questions finds the smallest difference four times of five."""
+    rng = np.random.default_rng(7)
+    for questions in (20, 200):
+        mean = significance.smallest_difference(questions)
+        drawn = rng.normal(mean, significance.DEVIATION, (questions, 400))
+        p = significance.sign_flip(drawn, draws=500, seed=1)
+        assert 0.72 < (p < 0.05).mean() < 0.88
+    assert significance.smallest_difference(5) == pytest.approx(0.30, abs=0.01)
+    assert significance.smallest_difference(1) < 1
+    assert "5 held-out questions" in significance.what_can_be_told(5)

@@ -266,6 +266,8 @@ def test_any_networkx_graph_is_undirected_and_simple_here(capsys):
         ({}, {"weight": -1}, "edge 'a' to 'b': weight is -1: must be"),
         ({}, {"weight": None}, "edge 'a' to 'b': weight is None: must be"),
         ({}, {"weight": "heavy"}, "weight is 'heavy'"),
+        ({}, {"weight": 10**400}, r"weight is 10+\.\.\.0+: must be"),
+        ({"descriptions": "[" * 100_000}, {}, r"descriptions is '\[{37}\.\.\.\[+': give a list"),
         ({}, {"similarity": float("inf")}, "similarity is inf: must be a finite number"),
         ({}, {"chunks": 3}, "edge 'a' to 'b': chunks is 3: give a list of strings, or JSON of one"),
         ({"descriptions": "not JSON"}, {}, "node 'a': descriptions is 'not JSON': give a list"),
@@ -306,6 +308,29 @@ def test_what_is_no_graphml_is_named(text, tmp_path):
         KnowledgeGraph.from_graphml(tmp_path / "x.graphml")
     with pytest.raises(FileNotFoundError):
         KnowledgeGraph.from_graphml(tmp_path / "y.graphml")
+
+
+def test_of_two_graphs_in_a_file_none_is_lost_in_silence(tmp_path):
+    graph = '<graph edgedefault="undirected"><node id="a"/></graph>'
+    text = f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{graph * 2}</graphml>'
+    (tmp_path / "x.graphml").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.graphml holds 2 graphs: write each to a file"):
+        KnowledgeGraph.from_graphml(tmp_path / "x.graphml")
+
+
+def test_entities_that_multiply_and_files_of_others_are_not_read(tmp_path):
+    """Billion laughs, and an external entity."""
+    file = tmp_path / "x.graphml"
+    laughs = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
+    for entities in (f'<!ENTITY l0 "lol">{laughs}', '<!ENTITY l9 SYSTEM "file:///etc/passwd">'):
+        file.write_text(
+            f'<!DOCTYPE x [{entities}]><graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+            '<key id="k" for="node" attr.name="name" attr.type="string"/><graph '
+            'edgedefault="undirected"><node id="n"><data key="k">&l9;</data></node></graph>'
+            "</graphml>"
+        )
+        with pytest.raises(ValueError, match=r"amplification factor|undefined entity"):
+            KnowledgeGraph.from_graphml(file)
 
 
 # --- GraphRAG's tables ---------------------------------------------------------------------------

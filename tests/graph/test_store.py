@@ -3,6 +3,7 @@ the seeds."""
 
 import dataclasses
 import json
+import time
 import unicodedata
 
 import networkx as nx
@@ -125,6 +126,12 @@ def test_fold_is_its_own_fold_in_every_case_and_encoding(name):
     if folded:
         forms.append(f'  the "{name}"\n')
     assert set(map(fold, forms)) == {folded}
+
+
+def test_a_name_that_repeats_itself_endlessly_is_folded_soon():
+    start = time.perf_counter()
+    assert fold("the " * 200_000 + '"the x') == "x"
+    assert time.perf_counter() - start < 5
 
 
 def test_fold_of_every_character_that_has_another_form():

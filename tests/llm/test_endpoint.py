@@ -1,6 +1,9 @@
 """The endpoint's client over real HTTP, against a server that fails in every way we know of."""
 
 import asyncio
+import contextlib
+import http.server
+import json
 import logging
 import re
 import signal
@@ -24,6 +27,7 @@ from support.paths import REPOSITORY
 from ark_jax.llm import endpoint as module
 from ark_jax.llm.endpoint import Endpoint, RateLimiter
 from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted
+from ark_jax.llm.pricing import count_tokens
 
 GOOD = lambda messages: f"Re: {messages[-1]['content']}"
 
@@ -222,6 +226,71 @@ def test_errors_may_come_with_status_200(body, outcome):
     with serving(lambda messages: body) as server:
         assert type(ask(server.url, "Hello", retries=1)[1][0]) is outcome
         assert len(server.requests) == (2 if outcome is RetriesExhausted else 1)
+
+
+@contextlib.contextmanager
+def sending(body: bytes, content_type: str = "application/json"):
+    """Yields the address of a server that answers every request with these bytes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", content_type)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+HOSTILE_USAGE = [
+    {"prompt_tokens": -(10**9), "total_tokens": -(10**9)},
+    {"prompt_tokens": float("nan"), "total_tokens": float("inf")},
+    {"prompt_tokens": "many", "total_tokens": [1]},
+    "free",
+    [1, 2],
+]
+
+
+@pytest.mark.parametrize("usage", HOSTILE_USAGE, ids=str)
+def test_a_reply_is_used_whatever_its_server_counts(usage):
+    body = {"choices": [{"message": {"content": "Yes"}}], "usage": usage}
+    with sending(json.dumps(body).encode()) as url:
+        endpoint, replies = ask(url, "Hello", tokens_per_minute=10**6)
+    assert texts(replies) == ["Yes"] and count_tokens(replies[0]) == (0, 0)
+    assert endpoint._tokens_per_byte > 0 and endpoint._reply_tokens > 0
+
+
+COMPLETION = '{"choices": [{"message": {"content": "Grüße"}}]}'.encode()
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "idna", "hex", "latin-1", "klingon"])
+def test_a_reply_is_utf_8_whatever_its_header_says(charset):
+    with sending(COMPLETION, f"application/json; charset={charset}") as url:
+        assert texts(ask(url, "Hello")[1]) == ["Grüße"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_reply():
+    with sending(b"\xef\xbb\xbf" + COMPLETION) as url:
+        assert texts(ask(url, "Hello")[1]) == ["Grüße"]
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"choices": ' + b"[" * 100_000])
+def test_a_body_of_brackets_alone_is_no_completion(body):
+    with sending(body) as url:
+        (outcome,) = ask(url, "Hello")[1]
+    assert isinstance(outcome, EndpointUnusable) and "no chat completion" in str(outcome)
 
 
 def test_an_html_page_is_transient_once_the_address_has_answered():
@@ -452,6 +521,14 @@ def test_one_request_per_minute_is_a_limit_too():
             bucket.take(1)
             times.append(clock.now)
     assert times == pytest.approx([0, 63.16, 126.3], rel=1e-3)
+
+
+def test_no_count_of_a_server_stalls_a_run_for_long():
+    clock = Clock()
+    with mock.patch.object(module, "time", clock):
+        bucket = RateLimiter(100)
+        bucket.take(10**12)
+        assert bucket.wait(1) < 3 * module.MINUTE
 
 
 def test_unsupported_parameters_are_left_out_from_then_on():

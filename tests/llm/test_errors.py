@@ -20,6 +20,9 @@ from ark_jax.llm.errors import EndpointUnusable, RequestRejected
         ({"retry-after-ms": "250", "retry-after": "7"}, "", 0.25),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, "", 0.0),
         ({"retry-after": "soon"}, "", 0.0),
+        ({"retry-after": "1e9"}, "", 0.0),
+        ({"retry-after": "-5"}, "", 0.0),
+        ({"retry-after": "Mon, 01 Jan 2024 00:00:00 +99999999999999999"}, "", 0.0),
         ({}, "", 0.0),
         ({}, "Resource exhausted. Please retry in 34.07s.", 34.07),
         ({}, "Please try again in 20s. Contact us", 20.0),
@@ -46,6 +49,7 @@ def test_a_server_names_the_time_to_wait_for():
         ('{"message": "No"}', "No"),
         ("<h1>No\n way</h1>", "<h1>No way</h1>"),
         ("word " * 200, f"{'word ' * 60}…"),
+        ("[" * 100_000, f"{'[' * 300}…"),
     ],
 )
 def test_error_messages_have_many_forms(body, message):

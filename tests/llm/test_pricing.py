@@ -16,6 +16,19 @@ def test_a_cost_limit_needs_a_price(live):
         live(server, calls(1))
 
 
+@pytest.mark.parametrize("number", [-5, float("nan"), float("inf"), 10**30, "5", True, [1], {}])
+def test_a_count_that_cannot_be_true_is_dropped_and_no_cost_is_negative(number):
+    usage = {"prompt_tokens": number, "completion_tokens": 2, "details": {"x": 1}}
+    reply = pricing.drop_false_counts({"usage": usage, "id": "x"})
+    assert reply == {"usage": {"completion_tokens": 2, "details": {"x": 1}}, "id": "x"}
+    assert pricing.reply_cost(reply, (1e6, 1e6)) == 2.0
+
+
+@pytest.mark.parametrize("usage", ["free", [1, 2], 7])
+def test_a_usage_of_another_form_is_dropped(usage):
+    assert pricing.drop_false_counts({"usage": usage, "id": "x"}) == {"id": "x"}
+
+
 def test_thinking_tokens_in_the_total_are_billed():
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 1110}
     assert (

@@ -88,6 +88,19 @@ MALFORMED = {
 }
 
 
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "free", True])
+def test_a_cost_that_no_request_has_is_not_counted(cost, recording, capsys):
+    """NaN would be below every cost limit, and a negative cost would raise it."""
+    path = recording(calls(2), "ab")
+    rows = list(map(json.loads, path.read_text().splitlines()))
+    rows.append({"item": "x", "key": "unused/1", "cost": cost, "reply": {"usage": None}})
+    rows[0]["cost"], rows[1]["cost"] = cost, 2.0
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replies = ReplyCache(path)
+    assert (sorted(replies.rows), replies.spent) == (["extract/1"], 2.0)
+    assert "(lines 1, 3); of line 1, its cost is no finite number" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("problem", MALFORMED)
 def test_a_malformed_reply_is_named_with_its_line_and_not_used(
     problem, recording, tmp_path, capsys

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -350,6 +351,19 @@ REFUSED = [
     ("qwen3", {"model_type": "gemma2"}, "gemma2"),
     ("bert", {"model_type": "mpnet"}, "mpnet"),
     ("bert", {"hidden_act": "relu"}, "hidden_act"),
+    ("bert", {"num_hidden_layers": 0}, "num_hidden_layers=0: must be an integer of at least 1"),
+    ("bert", {"num_hidden_layers": "2"}, "num_hidden_layers='2': must be an integer"),
+    ("bert", {"num_attention_heads": 0}, "num_attention_heads=0: must be an integer"),
+    ("bert", {"hidden_size": -32}, "hidden_size=-32: must be an integer"),
+    ("bert", {"intermediate_size": True}, "intermediate_size=True: must be an integer"),
+    ("bert", {"layer_norm_eps": float("nan")}, "layer_norm_eps=nan: must be a finite number"),
+    ("distilbert", {"dim": [32]}, r"dim=\[32\]: must be an integer"),
+    ("roberta", {"pad_token_id": "1"}, "pad_token_id='1'"),
+    ("llama", {"head_dim": "x"}, "head_dim='x': must be an integer"),
+    ("llama", {"rope_scaling": 7}, "rope_scaling=7"),
+    ("llama", {"rope_theta": 0}, "rope_theta=0: must be a finite number above 0"),
+    ("llama", {"rms_norm_eps": "x"}, "rms_norm_eps='x': must be a finite number"),
+    ("llama", {"num_hidden_layers": 10**9}, "layers.999999999.* is missing"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("bert", {"is_decoder": True}, "is_decoder"),
     ("roberta", {"add_cross_attention": True}, "add_cross_attention"),
@@ -532,6 +546,25 @@ def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
         hf.load_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["/etc/hosts", "../other/model.safetensors", "a\0b"])
+def test_an_index_reads_no_file_outside_its_folder(name, tmp_path, mesh):
+    tiny.write(tmp_path / "other", "bert")
+    index = tiny.write(tmp_path / "mine", "bert") / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ValueError, match=f"^{index}: names .*, which lies outside its folder"):
+        hf.load_model(str(tmp_path / "mine"))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.bool_, ml_dtypes.float8_e4m3fn])
+def test_quantised_weights_are_not_taken_for_numbers(kind, tmp_path, mesh):
+    name = "bert.encoder.layer.0.attention.self.key.weight"
+    weights = tiny.tensors("bert")
+    weights[name] = weights[name].astype(kind)
+    tiny.write(tmp_path, "bert", weights=weights)
+    with pytest.raises(ValueError, match=f"tensor {name} is of type .*, not one of F64, F32"):
+        hf.load_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 @pytest.mark.parametrize(
     ("content", "told"),
@@ -539,6 +572,7 @@ def test_a_shard_that_is_missing_is_named(tmp_path, mesh):
         (b'{"a": 1', r"not JSON \(.*\)"),
         (b"", r"not JSON \(.*\)"),
         (b"\xff\xfe{", r"not JSON \(.*\)"),
+        (b"[" * 100_000, r"not JSON \(.*\)"),
         (b"[]", "holds a list, not a dict"),
     ],
 )

@@ -138,3 +138,13 @@ def test_the_code_in_the_card_gives_the_same_vectors_in_both_libraries(width, ba
     assert np.abs(found[0] - plain[0]).max() > 0.01
     pytest.importorskip("sentence_transformers", reason="the reference implementation")
     np.testing.assert_allclose(found, run(theirs, tmp_path / "theirs.py"), rtol=0, atol=1e-5)
+
+
+def test_no_name_opens_a_block_or_tag_of_the_card(base, tmp_path, mesh):
+    folder = saved(base, tmp_path)
+    title = 'x"><script>: {a: [b\n---\nlicense: evil\n```'
+    card = model_card.render_card(folder, title=title, base="", about="")
+    assert card.count("\n---\n") == 1 and not re.search(r"(?<!\\)<", card.split("\n---\n")[1])
+    (folder / "README.md").write_text(card)
+    assert ModelCard.load(folder / "README.md").data.license is None
+    assert '\n# x"\\>\\<script\\>: {a: \\[b --- license: evil \\`\\`\\`\n' in card

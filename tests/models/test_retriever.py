@@ -397,6 +397,13 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
         ("modules.json", "{}", "holds a dict, not a list; fetch"),
         ("modules.json", '[{"type": "Pooling"}]', "has no type or no path; fetch"),
         ("modules.json", '["x"]', "has no type or no path; fetch"),
+        ("modules.json", '[{"type": 7, "path": ""}]', "has no type or no path; fetch"),
+        ("modules.json", '[{"type": "Pooling", "path": "../x"}]', "lies outside its folder; fetch"),
+        ("modules.json", '[{"type": "Pooling", "path": "/etc"}]', "lies outside its folder; fetch"),
+        ("config_sentence_transformers.json", '{"truncate_dim": "8"}', "truncate_dim must be"),
+        ("sentence_bert_config.json", '{"max_seq_length": -1}', "number of tokens, it is -1"),
+        ("sentence_bert_config.json", '{"do_lower_case": "false"}', "must be true or false"),
+        ("tokenizer_config.json", '{"model_max_length": -1}', "model_max_length=-1: must be"),
         ("config_sentence_transformers.json", "{", r"not JSON \(.*\); fetch"),
         ("config_sentence_transformers.json", "[]", "holds a list, not a dict; fetch"),
         (
@@ -477,6 +484,14 @@ def test_a_width_that_the_model_does_not_have_is_refused(bert, mesh):
         open_retriever(bert, width=0)
     with pytest.raises(ValueError, match="'who' is one text; give a list of them"):
         open_retriever(bert).encode("who", kind="query")
+
+
+def test_a_model_whose_vectors_are_zero_is_not_used(bert, mesh):
+    """All texts would be equally near."""
+    weights = {name: np.zeros_like(value) for name, value in tiny.tensors("bert").items()}
+    tiny.write(bert, "bert", weights=weights)
+    with pytest.raises(FloatingPointError, match=r"document 0 \('x'\): its vector is zero"):
+        open_retriever(bert).encode(["x"], kind="document")
 
 
 def test_lower_case_that_only_the_folder_asks_for_is_heeded(tmp_path, mesh):

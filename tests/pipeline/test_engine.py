@@ -54,6 +54,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
     names = [stage.name for stage in stages(tiny_config(workdir.parent))]
     assert names == [
         "data",
+        "candidates",
         "extract",
         "graph",
         "communities",
@@ -100,7 +101,7 @@ def test_every_stage_says_how_many_texts_it_cuts(world, finished):
                 )
                 == times
             )
-    manifest = json.loads((workdir / "score" / "manifest.json").read_text())
+    manifest = json.loads((workdir / "candidates" / "manifest.json").read_text())
     assert manifest["counts"]["cut_by_the_retriever"] == sum(
         len(tokenizer.encode(x.text).ids) > 64 for x in chunks if x.document in TRAINING
     )
@@ -120,7 +121,7 @@ def test_a_second_run_does_nothing(world, finished):
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
     status = call(world, workdir, "status")
-    assert status.stdout.split()[1::2] == ["done"] * 16
+    assert status.stdout.split()[1::2] == ["done"] * 17
 
 
 def test_training_changed_the_weights(finished):
@@ -267,6 +268,25 @@ def test_struck_at_random_moments_a_run_gives_the_same_bytes(world, finished, tm
     done = call(world, tmp_path / "w")
     assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
     assert outputs(tmp_path / "w") == outputs(finished[0]), f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_damage_to_scores_that_a_killed_run_has_left_is_noticed(world, finished, tmp_path):
+    """A flipped bit often leaves a table that can be read, with another score."""
+
+    def kill(workdir: Path) -> None:
+        without(finished, workdir, "score")
+        kill_when(world, workdir, lambda: MOMENTS["inside scoring"](workdir))
+
+    workdir, _ = in_time(kill, tmp_path)
+    path = sorted((workdir / ".partial" / "score").glob("shard-*.parquet"))[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 1
+    path.write_bytes(content)
+    done = call(world, workdir, "score")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{path.name} has been damaged: it is made again" in done.stdout
+    assert outputs(workdir)["score"] == outputs(finished[0])["score"]
 
 
 def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp_path):

@@ -1,6 +1,7 @@
 """A digest changes with whatever decides a stage's output, and with nothing else."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -134,3 +135,34 @@ def test_large_weights_are_hashed_whole_and_once(tmp_path, monkeypatch):
     (tmp_path / "cache" / "digests").rename(tmp_path / "elsewhere")
     (tmp_path / "cache" / "digests").write_text("no folder")
     assert digest() == first
+
+
+@pytest.mark.parametrize("size", [100, fingerprints.LARGE])
+def test_a_modification_time_that_is_set_back_hides_no_change(size, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(size))
+    before = weights.stat()
+    model_digest.cache_clear()
+    first = model_digest(str(weights.parent))
+    with weights.open("r+b") as file:  # the same inode
+        file.write(b"x")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    model_digest.cache_clear()
+    assert model_digest(str(weights.parent)) != first
+
+
+@pytest.mark.parametrize("content", ["", "7", "[]", "\0", '["x"]'])
+def test_a_damaged_note_of_a_digest_is_written_again(content, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(fingerprints.LARGE))
+    model_digest.cache_clear()
+    first = model_digest(str(weights.parent))
+    (note,) = (tmp_path / "cache" / "digests").iterdir()
+    good = note.read_text()
+    note.write_text(content)
+    model_digest.cache_clear()
+    assert model_digest(str(weights.parent)) == first and note.read_text() == good

@@ -1,10 +1,13 @@
 """Damage to finished stages is noticed and mended; unfinished work is never deleted in silence."""
 
+import json
+import shutil
+
 import pytest
 from support import word_recipe
 
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.runtime.log import Metrics
 
@@ -54,6 +57,113 @@ def test_a_flipped_bit_in_any_output_is_noticed(context):
         assert states(context)[stage] == ("done", "")  # its size tells nothing
         assert states(context, *everything)[stage] == ("stale", f"{name} is damaged")
         flip(context / stage / name)
+
+
+def drop(name):
+    return lambda manifest: json.dumps({k: v for k, v in manifest.items() if k != name})
+
+
+def put(**values):
+    return lambda manifest: json.dumps(manifest | values)
+
+
+DAMAGED_MANIFESTS = {
+    "empty": lambda manifest: "",
+    "NUL": lambda manifest: "\0" * 500,
+    "half": lambda manifest: json.dumps(manifest)[:200],
+    "deep": lambda manifest: "[" * 100_000,
+    "other": lambda manifest: "[]",
+    "null": lambda manifest: "null",
+    "without outputs": drop("outputs"),
+    "without version": drop("version"),
+    "outputs of another form": put(outputs={"distinct.txt": {"size": 29}}, digest=None),
+    "a count": put(counts={"distinct": 7, "resumed": False}),
+    "no outputs": put(outputs={}),
+    "a path outside": put(outputs={"../../text.txt": [33, ""]}),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED_MANIFESTS)
+def test_with_a_damaged_manifest_a_stage_is_made_again(context, kind):
+    run(context)
+    path = context / "count" / MANIFEST_FILE
+    good = path.read_text()
+    path.write_text(DAMAGED_MANIFESTS[kind](json.loads(good)))
+    assert states(context)["count"] == ("stale", "manifest.json is damaged")
+    assert states(context)["split"] == ("done", "")
+    run(context)
+    assert path.read_text() == good
+
+
+def test_any_flipped_bit_of_a_manifest_is_noticed_or_changes_nothing(context):
+    run(context)
+    path = context / "count" / MANIFEST_FILE
+    good = read_manifest(context / "count")
+    for position in range(path.stat().st_size):
+        flip(path, position)
+        if states(context)["count"] == ("done", ""):
+            manifest = read_manifest(context / "count")
+            assert all(manifest[name] == value for name, value in good.items() if name != "digest")
+        flip(path, position)
+
+
+def test_a_folder_in_the_place_of_a_manifest(context):
+    run(context)
+    (context / "count" / MANIFEST_FILE).unlink()
+    (context / "count" / MANIFEST_FILE).mkdir()
+    run(context)
+    assert read_manifest(context / "count")["counts"]["distinct"] == 6
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link", "a link to nowhere"])
+def test_what_lies_in_the_place_of_a_stage_gives_way_to_it(context, kind, tmp_path):
+    run(context)
+    stage, elsewhere = context / "count", tmp_path / "elsewhere"
+    stage.rename(elsewhere)
+    if kind == "a file":
+        stage.touch()
+    else:
+        stage.symlink_to(elsewhere)
+        (elsewhere / "distinct.txt").unlink()
+    if kind == "a link to nowhere":
+        shutil.rmtree(elsewhere)
+    run(context)
+    assert stage.is_dir() and not stage.is_symlink()
+    assert {state for state, _ in states(context, "count").values()} == {"done"}
+
+
+def test_a_manifest_of_another_version_says_so_even_if_its_form_is_unknown(context):
+    run(context)
+    path = context / "count" / MANIFEST_FILE
+    path.write_text(json.dumps({"version": "9.0.0", "files": []}))
+    assert states(context)["count"] == ("stale", "made by ark_jax 9.0.0")
+    run(context)
+    assert states(context)["count"] == ("done", "")
+
+
+def test_a_manifest_without_a_digest_is_read(context):
+    run(context)
+    path = context / "count" / MANIFEST_FILE
+    path.write_text(drop("digest")(json.loads(path.read_text())))
+    assert states(context)["count"] == ("done", "")
+
+
+@pytest.mark.parametrize("name", ["distinct.txt", MANIFEST_FILE])
+def test_damage_between_the_manifest_and_the_rename_is_noticed(context, name, monkeypatch, capsys):
+    run(context)
+    good = (context / "count" / "distinct.txt").read_bytes()
+    shutil.rmtree(context / "count")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(engine, "_put_into_place", killed)
+        run(context)
+    flip(context.workdir / ".partial" / "count" / name)
+    run(context)
+    assert "has been damaged since: it is made again" in capsys.readouterr().out
+    assert (context / "count" / "distinct.txt").read_bytes() == good
 
 
 def test_a_damaged_input_is_made_again_before_it_is_read(context, capsys):

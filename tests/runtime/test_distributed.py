@@ -526,6 +526,32 @@ def test_work_is_divided_and_an_error_on_process_0_reaches_all(tmp_path):
     )
 
 
+SLOW_READER = """
+import sys, time
+from pathlib import Path
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import Metrics
+with distributed.join_processes():
+    import jax
+    from ark_jax.pipeline import engine
+    from ark_jax.pipeline.stage import Context, Stage
+    from ark_jax.recipes.ark import config
+    def work(context, folder):
+        distributed.on_first_process(lambda: (folder / "rankings").write_text("a b") and None)
+        time.sleep(2 * jax.process_index())
+        return {"rankings": len((folder / "rankings").read_text().split())}
+    workdir = Path(sys.argv[1])
+    context = Context(config.ark(), workdir, Metrics(workdir / "metrics.jsonl"))
+    engine.run([Stage("rank", (), (), work)], context)
+"""
+
+
+def test_a_stage_is_put_into_place_once_all_have_read_it(tmp_path):
+    arguments = [sys.executable, "-c", SLOW_READER, str(tmp_path)]
+    outputs = wait_for_success(start(2, 1, arguments, tmp_path), timeout=90)
+    assert "2 rankings" in outputs[0] and (tmp_path / "rank" / "manifest.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("processes", "message"),
     [("two", "ARK_PROCESSES='two': must be a number"), ("", "ARK_PROCESSES=''")],
@@ -616,7 +642,7 @@ def test_the_pipeline_on_four_processes(world, reference_run):
 def test_a_run_whose_process_was_killed_goes_on(killed, world, reference_run, tmp_path):
     """Kills one of two processes. For the second, the stages before training are copied."""
     for stage in (
-        ("data", "extract", "graph", "communities", "rewrite", "score", "positives")
+        ("data", "candidates", "extract", "graph", "communities", "rewrite", "score", "positives")
         if killed
         else ()
     ):

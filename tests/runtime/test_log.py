@@ -1,10 +1,14 @@
 """Rows that survive a kill, metrics, durations and progress lines."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.paths import REPOSITORY
 
 from ark_jax.runtime import log
 
@@ -55,3 +59,42 @@ def test_progress_shows_rate_and_time_left(capsys, monkeypatch):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("  score: 0/100 pairs, 0.0/s")
     assert second == "  score: 40/100 pairs, 2.0/s, 30s left, 2 failed"
+
+
+def shell(code: str, redirections: str, **environment: str) -> subprocess.CompletedProcess:
+    """Runs Python code with streams that a shell redirects."""
+    script = f'exec "$0" -c "$1" {redirections}'
+    command = ["sh", "-c", script, sys.executable, f"from ark_jax.runtime import log\n{code}"]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+    )
+
+
+def test_with_closed_streams_no_file_gets_what_a_library_logs(tmp_path):
+    code = f"""
+import os
+log.prepare_streams()
+with log.Progress("score", 1, "pairs", interval=0) as bar, open({str(tmp_path / "file")!r}, "w"):
+    os.write(1, b"a library's remark")
+    os.write(2, b"a library's warning")
+    bar.add(1)
+log.say("done")
+"""
+    done = shell(code, "<&- >&- 2>&-")
+    assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_character_that_the_terminal_lacks_is_escaped():
+    code = "log.prepare_streams(); log.say('question ပင်လယ်: 潮')"
+    done = shell(code, "", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and done.stdout.startswith("question \\u1015")
+
+
+def test_an_output_that_cannot_be_written_is_named():
+    done = shell("log.say('done')", "> /dev/full")
+    assert "OSError: [Errno 28] No space left on device: 'standard output'" in done.stderr

@@ -94,3 +94,30 @@ def test_models_in_a_bucket(bucket_folder, model, mesh):
 def test_what_a_bucket_cannot_do_is_an_error_of_one_line(flags, message, world, tmp_path):
     done = worlds.call(world, tmp_path / "w", "run", *flags)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_a_home_folder_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    """As a container that runs as a user without an entry in passwd."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(storage.Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path))
+    assert storage.cache_folder() == tmp_path
+    monkeypatch.delenv("ARK_CACHE")
+    with pytest.raises(RuntimeError, match="set ARK_CACHE to a folder"):
+        storage.cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert storage.cache_folder() == tmp_path / "ark_jax"
+
+
+def test_no_name_in_a_bucket_leads_out_of_the_cache(bucket_folder, tmp_path):
+    """A bucket has no folders, so ".." may be a part of a name."""
+    (bucket_folder / "b" / "m").mkdir(parents=True)
+    (bucket_folder / "x.json").write_text("{}")
+    root = gpath.PosixGPath("gs://b/m")
+    with pytest.raises(ValueError, match=r"gs://b/m/\.\./\.\./x\.json: its name leads out of"):
+        storage._fill_cache(tmp_path / "cache" / "copy", root, [root / "../../x.json"])
+    assert not list((tmp_path / "cache").rglob("*.json"))

@@ -27,5 +27,5 @@ def rank(run) -> dict:
     (run.folder / "w" / "baselines").mkdir(exist_ok=True)
     folder = run.folder / "w" / "baselines"
     counts = retrieve.retrieve_baselines(run.context, folder, systems=systems(run.c))
-    assert counts == {"systems": len(list((run.folder / "w" / "baselines").iterdir()))}
+    assert counts == {"systems": len(list(folder.glob("ranked-*")))}
     return retrieve.retrieve_all(run.context, systems(run.c), QUESTIONS, CHUNKS, run.folder)

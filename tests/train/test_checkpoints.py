@@ -113,6 +113,49 @@ def test_with_its_newest_checkpoint_damaged_a_stage_ends_the_same(
     assert_same_outcome(tmp_path, uninterrupted)
 
 
+def swap_bits(path) -> None:
+    path.write_bytes(flip_bit(path.read_bytes()))
+
+
+def drop_a_row(path) -> None:
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(rows[:2] + rows[3:]))
+
+
+@pytest.mark.parametrize(
+    "damage", [swap_bits, drop_a_row, lambda path: path.unlink(), lambda path: path.write_text("")]
+)
+def test_with_its_curve_damaged_a_stage_ends_the_same(
+    damage, base, uninterrupted, at_step, tmp_path, capsys
+):
+    train_until(7, base, tmp_path, at_step)
+    damage(tmp_path / "curve.jsonl")
+    train(base, tmp_path)
+    assert "or the run's curve has changed) and set aside" in capsys.readouterr().out
+    for name in ("curve.jsonl", "model/model.safetensors"):
+        assert (tmp_path / name).read_bytes() == (uninterrupted / name).read_bytes()
+
+
+@pytest.mark.parametrize("mark", ["", "seven", "\0"])
+def test_a_damaged_note_of_the_steps_reported_costs_nothing(
+    mark, base, uninterrupted, at_step, tmp_path
+):
+    train_until(7, base, tmp_path, at_step)
+    (tmp_path / "curve.reported").write_text(mark)
+    train(base, tmp_path)
+    assert_same_outcome(tmp_path, uninterrupted)
+
+
+def test_a_checkpoint_of_another_run_is_not_used(base, uninterrupted, at_step, tmp_path, capsys):
+    for name, seed in (("mine", 1), ("other", 2)):
+        train_until(7, base, tmp_path / name, at_step, seed=seed)
+    shutil.rmtree(tmp_path / "mine" / "checkpoints")
+    (tmp_path / "other" / "checkpoints").rename(tmp_path / "mine" / "checkpoints")
+    train(base, tmp_path / "mine")
+    assert "belongs to another run" in capsys.readouterr().out
+    assert_same_outcome(tmp_path / "mine", uninterrupted)
+
+
 def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
     for _ in range(2):
         with Checkpoints(tmp_path) as checkpoints:

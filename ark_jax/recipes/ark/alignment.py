@@ -77,7 +77,8 @@ def align(
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
                 asked = {"question": question.question, "answer": answer}
-                passage = fitter.fit(chunk.passage, asked, question.id)
+                name = _name_pair(question.id, i, chunk.id)
+                passage = fitter.fit(chunk.passage, asked, name)
                 filled = scored_pairs(templates, passage=passage, **asked)
                 pairs += [tuple(map(lm.as_data, pair)) for pair in filled]
                 row = {
@@ -93,15 +94,17 @@ def align(
         scores = lm.log_likelihood(pairs, batch_tokens=batch_tokens, label=label)
     except PairError as error:
         row, target = rows[error.number // 2], list(TARGETS.values())[error.number % 2]
-        raise ValueError(
-            f"question {row['question']!r}, answer {row['answer']}, chunk {row['chunk']!r}: log "
-            f"p({target}) cannot be computed: {error.reason}"
-        ) from error
+        name = _name_pair(row["question"], row["answer"], row["chunk"])
+        raise ValueError(f"{name}: log p({target}) cannot be computed: {error.reason}") from error
     for i, row in enumerate(rows):
         for offset, name in enumerate(TARGETS):
             row[name] = float(scores.mean[2 * i + offset])
             row[f"{name}_tokens"] = int(scores.tokens[2 * i + offset])
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _name_pair(question_id: str, answer: int, chunk_id: str) -> str:
+    return f"question {question_id!r}, answer {answer}, chunk {chunk_id!r}"
 
 
 class _PassageFitter:
@@ -112,8 +115,12 @@ class _PassageFitter:
         self._count = functools.cache(lambda text: lm.token_counts([lm.as_data(text)])[0])
         self._longest_template = max(map(self._count, templates.values()))
 
-    def fit(self, passage: str, asked: dict[str, str], question_id: str) -> str:
-        """The passage, or as much of its beginning as fits. Question and answer are never cut."""
+    def fit(self, passage: str, asked: dict[str, str], name: str) -> str:
+        """The passage, or as much of its beginning as fits. Question and answer are never cut.
+
+        Args:
+            name: names the question and the chunk in an error.
+        """
         limit = self._lm.max_length
         # Each part is counted once. Together they may take a few tokens more, where they meet.
         parts = (self._count(passage), *map(self._count, asked.values()), self._longest_template)
@@ -122,9 +129,9 @@ class _PassageFitter:
         longest = self._prompt_tokens("", asked)
         if longest >= limit:
             raise ValueError(
-                f"question {question_id!r}: with an answer and the prompt it takes {longest} of "
-                f"the {limit} tokens that generator.path reads, which leaves none for a passage; "
-                "leave it out or take a longer model"
+                f"{name}: question, answer and prompt take {longest} of the {limit} tokens that "
+                "generator.path reads, which leaves none for the passage; leave the question out "
+                "or take a longer model"
             )
         return self._cut(passage, asked, limit)
 

@@ -200,6 +200,8 @@ def vary(
 # The split was drawn before any training. Six training documents and one epoch per stage keep the
 # demo short on two slow cores. The number of candidates was chosen on the ignored documents.
 DEMO = {
+    # The recorded replies are answers to passages without titles.
+    "data.titles": False,
     "data.chunk_tokens": 160,
     "data.chunk_overlap": 16,
     "data.held_out_documents": (
@@ -216,6 +218,7 @@ DEMO = {
         "wool-exchange",
         "quaywick-yard",
     ),
+    "data.pool": "documents",
     "llm.backend": "replay",
     "score.candidates": 4,
     "score.references": 1,
@@ -228,7 +231,7 @@ DEMO = {
     "train.epochs": (1, 1, 1),
     "train.learning_rates": (3e-5, 2e-5, 1e-5),
     "train.save_every": 4,
-    "evaluate.scope": "corpus",
+    "evaluate.scope": "held_out",
     "evaluate.passages": 1,
     "evaluate.max_new_tokens": 8,
 }

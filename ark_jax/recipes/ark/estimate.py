@@ -6,6 +6,7 @@ positives, negatives) is drawn at random.
 """
 
 import dataclasses
+import functools
 import importlib.resources
 import itertools
 import math
@@ -30,21 +31,22 @@ from ark_jax.estimate.llm_calls import (
     unanswered,
     waiting_seconds,
 )
+from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache, reply_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, stage_name, systems
-from ark_jax.recipes.ark.extract import extraction_calls
+from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
 from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.rewrite import parse_questions, rewriting_calls
 from ark_jax.recipes.ark.scored_prompts import load_templates
-from ark_jax.recipes.common import estimate
+from ark_jax.recipes.common import estimate, retrieve
 from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.recipes.common.corpus import (
-    candidate_chunks,
     chunks_by_document,
     load_questions,
+    searches_corpus,
     written_questions,
 )
 from ark_jax.recipes.common.estimate_questions import (
@@ -66,6 +68,7 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 # How likely a training stage changes a passage that is read; in the demo .08 for the first passage
 # and .18 for one of five.
 MOVED = 0.15
+FEW_UPDATES = 10  # of a training stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,10 +173,20 @@ def _prepare_extraction(
     context: Context, done: set[str], count: TokenCounter, recording: Recording
 ) -> Prepared:
     """The calls, tokens of each prompt, tokens expected of each reply, notes."""
-    calls = [] if context.config.graph.openie else extraction_calls(context)
+    calls = []
+    if not context.config.graph.openie:
+        calls = extraction_calls(context, chunks_to_extract(context, done))
     passages = count([call.fields["passage"] for call in calls])
     expected = {call.item: recording.written * n for call, n in zip(calls, passages, strict=True)}
     return calls, _prompt_tokens(calls, count), expected, []
+
+
+def chunks_to_extract(context: Context, done: set[str]) -> set[str]:
+    """The chunks that extraction will read; before the candidates exist, as many at random."""
+    if "candidates" in done or is_writing(context.config):
+        return extracted_chunks(context)
+    pools = estimate.training_pools(context, load_questions(context, "train"))
+    return {chunk.id for pool in pools.values() for chunk in pool}
 
 
 def _prepare_writing(
@@ -344,7 +357,7 @@ class _Forecaster:
         self.chunks = chunks_by_document(context)
         self.train = load_questions(context, "train")
         self.held_out = load_questions(context, "held_out")
-        pools = {q.id: candidate_chunks(q, self.chunks) for q in self.train}
+        pools = estimate.training_pools(context, self.train)
         self.training_chunks = {chunk.id: chunk for pool in pools.values() for chunk in pool}
         self.draws = {q.id: Draw.from_chunks(q, pools[q.id], config) for q in self.train}
         self.passages = self._tokens([x.passage for x in self.training_chunks.values()], "document")
@@ -366,6 +379,8 @@ class _Forecaster:
         self.work.append(self.base.work(stage, "embedding", times * sum(lengths), flops))
 
     def forecast(self) -> Forecast:
+        if "candidates" not in self.done:
+            self._embed("candidates", [*self._searched_passages(), *self.queries])
         self._graph()
         self._questions()
         self._score()
@@ -375,7 +390,8 @@ class _Forecaster:
         if "export" not in self.done:
             self.disk["export"] = self.base.bytes
         inputs = estimate.count_inputs(self.context)
-        notes = (*self._device_notes(), *self.notes, *self._omissions())
+        told = what_can_be_told(len(self.held_out))
+        notes = (*self._device_notes(), *self.notes, *self._omissions(), told)
         return Forecast(inputs, tuple(self.work), self.disk, notes)
 
     def _graph(self) -> None:
@@ -404,7 +420,6 @@ class _Forecaster:
         if "score" in self.done:
             return
         config = self.config
-        self._embed("score", [*self.passages, *self.queries])
         templates = load_templates(config.prompts)
         tokens, flops = _scoring_work(
             self.lm, self.scorer, templates, self.train, self.draws, config
@@ -424,12 +439,14 @@ class _Forecaster:
         query_lengths = dict(zip([q.id for q in self.train], self.queries, strict=True))
         passage_lengths = dict(zip(self.training_chunks, self.passages, strict=True))
         stored_checkpoints = trained = 0
+        updates = {}
         for stage in config.train.stages:
             if stage in MINING_SIZES and mine_name(stage) not in self.done:
                 questions = math.ceil(config.score.keep * len(self.train))
                 versions = config.graph.rewrites * len(MINING_SIZES[stage]) * questions
                 rewritten = [round(self.recording.version)] * versions
-                self._embed(mine_name(stage), [*self.passages, *self.queries, *rewritten])
+                passages = self._searched_passages()
+                self._embed(mine_name(stage), [*passages, *self.queries, *rewritten])
             if stage_name(stage) not in self.done:
                 steps, tokens, flops = device_time.training_work(
                     self.base,
@@ -441,13 +458,28 @@ class _Forecaster:
                     stage in MINING_SIZES,
                 )
                 self.work.append(self.base.work(stage_name(stage), "training", tokens, flops))
+                updates[stage_name(stage)] = steps
                 stored = min(steps // config.train.save_every, checkpoints.MAX_TO_KEEP + 1)
                 stored_checkpoints, trained = max(stored_checkpoints, stored), trained + 1
+        if updates:
+            counts = ", ".join(f"{steps:,} in {name}" for name, steps in updates.items())
+            few = "; so few hardly change a retriever" * (min(updates.values()) < FEW_UPDATES)
+            self.notes.append(f"updates of the weights: {counts}{few}")
         if trained:
             self.disk["models"] = trained * self.base.bytes
             # Each checkpoint holds weights or adapter and two moments, float32.
             size = 3 * 4 * device_time.trainable_parameters(self.base, config.train)
             self.disk["checkpoints"] = stored_checkpoints * size
+
+    def _searched_passages(self) -> list[int]:
+        """The lengths of all passages that training questions are compared with."""
+        return self.corpus_passages if searches_corpus(self.context) else self.passages
+
+    @functools.cached_property
+    def corpus_passages(self) -> list[int]:
+        return self._tokens(
+            [x.passage for group in self.chunks.values() for x in group], "document"
+        )
 
     def _examples(self) -> list:
         from ark_jax.train import batches
@@ -468,8 +500,8 @@ class _Forecaster:
         stages = {"baselines": 1, "evaluate": len(systems(self.config).tuned)}
         if all(stage in self.done for stage in stages):
             return
-        documents = {document for question in self.held_out for document in question.documents}
-        texts = [x.passage for d, group in self.chunks.items() if d in documents for x in group]
+        chunks, _ = retrieve.searched_chunks(self.context, self.held_out, self.chunks)
+        texts = [chunk.passage for chunk in chunks]
         asked = [question.question for question in self.held_out]
         lengths = [*self._tokens(texts, "document"), *self._tokens(asked, "query")]
         for stage, times in stages.items():

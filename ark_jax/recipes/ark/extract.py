@@ -2,20 +2,21 @@
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common.ask import ask
+from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
-from ark_jax.recipes.common.written_from import training_documents
+from ark_jax.recipes.common.written_from import is_writing, training_documents
 from ark_jax.text import prompts
 
 
-def extraction_calls(context: Context) -> list[complete.Call]:
-    """A call for every chunk of the training documents."""
-    training = training_documents(context)
+def extraction_calls(context: Context, chunk_ids: Collection[str]) -> list[complete.Call]:
+    """A call for each of these chunks, in the order of the corpus."""
     template = prompts.load_template("extract", context.config.prompts.extract)
     return [
         complete.Call(
@@ -24,17 +25,29 @@ def extraction_calls(context: Context) -> list[complete.Call]:
             (prompts.fill(template, passage=chunk.passage),),
             {"passage": chunk.text, "title": chunk.title},
         )
-        for document, chunks in chunks_by_document(context).items()
-        if document in training
+        for chunks in chunks_by_document(context).values()
         for chunk in chunks
+        if chunk.id in chunk_ids
     ]
+
+
+def extracted_chunks(context: Context) -> set[str]:
+    """The chunks that the graph is made of: the candidates of all training questions.
+
+    If questions are to be written, they are those of the documents that training is written from.
+    """
+    if is_writing(context.config):
+        chunks, documents = chunks_by_document(context), training_documents(context)
+        return {chunk.id for document in documents for chunk in chunks.get(document, ())}
+    candidates = load_candidates(context)
+    return {chunk for ranked in candidates.values() for chunk, _ in ranked}
 
 
 def extract(context: Context, folder: Path) -> dict:
     """Stores the entities and relations of every chunk, and replies that could not be read."""
     from ark_jax.graph.extract import Entity, Quarantined, Relation
 
-    calls = extraction_calls(context)
+    calls = extraction_calls(context, extracted_chunks(context))
     if context.config.graph.openie:
         passes = [_recorded_answers(context, calls)]
     else:

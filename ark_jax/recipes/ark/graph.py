@@ -7,12 +7,8 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, save_rows
-from ark_jax.recipes.common.corpus import (
-    Passages,
-    candidate_chunks,
-    chunks_by_document,
-    load_questions,
-)
+from ark_jax.recipes.common.candidates import load_candidates
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime.distributed import is_first_process
 
@@ -37,8 +33,8 @@ def build_graph(context: Context, folder: Path) -> dict:
         config = context.config
         by_rules = config.llm.backend == "none" and not config.graph.openie
         fix = (
-            "llm.backend=none reads scripts that set words apart by blanks; name a language model "
-            "in config.llm.backend"
+            "llm.backend=none found neither a name nor a term that comes twice; name a language "
+            "model in config.llm.backend"
             if by_rules
             else "look at extract/quarantine.parquet for what the model replied"
         )
@@ -91,9 +87,10 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
         return np.argsort(-similarities, kind="stable")[:5]
 
     finder = SeedFinder(graph, Passages(chunks), nearest)
+    candidates = load_candidates(context)
     seeds = []
     for question in questions:
-        chunk_ids = [chunk.id for chunk in candidate_chunks(question, chunks)]
+        chunk_ids = [chunk for chunk, _ in candidates.get(question.id, ())]
         seeds.append(finder.find(question.question, question.answers, chunk_ids))
     return seeds
 

@@ -17,6 +17,7 @@ from ark_jax.recipes.common.corpus import (
     candidate_ids,
     chunks_by_document,
     load_questions,
+    searches_corpus,
 )
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime import distributed
@@ -36,16 +37,17 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     system = model_before(context.config, stage) if settings.model == "previous" else "base"
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
-    chunk_ids, texts = candidate_ids(questions, chunks), Passages(chunks)
+    corpus, texts = searches_corpus(context), Passages(chunks)
+    chunk_ids = list(texts) if corpus else candidate_ids(questions, chunks)
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     lookup = texts.lookup(chunk_ids)
     vectors = encode(context, system, lookup, "document", "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
     queries = dict(zip([q.id for q in questions], encoded, strict=True))
-    pools = {
-        q.id: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)] for q in questions
-    }
+    everything = range(len(chunk_ids))
+    own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
+    pools = {q.id: everything if corpus else own_chunks(q) for q in questions}
     mined = _search(context, system, stage, questions, queries, pools, vectors, chunk_ids, lookup)
     cosines = {}
     for question in questions:
@@ -64,7 +66,7 @@ def _search(
     stage: int,
     questions: list[Question],
     queries: Mapping[str, np.ndarray],
-    pools: dict[str, list[int]],
+    pools: Mapping[str, Sequence[int]],
     vectors: np.ndarray,
     chunk_ids: list[str],
     texts: Sequence[str],

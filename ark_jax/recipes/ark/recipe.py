@@ -27,6 +27,7 @@ from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
 from ark_jax.recipes.common import (
+    candidates,
     dependencies,
     evaluate,
     ingest,
@@ -117,6 +118,14 @@ def _graph_stages(config) -> list[Stage]:
     llm_settings = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
     no_device = config.llm.backend != "local"
     writing = written_from.is_writing(config)
+    # Candidates belong to questions, so they come after those that are to be written.
+    found = Stage(
+        "candidates",
+        after=("data",),
+        settings=("data.candidates", *COMPUTE),
+        run=candidates.find_candidates,
+        external=base,
+    )
     return [
         Stage(
             "data",
@@ -126,9 +135,10 @@ def _graph_stages(config) -> list[Stage]:
             external=dependencies.all_of(dependencies.input_files, base),
             alone=True,
         ),
+        *([] if writing else [found]),
         Stage(
             "extract",
-            after=("data",),
+            after=("data",) if writing else ("data", "candidates"),
             settings=(
                 *llm_settings,
                 "graph.gleanings",
@@ -141,8 +151,14 @@ def _graph_stages(config) -> list[Stage]:
             alone=no_device,
         ),
         Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
-        *([_questions_stage(llm_settings)] if writing else []),
-        Stage("communities", ("data", "graph"), (*COMMUNITIES, *COMPUTE), find_communities, base),
+        *([_questions_stage(llm_settings), found] if writing else []),
+        Stage(
+            "communities",
+            after=("data", "candidates", "graph"),
+            settings=(*COMMUNITIES, *COMPUTE),
+            run=find_communities,
+            external=base,
+        ),
         Stage(
             "rewrite",
             after=("data", "graph", "communities"),
@@ -175,11 +191,11 @@ def _openie_records(config) -> dict[str, str]:
 
 def _score_stages() -> list[Stage]:
     """From candidates to positives."""
-    models = dependencies.models("retriever", "generator")
+    model = dependencies.models("generator")
     prompts = dependencies.prompt_texts("forward", "backward")
-    external = dependencies.all_of(models, prompts)
+    external = dependencies.all_of(model, prompts)
     return [
-        Stage("score", ("data",), (*SCORE, *COMPUTE), score, external),
+        Stage("score", ("data", "candidates"), SCORE, score, external),
         Stage("positives", ("data", "score"), POSITIVES, choose_positives, alone=True),
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data.records import Question
+from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
@@ -18,6 +19,7 @@ from ark_jax.recipes.common.report import Counts
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.written_from import note_on_test
 
+SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
 # Losses that every run counts, and losses that a stage counts only if there are any.
 LOSSES = {
     ("rewrite", "quarantined"): "Rewriting replies quarantined",
@@ -25,11 +27,11 @@ LOSSES = {
 }
 OPTIONAL_LOSSES = {
     ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
-    ("score", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
+    ("candidates", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
     "which it cuts",
     ("evaluate", "without_gold"): "Held-out questions without a gold passage",
-    ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose documents were cut to fit "
-    "the reader (full)",
+    ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose passages or documents were "
+    "cut to fit the reader",
     ("evaluate", "unanswered"): "Prompts that the reader did not answer",
     ("judge", "disqualified"): "Verdicts of the judge that could not be used",
 }
@@ -70,6 +72,7 @@ def gather(context: Context, counts: Counts) -> dict:
 
 def _facts(config, counts: Counts) -> list[list]:
     data, graph, written = counts["data"], counts["graph"], counts.get("questions", {})
+    held_out = data["held_out_questions"] + written.get("held_out_questions", 0)
     local = Path(config.llm.path or config.generator.path).name
     llm = {
         "replay": "recorded replies",
@@ -81,8 +84,13 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Documents", data["documents"]],
         ["Chunks", data["chunks"]],
         ["Training questions", data["train_questions"] + written.get("train_questions", 0)],
-        ["Held-out questions", data["held_out_questions"] + written.get("held_out_questions", 0)],
+        ["Held-out questions", held_out],
         *_written_facts(written),
+        [
+            "Smallest difference in nDCG@10 that so many can tell from chance",
+            f"{smallest_difference(held_out):.2f}",
+        ],
+        ["Searched", SEARCHED[data["pool"]]],
         [
             "Graph",
             f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "

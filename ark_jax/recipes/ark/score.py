@@ -1,6 +1,7 @@
 """The stages score and positives: how well chunks explain an answer, and which ones are taught."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,32 +9,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Question
+from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
-from ark_jax.recipes.common.corpus import (
-    Passages,
-    candidate_chunks,
-    candidate_ids,
-    chunks_by_document,
-    evidence_chunks,
-    load_questions,
-)
-from ark_jax.recipes.common.models import encode, load_generator, load_retriever
+from ark_jax.recipes.common.candidates import load_candidates
+from ark_jax.recipes.common.corpus import chunks_by_document, evidence_chunks, load_questions
+from ark_jax.recipes.common.models import load_generator
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
+
+SHARDS = "shard-*.parquet"
 
 
 def score(context: Context, folder: Path) -> dict:
     """Stores the raw scores S_f, S_b, S_v of every question's candidates, shard by shard."""
     from ark_jax.recipes.ark import alignment
 
-    config, chunks = context.config, chunks_by_document(context)
+    config, limit = context.config, context.config.score.candidates or None
+    chunks = {x.id: x for group in chunks_by_document(context).values() for x in group}
     questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
-    candidates, cut = _find_candidates(context, questions, chunks)
-    count, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
+    nearest = load_candidates(context)
+    candidates = {
+        q.id: [(chunks[chunk], cosine) for chunk, cosine in nearest.get(q.id, ())[:limit]]
+        for q in questions
+    }
+    last, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
         table = alignment.align(
@@ -46,51 +49,24 @@ def score(context: Context, folder: Path) -> dict:
             label=f"score {i}/{len(shards)}",
         )
         if is_first_process():
-            path = folder / f"shard-{count + i:05d}.parquet"
-            pq.write_table(table, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
-    counts = distributed.on_first_process(lambda: _join_shards(folder, questions))
-    return counts | {"cut_by_the_retriever": cut}
+            path = folder / f"shard-{last + i:05d}.parquet"
+            store_part(path, functools.partial(pq.write_table, table))
+    return distributed.on_first_process(lambda: _join_shards(folder, questions))
 
 
 def _unscored(folder: Path, questions: list[Question]) -> tuple[int, list[int]]:
-    """How many shards an earlier run left, whatever their size, and which questions they lack."""
-    tables = [pq.read_table(path, columns=["question"]) for path in _shard_files(folder)]
+    """The number of the last shard that is left, and which questions all shards lack."""
+    paths = whole_parts(folder, SHARDS)
+    tables = [read_table(path, columns=["question"]) for path in paths]
     scored = {id for table in tables for id in table.column("question").to_pylist()}
-    return len(tables), [i for i, question in enumerate(questions) if question.id not in scored]
-
-
-def _shard_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("shard-*.parquet"))
-
-
-def _find_candidates(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
-) -> tuple[dict[str, list[tuple[Chunk, float]]], int]:
-    """question -> its candidates with cosines, nearest first; how many chunks were truncated."""
-    chunk_ids = candidate_ids(questions, chunks)
-    texts = Passages(chunks).lookup(chunk_ids)
-    passages = encode(context, "base", texts, "document", "embed chunks")
-    vectors = dict(zip(chunk_ids, passages, strict=True))
-    asked = [question.question for question in questions]
-    queries = encode(context, "base", asked, "query", "embed questions")
-    cut = load_retriever(context).truncated["embed chunks"]
-    candidates = {}
-    for question, query in zip(questions, queries, strict=True):
-        # Cosines are rounded to what is equal in all batches: ties must not depend on shards.
-        cosines = [
-            (chunk, round(float(vectors[chunk.id] @ query), 5))
-            for chunk in candidate_chunks(question, chunks)
-        ]
-        cosines.sort(key=lambda pair: (-pair[1], pair[0].id))
-        candidates[question.id] = cosines[: context.config.score.candidates or None]
-    return candidates, cut
+    last = int(paths[-1].stem.removeprefix("shard-")) if paths else 0
+    return last, [i for i, question in enumerate(questions) if question.id not in scored]
 
 
 def _join_shards(folder: Path, questions: list[Question]) -> dict:
     """Replaces the shards' tables by one, in the order of the questions."""
-    paths = _shard_files(folder)
-    table = pa.concat_tables([pq.read_table(path) for path in paths])
+    paths = sorted(folder.glob(SHARDS))
+    table = pa.concat_tables([read_table(path) for path in paths])
     position = {question.id: i for i, question in enumerate(questions)}
     positions = [position[id] for id in table.column("question").to_pylist()]
     table = table.take(np.argsort(positions, kind="stable"))
@@ -104,7 +80,8 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     """Groups of at least `size` questions; questions over the same documents stay together."""
     shards: list[list[Question]] = []
     for question in questions:
-        if shards and (len(shards[-1]) < size or shards[-1][-1].documents == question.documents):
+        together = shards and question.documents and shards[-1][-1].documents == question.documents
+        if shards and (len(shards[-1]) < size or together):
             shards[-1].append(question)
         else:
             shards.append([question])

@@ -52,6 +52,11 @@ def _check_attention(kernel: str, dtype: str, field: str) -> None:
 
 
 def _check_base_url(url: str, role: str) -> None:
+    if not _is_web_address(url):
+        raise ValueError(
+            f"config.{role}.base_url={url!r}: must be an address such as https://HOST/v1 or "
+            "http://HOST:PORT/v1, or empty"
+        )
     parts = urllib.parse.urlsplit(url)
     secret = "a name or password" if "@" in parts.netloc else "parameters" if parts.query else ""
     if secret:
@@ -59,6 +64,16 @@ def _check_base_url(url: str, role: str) -> None:
             f"config.{role}.base_url holds {secret}, and the run would write it to disk; put the "
             f"key into the environment variable that config.{role}.key_env names"
         )
+
+
+def _is_web_address(url: str) -> bool:
+    """Whether a client can send requests to `url`; the empty one is the client's default."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        has_host = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an open bracket, or a port that is no number or too large
+        return False
+    return not url or bool(has_host and url.isprintable() and " " not in url)
 
 
 def _check_metrics(names: tuple[str, ...]) -> None:

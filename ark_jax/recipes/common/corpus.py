@@ -8,9 +8,11 @@ import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
+from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
+
+POOL_FILE = "pool.json"
 
 
 class StoredChunk(Chunk):
@@ -103,6 +105,11 @@ def load_documents(context: Context) -> list[Document]:
     return load_rows(context / "data" / "documents.parquet", Document)
 
 
+def searches_corpus(context: Context) -> bool:
+    """Whether questions are answered from the whole corpus, or each from its own documents."""
+    return load_json(context / "data" / POOL_FILE)["pool"] == "corpus"
+
+
 def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> list[Chunk]:
     """The chunks of the question's documents."""
     return [chunk for document in question.documents for chunk in chunks.get(document, ())]
@@ -117,8 +124,22 @@ def candidate_ids(questions: Sequence[Question], chunks: Mapping[str, list[Chunk
 def evidence_chunks(
     context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
 ) -> dict[str, list[list[str]]]:
-    """question -> its marked passages, each as the ids of the chunks that hold it."""
+    """question -> its marked passages, each as the ids of the chunks that hold it.
+
+    The evidence of a question without documents is looked for in the whole corpus.
+    """
     from ark_jax.data.evidence import gold_chunks
 
-    texts = {document.id: document.text for document in load_documents(context)}
-    return {q.id: gold_chunks(q.evidence, texts, candidate_chunks(q, chunks)) for q in questions}
+    marked = [question for question in questions if question.evidence]
+    texts = {document.id: document.text for document in load_documents(context)} if marked else {}
+    passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
+    for question in marked:
+        holders = question.documents or _holders(question.evidence, texts)
+        pool = [chunk for document in holders for chunk in chunks.get(document, ())]
+        passages[question.id] = gold_chunks(question.evidence, texts, pool)
+    return passages
+
+
+def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """The documents in which a passage of the evidence occurs."""
+    return [id for id, text in texts.items() if any(passage in text for passage in evidence)]

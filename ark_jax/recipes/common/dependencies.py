@@ -21,7 +21,8 @@ def all_of(*dependencies: Fingerprints) -> Fingerprints:
 
 
 def input_files(config) -> dict[str, str]:
-    return {"input": input_digest(config.data.path)}
+    test = {"test": input_digest(config.data.test)} if config.data.test else {}
+    return {"input": input_digest(config.data.path), **test}
 
 
 def models(*sections: str) -> Fingerprints:

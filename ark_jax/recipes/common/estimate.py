@@ -21,6 +21,7 @@ from ark_jax.recipes.common.corpus import (
     chunks_by_document,
     load_documents,
     load_questions,
+    searches_corpus,
 )
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.systems import Systems
@@ -37,6 +38,21 @@ def count_inputs(context: Context) -> dict[str, int]:
         "training questions": len(load_questions(context, "train")),
         "held-out questions": len(load_questions(context, "held_out")),
     }
+
+
+def training_pools(context: Context, questions: Sequence[Question]) -> dict[str, list[Chunk]]:
+    """question -> chunks in place of its candidates, which only a model can choose.
+
+    They are those of its documents or, if the whole corpus is searched, as many at random as there
+    will be candidates.
+    """
+    chunks = chunks_by_document(context)
+    if not searches_corpus(context):
+        return {question.id: candidate_chunks(question, chunks) for question in questions}
+    everything = [chunk for group in chunks.values() for chunk in group]
+    count = min(context.config.data.candidates, len(everything))
+    draw = lambda question: random.Random(question.id).sample(everything, count)
+    return {question.id: draw(question) for question in questions}
 
 
 def answer_calls(
@@ -102,9 +118,9 @@ def reader_prompts(
 
     config = context.config
     template = prompts.load_template("read", config.prompts.read)
-    filled = []
+    filled, everything = [], [chunk for group in chunks.values() for chunk in group]
     for question in questions[:: -(-len(questions) // SAMPLE)]:
-        candidates = candidate_chunks(question, chunks)
+        candidates = candidate_chunks(question, chunks) or everything
         drawn = random.Random(question.id).sample(
             candidates, min(config.evaluate.passages, len(candidates))
         )

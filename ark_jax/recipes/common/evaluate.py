@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import reader, retrieve, written_from
 from ark_jax.recipes.common.corpus import (
     Passages,
-    candidate_chunks,
     chunks_by_document,
     evidence_chunks,
     load_questions,
@@ -72,7 +72,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
-    say(_as_text(table, columns))
+    say(f"{_as_text(table, columns)}\n  {what_can_be_told(len(questions))}")
     if note := written_from.note_on_test(context):
         say(f"  {note}")
     without_gold = sum(not passages for passages in gold.values())
@@ -91,19 +91,19 @@ def _gold(
 ) -> tuple[dict[str, list[list[str]]], int]:
     """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
 
-    Without marked evidence, or if the config says so, a chunk of the question's documents that
-    contains an answer is a passage.
+    Without marked evidence, or if the config says so, a chunk that contains an answer is a passage.
+    Without answers each document of the question is one.
     """
-    from ark_jax.data.evidence import answer_chunks
+    from ark_jax.data.evidence import chunks_with_answers
 
     marked = evidence_chunks(context, questions, chunks)
     by_evidence = context.config.evaluate.gold == "evidence"
-    gold = {}
+    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
+    gold = marked | chunks_with_answers(by_answer, chunks)
     for question in questions:
-        gold[question.id] = marked[question.id]
-        if not (marked[question.id] and by_evidence):
-            candidates = candidate_chunks(question, chunks)
-            gold[question.id] = answer_chunks(question.answers, candidates)
+        if not (question.answers or gold[question.id]):
+            groups = (chunks.get(document, ()) for document in question.documents)
+            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
     return gold, sum(not passages for passages in marked.values())
 
 
@@ -113,14 +113,14 @@ def _read(
     questions: list[Question],
     texts: Mapping[str, str],
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
-    """(system, question) -> answer; the reader's counts; how many documents were cut for it."""
+    """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
     from ark_jax.evaluate import answers
 
     passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
     template = prompts.load_template("read", context.config.prompts.read)
     filled = {
         (name, question.id): answers.reader_prompt(
-            template, question.question, passages(name, question)
+            template, question.question, passages[name, question.id]
         )
         for name in rankings
         for question in questions
@@ -152,8 +152,9 @@ def _measure(
         if unmeasured
         else retrieval.measure(ranked, gold[question.id], metrics)
     )
+    unread = answer is None or not question.answers
     scores = {
-        name: None if answer is None else answers.ANSWER_METRICS[name](answer, question.answers)
+        name: None if unread else answers.ANSWER_METRICS[name](answer, question.answers)
         for name in dict.fromkeys(("answer_f1", "exact_match", *answer_metrics))
     }
     row = {"system": system, "question": question.id, "answer": answer, "ranked": ranked}

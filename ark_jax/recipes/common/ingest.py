@@ -1,7 +1,7 @@
 """The data stage: documents and questions are read, split and cut into chunks."""
 
-import collections
-import hashlib
+import bisect
+import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,9 +9,10 @@ from ark_jax.data import readers
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import save_rows
+from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import written_from
-from ark_jax.recipes.common.corpus import save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
+from ark_jax.recipes.common.split import Split, id_set, split_questions
 from ark_jax.runtime.log import say
 
 INGEST_SETTINGS = (
@@ -20,11 +21,17 @@ INGEST_SETTINGS = (
     "data.held_out_questions",
     "data.ignored_documents",
     "data.ignored_questions",
+    "data.titles",
+    "data.pool",
+    "data.chunking",
     "data.chunk_tokens",
     "data.chunk_overlap",
     "questions.source",
     "seed",
 )
+# A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
+# among so few there is hardly a hard negative, and every retriever finds the right one.
+FEW_CHUNKS = 10
 
 
 def ingest(context: Context, folder: Path) -> dict:
@@ -35,69 +42,137 @@ def ingest(context: Context, folder: Path) -> dict:
     """
     settings = context.config.data
     corpus = readers.load(settings.path)
+    test = readers.load(settings.test) if settings.test else None
     _check_ids(corpus, settings)
-    parts, split_by = _split(corpus.questions, context.config)
+    parts = split_questions(corpus.questions, test.questions if test else (), context.config)
     parts = written_from.reserve_for_test(parts, context.config)
-    for part in written_from.parts_of_the_input(corpus.questions, context.config):
-        if not parts[part]:
-            raise ValueError(
-                f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
-                f"{len(corpus.questions)}; change config.data.held_out or name "
-                "config.data.held_out_documents"
-            )
-    ignored = _id_set(settings.ignored_documents)
-    documents = [document for document in corpus.documents if document.id not in ignored]
+    _check_parts(parts, written_from.parts_of_the_input(len(parts), context.config), settings)
+    documents = _documents(corpus, test, settings)
     chunks = list(_cut(documents, context.config))
-    written_from.save_sides(documents, parts, split_by, context.config, folder)
-    save_rows(documents, folder / "documents.parquet", Document)
+    pool = _pool(settings.pool, [*parts.train, *parts.held_out], chunks)
+    written_from.save_sides(documents, parts, context.config, folder)
+    stored = [{"id": x.id, "title": x.title, "text": x.text} for x in documents]
+    save_rows(stored, folder / "documents.parquet")
     save_chunks(chunks, folder)
-    for part in ("train", "held_out"):
-        save_rows(parts[part], folder / f"questions_{part}.parquet", Question)
-    with_chunks = {chunk.document for chunk in chunks}
-    without_chunks = sum(
-        with_chunks.isdisjoint(question.documents) for part in parts.values() for question in part
-    )
-    texts = {document.id: document.text for document in documents}
-    absent, _ = count_absent_answers([*parts["train"], *parts["held_out"]], texts)
-    if without_chunks:
-        say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
+    save_json({"pool": pool}, folder / POOL_FILE)
+    save_rows(parts.train, folder / "questions_train.parquet", Question)
+    save_rows(parts.held_out, folder / "questions_held_out.parquet", Question)
     return {
         "format": corpus.format,
         "documents": len(documents),
         "chunks": len(chunks),
-        "train_questions": len(parts["train"]),
-        "held_out_questions": len(parts["held_out"]),
-        "unused_questions": len(parts["ignored"]),
-        "split_by": split_by,
-        **({"questions_without_text": without_chunks} if without_chunks else {}),
-        **({"answers_not_in_documents": absent} if absent else {}),
-        **({"passed_over": len(corpus.remarks)} if corpus.remarks else {}),
+        "train_questions": len(parts.train),
+        "held_out_questions": len(parts.held_out),
+        "unused_questions": len(parts.unused),
+        "split_by": parts.by,
+        "pool": pool,
+        **_losses(corpus, parts, documents, chunks),
     }
+
+
+def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
+    for part in needed:
+        if not getattr(parts, part):
+            raise ValueError(
+                f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
+                f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"
+            )
+
+
+def _documents(corpus: Corpus, test: Corpus | None, settings) -> list[Document]:
+    """The documents of input and test set, without those that the config ignores.
+
+    Raises:
+        ValueError: the test set has another document of the same id.
+    """
+    ignored = id_set(settings.ignored_documents)
+    documents = {document.id: document for document in corpus.documents}
+    for document in test.documents if test else ():
+        if documents.setdefault(document.id, document).text != document.text:
+            raise ValueError(
+                f"config.data.test: the document {document.id!r} of {settings.test} has another "
+                f"text in {settings.path}; give one of them another id"
+            )
+    return [document for id, document in documents.items() if id not in ignored]
+
+
+def _pool(choice: str, questions: list[Question], chunks: list[Chunk]) -> str:
+    """Where candidates and results come from: "documents" or "corpus"."""
+    unnamed = sum(not question.documents for question in questions)
+    if choice == "documents" and unnamed:
+        raise ValueError(
+            f"config.data.pool=documents: {unnamed:,} questions name no document; name them, or "
+            "set config.data.pool=corpus"
+        )
+    if choice != "auto":
+        return choice
+    if unnamed:
+        say(f"  {unnamed:,} questions name no document, so the whole corpus is searched")
+        return "corpus"
+    sizes: dict[str, int] = {}
+    for chunk in chunks:
+        sizes[chunk.document] = sizes.get(chunk.document, 0) + 1
+    asked = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
+    # A question that is yet to be written asks one document.
+    median = statistics.median(asked or sizes.values() or [0])
+    if median >= FEW_CHUNKS or median >= len(chunks):
+        return "documents"
+    say(
+        f"  the documents of a question have {median:g} chunks (median), so candidates come from "
+        f"all {len(chunks):,} chunks; config.data.pool=documents keeps to its documents"
+    )
+    return "corpus"
+
+
+def _losses(
+    corpus: Corpus, parts: Split, documents: list[Document], chunks: list[Chunk]
+) -> dict[str, int]:
+    """What of the input teaches or measures nothing, by reason."""
+    with_chunks = {chunk.document for chunk in chunks}
+    used = [*parts.train, *parts.held_out]
+    named = [question for question in (*used, *parts.unused) if question.documents]
+    without_chunks = sum(with_chunks.isdisjoint(question.documents) for question in named)
+    texts = {document.id: document.text for document in documents}
+    absent, _ = count_absent_answers(used, texts)
+    unanswered = sum(not question.answers for question in used)
+    if without_chunks:
+        say(f"  {without_chunks:,} questions ask documents without any text, and teach nothing")
+    if unanswered:
+        say(f"  {unanswered:,} questions have no answer: they are held out and measure retrieval")
+    counts = {
+        "questions_without_text": without_chunks,
+        "questions_without_answers": unanswered,
+        "answers_not_in_documents": absent,
+        "passed_over": len(corpus.remarks),
+    }
+    return {name: count for name, count in counts.items() if count}
 
 
 def _check_ids(corpus: Corpus, settings) -> None:
     for kind, rows in (("document", corpus.documents), ("question", corpus.questions)):
-        named = _id_set(settings[f"held_out_{kind}s"]) | _id_set(settings[f"ignored_{kind}s"])
+        named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])
         if unknown := named - {row.id for row in rows}:
             raise ValueError(
                 f"config.data: no {kind} {min(unknown)!r} in {settings.path}; see `ark-jax check`"
             )
 
 
-def _id_set(ids: Iterable) -> set[str]:
-    """Ids that a config lists; on the command line 7 is a number."""
-    return {str(id) for id in ids}
-
-
-def _cut(documents: list[Document], config) -> Iterator[Chunk]:
+def _cut(documents: Iterable[Document], config) -> Iterator[Chunk]:
     """The chunks of all documents, by the tokens of the retriever."""
     from ark_jax.models import hf
+    from ark_jax.text.sentences import sentence_chunks
     from ark_jax.text.tokens import load_tokenizer, token_chunks
 
+    by_sentences = config.data.chunking == "sentences"
     size, overlap = config.data.chunk_tokens, config.data.chunk_overlap
     tokenizer = load_tokenizer(str(hf.resolve(config.retriever.path)))
     for document in documents:
-        spans = token_chunks(document.text, tokenizer, size=size, overlap=overlap)
+        text, limits = document.text, {"size": size, "overlap": overlap}
+        if by_sentences:
+            headings = [section.start for section in document.sections]
+            spans = sentence_chunks(text, tokenizer, **limits, breaks=headings)
+        else:
+            spans = token_chunks(text, tokenizer, **limits)
         for i, span in enumerate(spans):
             text = document.text[span.start : span.end]
             stripped = text.strip()
@@ -105,70 +180,12 @@ def _cut(documents: list[Document], config) -> Iterator[Chunk]:
                 continue
             start = span.start + len(text) - len(text.lstrip())
             chunk_id, end = f"{document.id}#{i:04d}", start + len(stripped)
-            yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped)
+            title = _title(document, start) if config.data.titles else ""
+            yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped, title)
 
 
-def _split(questions: list[Question], config) -> tuple[dict[str, list[Question]], str]:
-    """The questions of "train", "held_out" and "ignored"; whether documents or questions are split.
-
-    The config names held-out questions or documents. Else a hash of ids draws a share, so that a
-    new document moves no other one. Documents that one question joins are drawn together; if a
-    question joins nearly all of them, questions are drawn instead.
-    """
-    settings = config.data
-    ignored_documents = _id_set(settings.ignored_documents)
-    ignored_questions = _id_set(settings.ignored_questions)
-    named_documents = _id_set(settings.held_out_documents)
-    named_questions = _id_set(settings.held_out_questions)
-    if named_questions and named_documents:
-        raise ValueError("config.data: name held_out_questions or held_out_documents, not both")
-    parts: dict[str, list[Question]] = {"train": [], "held_out": [], "ignored": []}
-    used = []
-    for question in questions:
-        ignored = question.id in ignored_questions or ignored_documents & set(question.documents)
-        (parts["ignored"] if ignored else used).append(question)
-    if named_questions:
-        for question in used:
-            parts["held_out" if question.id in named_questions else "train"].append(question)
-        return parts, "question"
-    if named_documents:
-        for question in used:
-            parts[_part_by_documents(question, named_documents)].append(question)
-        return parts, "document"
-    keys, split_by = _draw_keys(used, settings.held_out)
-    for question, key in zip(used, keys, strict=True):
-        held_out = _uniform(f"{config.seed} {key}") < settings.held_out
-        parts["held_out" if held_out else "train"].append(question)
-    return parts, split_by
-
-
-def _part_by_documents(question: Question, held_out: set[str]) -> str:
-    """A question of training and held-out documents takes part in neither."""
-    documents = set(question.documents)
-    if documents <= held_out:
-        return "held_out"
-    return "ignored" if documents & held_out else "train"
-
-
-def _draw_keys(questions: list[Question], share: float) -> tuple[list[str], str]:
-    """What is drawn for each question: its group of joined documents, or the question itself."""
-    from networkx.utils import UnionFind
-
-    joined = UnionFind()
-    for question in questions:
-        joined.union(*question.documents)
-    groups = joined.to_sets()
-    group_key = {document: min(group) for group in groups for document in group}
-    keys = [group_key[question.documents[0]] for question in questions]
-    if not questions or max(collections.Counter(keys).values()) <= (1 - share) * len(questions):
-        return keys, "document"
-    say(
-        "  questions join nearly all documents: the split is by question, so a held-out question "
-        "may share passages with a training question"
-    )
-    return [question.id for question in questions], "question"
-
-
-def _uniform(text: str) -> float:
-    """A number in [0, 1) that a hash of `text` decides."""
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+def _title(document: Document, start: int) -> str:
+    """The document's title and the headings above an offset, as one line."""
+    i = bisect.bisect_right([section.start for section in document.sections], start)
+    heading = document.sections[i - 1].path if i else ""
+    return " > ".join(" ".join(part.split()) for part in (document.title, heading) if part.strip())

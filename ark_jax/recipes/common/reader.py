@@ -14,9 +14,13 @@ from ark_jax.text import prompts
 
 
 def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Question]:
-    """The first `limit` questions by a hash of their ids, in their own order; all if negative."""
+    """The first `limit` questions by a hash of their ids, in their own order; all if negative.
+
+    Questions without a reference answer are left out.
+    """
+    questions = [question for question in questions if question.answers]
     if limit < 0:
-        return list(questions)
+        return questions
     by_hash = sorted(questions, key=lambda q: hashlib.sha256(q.id.encode()).digest())
     drawn = {question.id for question in by_hash[:limit]}
     return [question for question in questions if question.id in drawn]

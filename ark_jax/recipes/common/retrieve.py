@@ -1,10 +1,13 @@
 """What each system retrieves for the held-out questions, and what the reader is given of it."""
 
+import functools
+import glob
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import (
@@ -12,6 +15,7 @@ from ark_jax.recipes.common.corpus import (
     chunks_by_document,
     load_documents,
     load_questions,
+    searches_corpus,
 )
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.recipes.common.systems import Systems
@@ -64,13 +68,7 @@ def _retrieve(
     folder: Path,
 ) -> dict[str, Rankings]:
     """The rankings of `names`. Each is stored in `folder`, so that a killed run goes on."""
-    documents = {document for question in questions for document in question.documents}
-    searched = [x for document, group in chunks.items() if document in documents for x in group]
-    positions = {chunk.id: i for i, chunk in enumerate(searched)}
-    everything = tuple(range(len(searched)))
-    corpus = context.config.evaluate.scope == "corpus"
-    own_chunks = lambda q: tuple(positions[chunk.id] for chunk in candidate_chunks(q, chunks))
-    scopes = [everything if corpus else own_chunks(question) for question in questions]
+    searched, scopes = searched_chunks(context, questions, chunks)
 
     def rows(name: str) -> list[dict]:
         search = _search_words if name == "bm25" else _search_vectors
@@ -83,16 +81,34 @@ def _retrieve(
     return {name: _stored(_file(folder, name), lambda name=name: rows(name)) for name in names}
 
 
+def searched_chunks(
+    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[list[Chunk], list[Sequence[int]]]:
+    """The chunks that any question searches, and for each question its own among them."""
+    scope = context.config.evaluate.scope
+    if scope == "auto":
+        scope = "corpus" if searches_corpus(context) else "document"
+    named = {document for question in questions for document in question.documents}
+    documents = chunks.keys() if scope == "corpus" else chunks.keys() & named
+    searched = [x for document, group in chunks.items() if document in documents for x in group]
+    everything = range(len(searched))
+    if scope != "document":
+        return searched, [everything] * len(questions)
+    positions = {chunk.id: i for i, chunk in enumerate(searched)}
+    return searched, [
+        tuple(positions[chunk.id] for chunk in candidate_chunks(question, chunks))
+        if question.documents
+        else everything
+        for question in questions
+    ]
+
+
 def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
-    """The rankings in a file, which is made if it is missing."""
-    if not distributed.on_first_process(path.is_file):
+    """The rankings in a file, which is made if it is missing or damaged."""
+    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
+    if not distributed.on_first_process(is_there):
         rows = make_rows()
-
-        def store() -> None:
-            save_rows(rows, path.with_suffix(".new"))
-            path.with_suffix(".new").rename(path)
-
-        distributed.on_first_process(store)
+        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
     return _load_rankings(path)
 
 
@@ -109,7 +125,7 @@ def _search_words(
     name: str,
     questions: list[Question],
     chunks: list[Chunk],
-    scopes: list[tuple[int, ...]],
+    scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
     queries = [question.question for question in questions]
@@ -123,7 +139,7 @@ def _search_vectors(
     name: str,
     questions: list[Question],
     chunks: list[Chunk],
-    scopes: list[tuple[int, ...]],
+    scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
     from ark_jax.retrieval.dense import top_k
@@ -132,12 +148,13 @@ def _search_vectors(
     vectors = encode(context, name, texts, "document", f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
-    questions_by_scope: dict[tuple[int, ...], list[int]] = {}
+    questions_by_scope: dict[Sequence[int], list[int]] = {}
     for i, scope in enumerate(scopes):
         questions_by_scope.setdefault(scope, []).append(i)
     matches: list[list[int]] = [[]] * len(questions)
     for scope, rows in questions_by_scope.items():
-        best, _ = top_k(queries[rows], vectors[list(scope)], depth)
+        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
+        best, _ = top_k(queries[rows], keys, depth)
         for i, indices in zip(rows, best, strict=True):
             matches[i] = [scope[j] for j in indices]
     return matches
@@ -148,49 +165,45 @@ def passages_for_reader(
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
-) -> tuple[Callable[[str, Question], list[str]], int]:
-    """`passages(system, question)` that the reader is given.
+) -> tuple[dict[tuple[str, str], list[str]], int]:
+    """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
-    For "full" these are the whole documents, cut at their end to fit the reader.
+    For "full" they are the whole documents.
 
     Returns:
-        the function, and of how many questions the documents were cut.
+        the passages, and for how many questions some were cut.
     """
-    limit = context.config.evaluate.passages
-    documents, cut = _documents_for_reader(context, questions) if "full" in rankings else ({}, 0)
+    config = context.config
+    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
 
     def passages(system: str, question: Question) -> list[str]:
         if system == "full":
-            return [documents[question.id]]
-        return [texts[chunk_id] for chunk_id in rankings[system][question.id][:limit]]
+            return [documents[document] for document in question.documents]
+        ranked = rankings[system][question.id]
+        return [texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]]
 
-    return passages, cut
-
-
-def _documents_for_reader(
-    context: Context, questions: list[Question]
-) -> tuple[dict[str, str], int]:
-    """question -> its documents as one text that fits the reader; how many were cut."""
-    config = context.config
-    template = prompts.load_template("read", config.prompts.read)
-    texts = {document.id: document.text for document in load_documents(context)}
+    given = {
+        (name, question.id): passages(name, question) for name in rankings for question in questions
+    }
     # A reader behind an endpoint says itself if a text is too long.
-    local = config.reader.backend == "local"
-    lm = load_generator(context, config.reader.path) if local else None
-    joined, cut = {}, 0
-    for question in questions:
-        text = "\n\n".join(texts[document] for document in question.documents)
-        joined[question.id] = text
-        if lm:
-            new_tokens = config.evaluate.max_new_tokens
-            joined[question.id] = fit_to_reader(lm, template, question.question, text, new_tokens)
-        cut += joined[question.id] != text
+    if not given or config.reader.backend != "local":
+        return given, 0
+    lm = load_generator(context, config.reader.path)
+    template = prompts.load_template("read", config.prompts.read)
+    asked = {question.id: question.question for question in questions}
+    cut = set()
+    for (name, question), whole in given.items():
+        text = "\n\n".join(whole)
+        fitting = fit_to_reader(lm, template, asked[question], text, config.evaluate.max_new_tokens)
+        if fitting != text:
+            given[name, question] = [fitting]
+            cut.add(question)
     if cut:
         say(
-            f"  full: the documents of {cut:,} of {len(questions):,} questions do not fit the "
-            "reader and are cut"
+            f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
+            "not fit the reader and is cut"
         )
-    return joined, cut
+    return given, len(cut)
 
 
 def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: int) -> str:
@@ -205,14 +218,16 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
         prompt = lm.chat(prompts.fill(template, question=question, passages=text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
+    if excess() <= 0:
+        return text
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
     while (over := excess()) > 0:
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"prompt read and {max_new_tokens} new tokens leave no room in the "
-                f"{lm.max_length} that the reader takes; shorten the prompt or set "
-                "config.evaluate.max_new_tokens lower"
+                f"question {question[:60]!r}: with it, prompt read and {max_new_tokens} new "
+                f"tokens leave no room in the {lm.max_length} that the reader takes; shorten the "
+                "prompt or set config.evaluate.max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text

@@ -41,7 +41,37 @@ class DataSection:
     ignored_questions: tuple[str | int, ...] = field(
         (), "Ids of questions that are neither trained on nor held out."
     )
-    chunk_tokens: int = field(512, "Length of a chunk.", unit="retriever tokens", minimum=1)
+    test: str = field(
+        "",
+        "File or folder with a test set of its own: its questions are held out, and all of `path` "
+        "is trained on.",
+    )
+    titles: bool = field(
+        True,
+        "Whether models read the title of a document, and the headings above a passage, on a line "
+        "above the passage.",
+    )
+    pool: str = field(
+        "auto",
+        "Where a question's candidates, hard negatives and results come from: its documents or the "
+        "whole corpus; auto: the whole corpus if questions name no documents or short ones.",
+        choices=("auto", "documents", "corpus"),
+    )
+    candidates: int = field(
+        40,
+        "Chunks of the whole corpus that are candidates of a training question: the best by "
+        "vectors and by BM25.",
+        unit="chunks",
+        minimum=1,
+    )
+    chunking: str = field(
+        "tokens",
+        "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
+        choices=("sentences", "tokens"),
+    )
+    chunk_tokens: int = field(
+        512, "Length of a chunk, without its title.", unit="retriever tokens", minimum=1
+    )
     chunk_overlap: int = field(
         12,
         "Overlap of consecutive chunks; smaller than `chunk_tokens`.",
@@ -220,14 +250,15 @@ class EvaluateSection:
     """What is measured on held-out questions, and which systems are compared."""
 
     scope: str = field(
-        "document",
-        "Chunks to search: those of the question's own documents, or those of all held-out "
-        "documents.",
-        choices=("document", "corpus"),
+        "auto",
+        "Chunks to search: those of the question's own documents, of all held-out questions' "
+        "documents, or of the whole corpus; auto: as `data.pool`.",
+        choices=("auto", "document", "held_out", "corpus"),
     )
     gold: str = field(
         "evidence",
-        "Relevant chunks: those that hold marked evidence, or those that contain an answer.",
+        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
+        "question without either takes the chunks of its documents.",
         choices=("evidence", "answers"),
     )
     metrics: tuple[str, ...] = field(

@@ -3,18 +3,19 @@
 Nothing here happens as long as `questions.source` is "given".
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.records import Chunk, Document
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import chunks_by_document, given_questions, written_questions
+from ark_jax.recipes.common.split import Split
 
 # What decides which passages are drawn, beside the data.
 DRAW_SETTINGS = ("questions.source", "questions.passages", "seed")
-Parts = dict[str, list[Question]]  # "train", "held_out" and "ignored"
 
 
 def is_writing(config) -> bool:
@@ -30,21 +31,21 @@ def writes_by_rules(config) -> bool:
 # --- in the stage data ----------------------------------------------------------------------------
 
 
-def reserve_for_test(parts: Parts, config) -> Parts:
+def reserve_for_test(parts: Split, config) -> Split:
     """The split of the input's questions where training questions are only written.
 
     All are held out, or those that the config names.
     """
     if config.questions.source != "written":
         return parts
-    train, ignored = parts["train"], parts["ignored"]
-    if config.data.held_out_questions or config.data.held_out_documents:
-        return {"train": [], "held_out": parts["held_out"], "ignored": [*ignored, *train]}
-    return {"train": [], "held_out": [*train, *parts["held_out"]], "ignored": ignored}
+    settings = config.data
+    if settings.held_out_questions or settings.held_out_documents or settings.test:
+        return dataclasses.replace(parts, train=[], unused=[*parts.unused, *parts.train])
+    return dataclasses.replace(parts, train=[], held_out=[*parts.train, *parts.held_out])
 
 
-def parts_of_the_input(questions: Sequence[Question], config) -> tuple[str, ...]:
-    """The parts that need a question of the input.
+def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
+    """The parts that need a question of the input, which has so many.
 
     Raises:
         ValueError: the input has no question, and none is to be written.
@@ -59,26 +60,22 @@ def parts_of_the_input(questions: Sequence[Question], config) -> tuple[str, ...]
     return ("held_out",) if questions else ()
 
 
-def save_sides(
-    documents: Sequence[Document], parts: Parts, split_by: str, config, folder: Path
-) -> None:
+def save_sides(documents: Sequence[Document], parts: Split, config, folder: Path) -> None:
     """Stores on which side each document is, if questions are written: train or held_out."""
     if is_writing(config):
-        held_out = held_out_documents(documents, parts, split_by, config)
+        held_out = held_out_documents(documents, parts, config)
         side = lambda id: "held_out" if id in held_out else "train"
         rows = [{"document": x.id, "part": side(x.id)} for x in documents]
         save_rows(rows, folder / "sides.parquet")
 
 
-def held_out_documents(
-    documents: Sequence[Document], parts: Parts, split_by: str, config
-) -> set[str]:
+def held_out_documents(documents: Sequence[Document], parts: Split, config) -> set[str]:
     """The documents that no training question is written from."""
     named = {str(id) for id in config.data.held_out_documents}
-    if not parts["held_out"]:
+    if not parts.held_out:
         return named or _draw_documents([x.id for x in documents], config)
-    if config.questions.source == "both" and split_by == "document":
-        return named | {id for question in parts["held_out"] for id in question.documents}
+    if config.questions.source == "both" and parts.by == "document":
+        return named | {id for question in parts.held_out for id in question.documents}
     return named
 
 
@@ -147,7 +144,7 @@ def note_on_test(context: Context) -> str:
     given = given_questions(context, "held_out")
     if not given:
         who = "rules" if writes_by_rules(context.config) else "a language model"
-        found = " and kept only if the untuned retriever or BM25 finds their passage"
+        found = ", and kept only if the untuned retriever or BM25 finds their passage"
         return (
             f"The held-out questions were written by {who} from held-out documents, not by people"
             f"{found * bool(context.config.questions.round_trip)}: people may ask otherwise."

@@ -190,6 +190,16 @@ def test_passages_of_any_script_are_cut_to_fit(byte_level_folder, mesh, script, 
     assert fitter._prompt_tokens(passage, asked) <= limit < fitter._prompt_tokens(longer, asked)
 
 
+def test_a_question_that_leaves_no_room_names_question_and_chunk(byte_level_folder, mesh):
+    lm = dataclasses.replace(LanguageModel.from_pretrained(byte_level_folder), max_length=40)
+    questions, candidates = one_candidate("The tide.", SCRIPTS["Amharic"], "the tide")
+    message = r"'q1', answer 0, chunk 'd#0': question, answer and prompt take \d+ of the 40 tokens"
+    with pytest.raises(ValueError, match=message):
+        alignment.align(
+            lm, load_templates({}), questions, candidates, references=0, batch_tokens=0, label=""
+        )
+
+
 def test_a_score_that_is_not_finite_names_question_and_chunk(byte_level_folder, mesh):
     lm = LanguageModel.from_pretrained(byte_level_folder)
     norm = lm.model.norm

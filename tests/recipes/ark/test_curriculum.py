@@ -17,10 +17,10 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.layout import make_mesh
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.train import batches, optim
 
@@ -68,6 +68,7 @@ pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
 def given(context: engine.Context, folder: Path) -> dict:
     """Stands in for the stages before training."""
     save_chunks(CHUNKS, folder)
+    save_json({"pool": "documents"}, folder / POOL_FILE)
     save_rows(QUESTIONS, folder / "questions_train.parquet")
     save_rows(REWRITTEN, folder / "rewritten.parquet")
     others = {

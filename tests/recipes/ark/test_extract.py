@@ -25,7 +25,7 @@ pytest.importorskip(
     "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
 )
 KEY = "sk-stages-and-never-on-disk-0123"
-LLM_STAGES = ("data", "extract", "graph", "communities", "rewrite")
+LLM_STAGES = ("data", "candidates", "extract", "graph", "communities", "rewrite")
 GLEAN = prompts.load_template("glean")
 
 
@@ -171,9 +171,9 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
     with llm_server.serving(
         model, lambda conversation, attempt: "400" if "Tidal Board" in conversation else None
     ) as server:
-        context = run(world, tmp_path, server, ("data", "extract"))
+        context = run(world, tmp_path, server, ("data", "candidates", "extract"))
     lost = pq.read_table(context / "extract" / "quarantine.parquet").to_pylist()
-    chunks = {x.id for x in load_chunks(context / "data") if "Tidal Board" in x.text}
+    chunks = {x.id for x in load_chunks(context / "data") if "Tidal Board" in x.passage}
     assert (
         chunks
         and {x["chunk"] for x in lost} == chunks
@@ -191,7 +191,7 @@ def test_replies_that_never_take_the_form_are_set_aside_whole(world, tmp_path):
         "I would rather not." if "Great Surge" in messages[0]["content"] else model(messages)
     )
     with llm_server.serving(said) as server:
-        context = run(world, tmp_path, server, ("data", "extract"), llm_reasks=2)
+        context = run(world, tmp_path, server, ("data", "candidates", "extract"), llm_reasks=2)
         again = [r for r in server.requests if len(r.body["messages"]) > 1]
     lost = pq.read_table(context / "extract" / "quarantine.parquet").to_pylist()
     assert lost and all(
@@ -205,7 +205,7 @@ def test_replies_that_never_take_the_form_are_set_aside_whole(world, tmp_path):
 
 def test_a_question_that_cannot_be_rewritten_goes_on_as_it_is(sound, world, tmp_path):
     context, _ = sound
-    for stage in ("data", "extract", "graph", "communities"):
+    for stage in ("data", "candidates", "extract", "graph", "communities"):
         shutil.copytree(context / stage, tmp_path / stage)
     bad = pq.read_table(context / "data" / "questions_train.parquet").to_pylist()[0]
     few = lambda messages: (
@@ -231,8 +231,10 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
         return whole if messages[-1]["content"] == GLEAN else first
 
     with llm_server.serving(forgetful) as server:
-        poor = run(world, tmp_path / "poor", server, ("data", "extract"))
-        rich = run(world, tmp_path / "rich", server, ("data", "extract"), graph_gleanings=1)
+        poor = run(world, tmp_path / "poor", server, ("data", "candidates", "extract"))
+        rich = run(
+            world, tmp_path / "rich", server, ("data", "candidates", "extract"), graph_gleanings=1
+        )
         shown = [r.body["messages"] for r in server.requests if r.prompt == GLEAN]
     names = ("extract/entities.parquet", "extract/relations.parquet")
     whole = made(sound[0])

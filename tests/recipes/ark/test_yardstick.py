@@ -25,8 +25,8 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.corpus import candidate_chunks, chunks_by_document, load_questions
+from ark_jax.recipes.common.split import split_questions
 from ark_jax.report.results import metric_heading
 from ark_jax.retrieval import mining
 from ark_jax.runtime.log import Metrics
@@ -178,8 +178,10 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
     parts = {}
     for words in ("", "tune", "gold", "sweep=study"):
         c = study["get_config"](words)
-        found, _ = ingest._split(readers.load(c.data.path).questions, c)
-        parts[words] = {part: {q.id for q in some} for part, some in found.items()}
+        found = split_questions(readers.load(c.data.path).questions, (), c)
+        parts[words] = {
+            part: {q.id for q in getattr(found, part)} for part in ("train", "held_out", "unused")
+        }
     assert [len(parts[""][part]) for part in ("train", "held_out")] == [trained_on, held_out]
     assert parts["gold"] == parts["sweep=study"] == parts[""]
     tuned = parts["tune"]

@@ -8,10 +8,10 @@ import pytest
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS
 
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.tables import save_rows
+from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.common import retrieve
-from ark_jax.recipes.common.corpus import save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
 from ark_jax.runtime.log import Metrics
 
 
@@ -22,6 +22,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "w" / "data").mkdir(parents=True)
     save_rows(DOCUMENTS, tmp_path / "w" / "data" / "documents.parquet")
     save_rows(QUESTIONS, tmp_path / "w" / "data" / "questions_held_out.parquet")
+    save_json({"pool": "documents"}, tmp_path / "w" / "data" / POOL_FILE)
     save_chunks([x for some in CHUNKS.values() for x in some], tmp_path / "w" / "data")
     embedded = collections.Counter()
 

@@ -11,7 +11,7 @@ from ark_jax.recipes.ark.recipe import stages
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"scope": "documents"}, "scope='documents': must be document or corpus"),
+        ({"scope": "documents"}, "scope='documents': must be auto, document, held_out or corpus"),
         ({"gold": "passages"}, "gold='passages': must be evidence or answers"),
         ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),
         (
@@ -36,6 +36,31 @@ def test_what_is_measured_must_be_clear_before_any_work(changes, says):
     c = config.ark()
     c.evaluate.update(changes)
     with pytest.raises(ValueError, match=says):
+        stages(c)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://host/v1",
+        "localhost:8000/v1",
+        "//host/v1",
+        "http://",
+        "http://[::1",
+        "http://host:99999/v1",
+        "http://host:-1/v1",
+        "http://host/v1\r\nX: y",
+        "http://ho st/v1",
+    ],
+)
+def test_an_address_that_no_client_can_use_is_refused_first(url):
+    c = config.ark()
+    c.llm.base_url = url
+    with pytest.raises(ValueError, match=r"config\.llm\.base_url='.*': must be an address such as"):
+        stages(c)
+    for usable in ("", "http://[::1]:8000/v1", "https://bücher.example/v1"):
+        c.llm.base_url = usable
         stages(c)
 
 

@@ -98,7 +98,8 @@ def compare(workdir, server, **changes) -> tuple[dict, list[dict], dict]:
 
 def shown(messages: list[dict]) -> tuple[str, str]:
     return tuple(
-        re.search(rf"^Answer {i}: (.*)$", messages[0]["content"], re.MULTILINE)[1] for i in (1, 2)
+        re.search(rf"^Answer {i}: <answer>(.*)</answer>$", messages[0]["content"], re.MULTILINE)[1]
+        for i in (1, 2)
     )
 
 
@@ -192,12 +193,12 @@ def test_what_a_judge_is_shown(tmp_path):
         text = next(
             r.prompt
             for r in server.requests
-            if "What of q1?" in r.prompt and "Answer 1: 1802" in r.prompt
+            if "What of q1?" in r.prompt and "Answer 1: <answer>1802</answer>" in r.prompt
         )
     # The prompt has what either system found among its first two, each once and in document order.
     # It names no system.
     assert re.findall(r"Passage \d", text) == ["Passage 0", "Passage 1", "Passage 2"]
-    assert "right q1" in text and "Answer 2: in the year 1802\n" in text
+    assert "right q1" in text and "Answer 2: <answer>in the year 1802</answer>\n" in text
     assert not re.search(r"stage|base", text)
 
 

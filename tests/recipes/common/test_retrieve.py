@@ -106,17 +106,20 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     )
     monkeypatch.setattr(retrieve, "load_generator", lambda context, path: lm)
     lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
-    context_of, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)
-    assert cut == 1 and context_of("base", QUESTIONS[0]) == ["a lamp"]
-    assert context_of("full", QUESTIONS[1]) == [DOCUMENTS[1].text]
-    (given,) = context_of("full", QUESTIONS[0])
+    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)
+    assert cut == 1 and passages["base", "q0"] == ["a lamp"]
+    assert passages["full", "q1"] == [DOCUMENTS[1].text]
+    (given,) = passages["full", "q0"]
     assert (
         DOCUMENTS[0].text.startswith(given)
         and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
     )
+    long = texts | {"a#1": DOCUMENTS[0].text}  # chunks are cut as documents are
+    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, long)
+    assert cut == 1 and passages["base", "q0"] == [given]
     lm.max_length = 20
     with pytest.raises(
         ValueError,
-        match="prompt read and 7 new tokens leave no room in the 20 that the reader takes",
+        match=r"'which lamp\?': .* prompt read and 7 new tokens leave no room in the 20 that",
     ):
         retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)

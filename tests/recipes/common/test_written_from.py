@@ -10,15 +10,16 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.common import written_from
 from ark_jax.recipes.common.corpus import save_chunks
+from ark_jax.recipes.common.split import Split
 from ark_jax.runtime.log import Metrics
 
 DOCUMENTS = [Document(f"d{i}", "", "text") for i in range(10)]
 ASKED = [Question(f"q{i}", f"Who is {i}?", ("Ada",), (f"d{i}",)) for i in range(10)]
 
 
-def parts(train=(), held_out=(), ignored=()):
+def parts(train=(), held_out=(), unused=(), by="document") -> Split:
     pick = lambda numbers: [ASKED[i] for i in numbers]
-    return {"train": pick(train), "held_out": pick(held_out), "ignored": pick(ignored)}
+    return Split(pick(train), pick(held_out), pick(unused), by)
 
 
 def make_config(source: str, **data):
@@ -29,38 +30,39 @@ def make_config(source: str, **data):
     return c
 
 
-def sides(tmp_path, split, c, documents=DOCUMENTS, split_by="document") -> set[str]:
+def sides(tmp_path, split, c, documents=DOCUMENTS) -> set[str]:
     """The documents that are held out."""
-    written_from.save_sides(documents, split, split_by, c, tmp_path)
+    written_from.save_sides(documents, split, c, tmp_path)
     rows = load_rows(tmp_path / "sides.parquet")
     assert [row["document"] for row in rows] == [x.id for x in documents]
     return {row["document"] for row in rows if row["part"] == "held_out"}
 
 
 @pytest.mark.parametrize(
-    "source, data, train, held_out, ignored",
+    "source, data, train, held_out, unused",
     [
         ("given", {}, [0, 1], [2], [3]),
         ("both", {}, [0, 1], [2], [3]),
         ("written", {}, [], [0, 1, 2], [3]),  # all become the test
         ("written", {"held_out_documents": ("d2",)}, [], [2], [3, 0, 1]),  # or the named ones
         ("written", {"held_out_questions": ("q2",)}, [], [2], [3, 0, 1]),
+        ("written", {"test": "file"}, [], [2], [3, 0, 1]),
     ],
 )
-def test_the_inputs_questions_become_the_test(source, data, train, held_out, ignored):
+def test_the_inputs_questions_become_the_test(source, data, train, held_out, unused):
     split = written_from.reserve_for_test(parts([0, 1], [2], [3]), make_config(source, **data))
-    assert split == parts(train, held_out, ignored)
+    assert split == parts(train, held_out, unused)
 
 
 def test_without_questions_the_fix_is_named():
     with pytest.raises(ValueError, match=r"config\.questions\.source=written"):
-        written_from.parts_of_the_input([], make_config("given"))
-    assert written_from.parts_of_the_input([], make_config("written")) == ()
-    assert written_from.parts_of_the_input(ASKED, make_config("both")) == ("held_out",)
+        written_from.parts_of_the_input(0, make_config("given"))
+    assert written_from.parts_of_the_input(0, make_config("written")) == ()
+    assert written_from.parts_of_the_input(10, make_config("both")) == ("held_out",)
 
 
 def test_nothing_is_stored_where_nothing_is_written(tmp_path):
-    written_from.save_sides(DOCUMENTS, parts([0], [1]), "document", make_config("given"), tmp_path)
+    written_from.save_sides(DOCUMENTS, parts([0], [1]), make_config("given"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -68,7 +70,7 @@ def test_test_documents_are_left_alone(tmp_path):
     # The split is by document: nothing is written from the documents of held-out questions.
     assert sides(tmp_path, parts([0], [1, 2]), make_config("both")) == {"d1", "d2"}
     # It is by question: their documents are training documents too.
-    assert sides(tmp_path, parts([0], [1]), make_config("both"), split_by="question") == set()
+    assert sides(tmp_path, parts([0], [1], by="question"), make_config("both")) == set()
     # The test asks documents that retrieval will be tuned for, unless some are named.
     assert sides(tmp_path, parts([], [1, 2]), make_config("written")) == set()
     named = make_config("written", held_out_documents=("d7", "d8"))
@@ -80,20 +82,20 @@ def test_test_documents_are_left_alone(tmp_path):
 def test_documents_alone_are_split_in_two(count, share, seed):
     c = make_config("written", held_out=share)
     c.seed = seed
-    held_out = written_from.held_out_documents(DOCUMENTS[:count], parts(), "document", c)
+    held_out = written_from.held_out_documents(DOCUMENTS[:count], parts(), c)
     assert 0 < len(held_out) < count
 
 
 def test_a_new_document_moves_no_other():
     c = make_config("written", held_out=0.4)
-    held_out = lambda rows: written_from.held_out_documents(rows, parts(), "document", c)
+    held_out = lambda rows: written_from.held_out_documents(rows, parts(), c)
     more = [*DOCUMENTS, *(Document(f"e{i}", "", "text") for i in range(20))]
     assert held_out(DOCUMENTS) == held_out(more) & {x.id for x in DOCUMENTS}
 
 
 def test_one_document_alone_cannot_be_split():
     with pytest.raises(ValueError, match="one document and no question"):
-        written_from.held_out_documents(DOCUMENTS[:1], parts(), "document", make_config("written"))
+        written_from.held_out_documents(DOCUMENTS[:1], parts(), make_config("written"))
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""What a format is, and what all of them share."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Document, Problem, Question
+from ark_jax.data.spool import Documents
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format of files or folders.
+
+    Attributes:
+        name: the name, unless the rows of a file decide it.
+        recognises: whether a path, which exists, has this format.
+        read: reads the path, and adds problems and remarks to the findings.
+        files: the files that `read` opens, in order.
+    """
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path, Findings], Corpus]
+    files: Callable[[Path], list[Path]]
+
+
+def hashed_id(*parts: str) -> str:
+    """An id that the content decides."""
+    # The row reports a surrogate as a problem; here it must only not raise.
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def hashed_document(title: str, text: str) -> Document:
+    """A document whose id is a hash of its content, for formats without ids."""
+    return Document(hashed_id(title, text) if title else hashed_id(text), title, text)
+
+
+def document_ids(documents: list[Document]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(document.id for document in documents))
+
+
+def complete_corpus(
+    documents: Documents, questions: list[Question], name: str, findings: Findings
+) -> Corpus:
+    """A corpus without the questions whose documents have problems; they are counted."""
+    complete = [q for q in questions if all(id in documents.texts for id in q.documents)]
+    if count := len(questions) - len(complete):
+        message = "ask documents that have problems; they are passed over"
+        remark = Problem(f"{count:,} questions", 0, "", message, count)
+        findings.remarks.append(remark)
+    return Corpus(documents, complete, name, findings.remarks)

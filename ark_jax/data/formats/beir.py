@@ -1,0 +1,141 @@
+"""BEIR: a folder with corpus.jsonl, queries.jsonl and relevance judgments in qrels/*.tsv."""
+
+import itertools
+from pathlib import Path
+
+from ark_jax.data.formats.base import Format, complete_corpus
+from ark_jax.data.formats.questions import check_questions
+from ark_jax.data.json_files import json_rows
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Document, Problem, Question
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents
+from ark_jax.data.table_files import csv_rows
+from ark_jax.data.text_files import file_problem
+
+JUDGMENT_COLUMNS = ("query-id", "corpus-id", "score")
+
+
+def recognises(path: Path) -> bool:
+    return (_root_and_judgments(path)[0] / "corpus.jsonl").exists()
+
+
+def _root_and_judgments(path: Path) -> tuple[Path, list[Path]]:
+    """The root and the files of judgments that a path means: all, or the one that it names."""
+    if path.parent.name == "qrels" and path.suffix == ".tsv":
+        return path.parent.parent, [path]
+    return path, sorted((path / "qrels").glob("*.tsv"))
+
+
+def files(path: Path) -> list[Path]:
+    root, judgments = _root_and_judgments(path)
+    queries = [root / "queries.jsonl"] if _has_queries(root, judgments) else []
+    return [root / "corpus.jsonl", *queries, *judgments]
+
+
+def _has_queries(root: Path, judgments: list[Path]) -> bool:
+    """Whether there should be queries: a corpus may also lie alone."""
+    return (root / "queries.jsonl").exists() or bool(judgments)
+
+
+def read(path: Path, findings: Findings) -> Corpus:
+    """Reads the folder with the judgments of all splits, or those of qrels/SPLIT.tsv.
+
+    The documents of a query are those with a score above 0. A document without text has its title
+    for text. `metadata` of a query may hold answers and evidence; a query without them and without
+    a relevant document is passed over.
+    """
+    root, judgments = _root_and_judgments(path)
+    documents, lines = Documents(), {}
+    for row in json_rows(root / "corpus.jsonl", findings):
+        document = _beir_document(row)
+        row.claim_id(lines, "_id", document.id)
+        if findings.settle(row):
+            documents.append(document)
+    questions = []
+    if _has_queries(root, judgments):
+        questions = read_queries(path, findings, documents.texts, lines)
+    return complete_corpus(documents, questions, BEIR.name, findings)
+
+
+def _beir_document(row: InputRow) -> Document:
+    title = row.text("title", required=False, blank=True)
+    if title.strip() and row.values.get("text") == "":
+        return Document(row.text("_id"), "", title)
+    return Document(row.text("_id"), title, row.text("text"))
+
+
+def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Question]:
+    """The queries with their relevant documents.
+
+    Args:
+        path: the folder, or qrels/SPLIT.tsv in it.
+        findings: where problems go.
+        texts: document id -> text.
+        claimed: the ids of all documents of the input, those with problems too.
+    """
+    root, judgments = _root_and_judgments(path)
+    if len(judgments) > 1:
+        names = ", ".join(file.stem for file in judgments)
+        message = f"holds the splits {names}; all are read, and qrels/SPLIT.tsv names one"
+        findings.remarks.append(file_problem(root / "qrels", message, 0))
+    rows = ((row, _query(row)) for row in json_rows(root / "queries.jsonl", findings))
+    relevant, queries = _relevant(judgments, findings, claimed), {}
+    passed_over = 0
+    pairs = []
+    for row, question in rows:
+        queries[question.id] = row.line
+        documents = tuple(relevant.get(question.id, ()))
+        if row.ok and not (documents or question.answers or question.evidence):
+            passed_over += 1
+            continue
+        pairs.append(
+            (
+                row,
+                Question(
+                    question.id, question.question, question.answers, documents, question.evidence
+                ),
+            )
+        )
+    if passed_over:
+        message = f"{passed_over:,} queries have no relevant document; they are passed over"
+        remark = Problem(str(root / "queries.jsonl"), 0, "", message, passed_over)
+        findings.remarks.append(remark)
+    if queries and (unknown := [id for id in relevant if id not in queries]):
+        message = (
+            f"{len(unknown):,} queries of qrels, such as {unknown[0]!r}, are not found; add them"
+        )
+        findings.problems.append(file_problem(root / "queries.jsonl", message))
+    return check_questions(pairs, findings, texts, claimed, "corpus.jsonl")
+
+
+def _query(row: InputRow) -> Question:
+    metadata = row.values.get("metadata")
+    part = InputRow(row.file, row.line, metadata if isinstance(metadata, dict) else {}, row.unit)
+    lists = [part.texts(name) if part.values.get(name) else () for name in ("answers", "evidence")]
+    question = Question(row.text("_id"), row.text("text"), lists[0], (), lists[1])
+    row.problems += part.problems
+    return question
+
+
+def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, dict[str, None]]:
+    """query id -> ids of its relevant documents, in order."""
+    relevant: dict[str, dict[str, None]] = {}
+    rows = itertools.chain.from_iterable(
+        csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
+    )
+    for row in rows:
+        query, document, score = (row.text(column) for column in JUDGMENT_COLUMNS)
+        try:
+            is_relevant = float(score or 0) > 0
+        except ValueError:
+            row.add_problem("score", f"is {score[:20]!r}", "write a number")
+        if row.ok and claimed and document not in claimed:
+            defect = f"{document!r} is not found in corpus.jsonl"
+            row.add_problem("corpus-id", defect, "add that document or mend the id")
+        if findings.settle(row) and is_relevant:
+            relevant.setdefault(query, {})[document] = None
+    return relevant
+
+
+BEIR = Format("beir", recognises, read, files)

@@ -1,0 +1,120 @@
+"""Chunks that somebody cut already, such as those of a vector database."""
+
+from collections.abc import Iterable
+
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Chunk, Document
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents, Spool
+
+LONGEST_GAP = 1_000_000  # characters; more is a mistake
+_GAP = "\ud800"  # no text of a row has it
+BETWEEN = "\n\n"  # chunks of one document that do not say where they stand
+
+
+def chunk_row(row: InputRow) -> tuple[Chunk, int | None]:
+    """A chunk that starts at 0, and its start in the document if the row says it.
+
+    Without a document, the chunk is a document of its own. Its length in tokens is not known yet.
+    """
+    id, text = row.text("id"), row.text("text")
+    document = row.text("document", required=False) or id
+    title = row.text("title", required=False, blank=True)
+    start, end = row.offset("start"), row.offset("end")
+    if start is not None and end is not None and end - start != len(text):
+        defect = f"is {end}, but the text has {len(text):,} characters from {start} on"
+        row.add_problem("end", defect, "count characters, not bytes, of the text as it is")
+    return Chunk(id, document, 0, len(text), 0, text, title), start
+
+
+def read_chunks(rows: Iterable[InputRow], findings: Findings) -> tuple[Documents, Spool]:
+    """Chunks without their documents, which are joined from them in the order of the rows.
+
+    A document is what its chunks cover. A gap between two chunks becomes blank lines, and chunks
+    that do not say where they start follow one another with a blank line between them.
+    """
+    lines: dict[str, int] = {}
+    chunks: list[Chunk] = []
+    texts: dict[str, str] = {}
+    titles: dict[str, str] = {}
+    for row in rows:
+        chunk, start = chunk_row(row)
+        row.claim_id(lines, "id", chunk.id)
+        if row.ok:
+            text, start = _joined(texts.get(chunk.document, ""), chunk.text, start, row)
+        if findings.settle(row):
+            texts[chunk.document] = text
+            titles.setdefault(chunk.document, chunk.title)
+            chunks.append(_moved(chunk, start))
+    documents = Documents()
+    for id, text in texts.items():
+        documents.append(Document(id, titles[id], text.replace(_GAP, "\n")))
+    spool = Spool(Chunk)
+    for chunk in chunks:
+        spool.append(chunk)
+    return documents, spool
+
+
+def _joined(before: str, text: str, start: int | None, row: InputRow) -> tuple[str, int]:
+    """A document with one more chunk, and where the chunk starts in it."""
+    if start is None:
+        start = len(before) + len(BETWEEN) if before else 0
+    if start > len(before) + LONGEST_GAP:
+        defect = f"{start} is far behind the chunks before it"
+        row.add_problem("start", defect, "count characters from the start of the document")
+        return before, start
+    blank = before.ljust(start, _GAP)
+    shared = min(len(blank) - start, len(text))
+    if any(a not in (b, _GAP) for a, b in zip(blank[start:], text, strict=False)):
+        defect = f"{start} is inside an earlier chunk of the document with other text"
+        row.add_problem("start", defect, "mend it, or add documents.jsonl")
+    return blank[:start] + text + blank[start + shared :], start
+
+
+def _moved(chunk: Chunk, start: int) -> Chunk:
+    return Chunk(
+        chunk.id,
+        chunk.document,
+        start,
+        start + len(chunk.text),
+        chunk.tokens,
+        chunk.text,
+        chunk.title,
+    )
+
+
+def place_chunks(
+    rows: Iterable[InputRow], documents: Documents, claimed: dict[str, int], findings: Findings
+) -> Spool:
+    """Chunks of documents that are known; each is looked up where it starts, or found by its text.
+
+    Args:
+        rows: the rows.
+        documents: the documents.
+        claimed: the ids of all documents of the input, those with problems too.
+        findings: where problems go.
+    """
+    lines: dict[str, int] = {}
+    latest: dict[str, int] = {}
+    chunks = Spool(Chunk)
+    for row in rows:
+        chunk, start = chunk_row(row)
+        row.claim_id(lines, "id", chunk.id)
+        if row.ok and chunk.document not in claimed:
+            defect = f"{chunk.document!r} is not found among the documents"
+            row.add_problem("document", defect, "add that document or mend the id")
+        if not row.ok or chunk.document not in documents.texts:
+            findings.settle(row)
+            continue
+        text = documents.texts[chunk.document]
+        if start is None:
+            start = text.find(chunk.text, latest.get(chunk.document, 0))
+            start = text.find(chunk.text) if start < 0 else start
+        if start < 0 or not text.startswith(chunk.text, start):
+            words = " ".join(chunk.text.split())[:60]
+            defect = f"is not found in the document {chunk.document!r} ({words!r})"
+            row.add_problem("text", defect, "quote the document letter by letter")
+        if findings.settle(row):
+            latest[chunk.document] = start
+            chunks.append(_moved(chunk, start))
+    return chunks

@@ -1,0 +1,182 @@
+"""Rows that hold a question and the documents to search for it: published benchmarks."""
+
+from ark_jax.data.formats.base import document_ids, hashed_document, hashed_id
+from ark_jax.data.records import Document, Question
+from ark_jax.data.rows import InputRow, text_fault
+
+
+def longbench_row(row: InputRow) -> tuple[list[Document], Question]:
+    """A row of LongBench or UltraDomain; `answers` or `answer` is a list or one string."""
+    field = "answer" if "answer" in row.values and "answers" not in row.values else "answers"
+    answers = _one_or_more(row, field)
+    documents = [hashed_document("", row.text("context"))]
+    return documents, Question(row.text("_id"), row.text("input"), answers, document_ids(documents))
+
+
+def _one_or_more(row: InputRow, field: str) -> tuple[str, ...]:
+    """The strings of a field that holds one or a list of them."""
+    if isinstance(row.values.get(field), str):
+        return (row.text(field),)
+    return tuple(dict.fromkeys(row.texts(field)))
+
+
+def hotpotqa_row(row: InputRow) -> tuple[list[Document], Question]:
+    """A row of HotpotQA or 2WikiMultihopQA; supporting sentences are the evidence.
+
+    Some facts of HotpotQA point beyond the end of their paragraph, and in the full-wiki setting
+    some paragraphs were not retrieved; such facts are ignored with a remark. As in the copies on
+    the Hugging Face hub, paragraphs and facts may be columns, and `_id` may be `id`.
+    """
+    question, answer = row.text("question"), row.text("answer")
+    paragraphs = []
+    for i, pair in enumerate(row.pairs("context", ("title", "sentences")), 1):
+        if not (
+            isinstance(pair, list)
+            and list(map(type, pair)) == [str, list]
+            and all(isinstance(sentence, str) for sentence in pair[1])
+        ):
+            row.add_problem("context", f"item {i} is not [title, [sentence, ...]]", "write it so")
+            continue
+        title, sentences = pair
+        document = hashed_document(title, join_sentences(sentences))
+        if fault := text_fault(title, blank=True) or text_fault(document.text):
+            row.add_problem("context", f"item {i} ({title!r}) {fault[0]}", fault[1])
+        paragraphs.append((document, sentences))
+    facts = row.pairs("supporting_facts", ("title", "sent_id"), required=False)
+    evidence = []
+    if row.ok:  # else the facts of a broken paragraph would be reported as missing
+        evidence = [
+            _supporting_sentence(row, i, fact, paragraphs) for i, fact in enumerate(facts, 1)
+        ]
+    documents = [document for document, _ in paragraphs]
+    return documents, Question(
+        row.text(row.key),
+        question,
+        (answer,),
+        document_ids(documents),
+        tuple(dict.fromkeys(filter(None, evidence))),
+    )
+
+
+def join_sentences(sentences: list[str]) -> str:
+    """Joins sentences by blanks. HotpotQA's already begin with one, 2WikiMultihopQA's do not."""
+    text = ""
+    for sentence in sentences:
+        needs_blank = text and sentence and not text[-1].isspace() and not sentence[0].isspace()
+        text += (" " if needs_blank else "") + sentence
+    return text.strip()
+
+
+def _supporting_sentence(
+    row: InputRow, i: int, fact: object, paragraphs: list[tuple[Document, list[str]]]
+) -> str:
+    """The sentence that a supporting fact points to, or "" with a remark."""
+    if not (isinstance(fact, list) and list(map(type, fact)) == [str, int] and fact[1] >= 0):
+        row.add_problem(
+            "supporting_facts", f"item {i} is not [title, sentence index from 0]", "write it so"
+        )
+        return ""
+    title, index = fact
+    for document, sentences in paragraphs:
+        if document.title == title and index < len(sentences) and sentences[index].strip():
+            return sentences[index].strip()
+    row.add_remark(
+        "supporting_facts",
+        f"item {i}: sentence {index} of {title!r} is not found in the context",
+        "it is passed over as evidence",
+    )
+    return ""
+
+
+def musique_row(row: InputRow) -> tuple[list[Document], Question]:
+    """A row of MuSiQue: one document per paragraph, supporting paragraphs as evidence.
+
+    In HippoRAG's files `answer` may be a list, and the text of a paragraph may be in `text`.
+    """
+    answers = dict.fromkeys(
+        (*_one_or_more(row, "answer"), *row.texts("answer_aliases", required=False))
+    )
+    documents, evidence = [], []
+    for part in row.objects("paragraphs"):
+        field = "paragraph_text"
+        if field not in part.values and "text" in part.values:
+            field = "text"
+        documents.append(hashed_document(part.text("title", blank=True), part.text(field)))
+        if part.flag("is_supporting", False):
+            evidence.append(documents[-1].text)
+    if not row.flag("answerable", True):
+        row.add_problem(
+            "answerable",
+            "is false: the paragraphs do not hold the answer",
+            "delete the row or take the answerable half of MuSiQue",
+        )
+    return documents, Question(
+        row.text("id"),
+        row.text("question"),
+        tuple(answers),
+        document_ids(documents),
+        tuple(dict.fromkeys(evidence)),
+    )
+
+
+def ragas_row(row: InputRow) -> tuple[list[Document], Question]:
+    """A row of a ragas data set; a context is a document, and reference contexts are evidence.
+
+    Data sets of ragas before 0.2 have `question`, `ground_truth` or `ground_truths`, and
+    `contexts`; their `answer` is a system's, not the right one.
+    """
+    names = row.values
+    field = "user_input" if "user_input" in names or "question" not in names else "question"
+    if isinstance(names.get(field), list):
+        row.add_problem(field, "is a conversation", "keep samples of one question")
+    question = row.text(field) if row.ok else ""
+    answers: tuple[str, ...] = ()
+    for name in ("reference", "ground_truth", "ground_truths"):
+        if not answers and names.get(name):
+            answers = _one_or_more(row, name)
+    evidence: tuple[str, ...] = ()
+    passages: dict[str, None] = {}
+    for name in ("reference_contexts", "retrieved_contexts", "contexts"):
+        if names.get(name):
+            texts = row.texts(name)
+            evidence = texts if name == "reference_contexts" else evidence
+            passages.update(dict.fromkeys(texts))
+    if row.ok and not (answers or evidence):
+        defect = "is missing, and so are reference_contexts"
+        row.add_problem("reference", defect, "add one of them")
+    documents = [hashed_document("", text) for text in passages]
+    ids = document_ids(documents)
+    return documents, Question(_ragas_id(row, question, answers), question, answers, ids, evidence)
+
+
+def _ragas_id(row: InputRow, question: str, answers: tuple[str, ...]) -> str:
+    has_id = "id" in row.values or "_id" in row.values
+    return row.text(row.key) if has_id else hashed_id(question, *answers)
+
+
+def squad_row(row: InputRow) -> tuple[list[Document], Question | None]:
+    """A row of SQuAD as on the hub, or of any file with `question`, `context` and `answers`."""
+    document = hashed_document(row.text("title", required=False, blank=True), row.text("context"))
+    question = row.text("question")
+    field = "answer" if "answer" in row.values and "answers" not in row.values else "answers"
+    if isinstance(spans := row.values.get(field), dict):
+        row = _with_values(row, answers=spans.get("text"))
+    if row.values.get(field) == []:
+        unanswerable(row)
+        return [document], None
+    answers = _one_or_more(row, field)
+    has_id = "id" in row.values or "_id" in row.values
+    id = row.text(row.key) if has_id else hashed_id(question, document.id)
+    return [document], Question(id, question, answers, (document.id,), (document.text,))
+
+
+def _with_values(row: InputRow, **values: object) -> InputRow:
+    """The row with other values, and the same lists of problems and remarks."""
+    changed = InputRow(row.file, row.line, {**row.values, **values}, row.unit)
+    changed.problems, changed.remarks = row.problems, row.remarks
+    return changed
+
+
+def unanswerable(row: InputRow) -> None:
+    """Notes a question that its paragraph does not answer."""
+    row.add_remark("question", "has no answer in its paragraph", "it is passed over")

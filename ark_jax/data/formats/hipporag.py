@@ -1,0 +1,107 @@
+"""HippoRAG's files: NAME_corpus.json with the passages, and NAME.json with the questions."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from ark_jax.data.formats.base import Format, complete_corpus
+from ark_jax.data.formats.rows import ROW_KINDS, document_row, parsed_rows, recognised_rows
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Problem, Question
+from ark_jax.data.row_files import rows_of
+from ark_jax.data.spool import Documents
+from ark_jax.data.text_files import file_problem
+
+ENDING = "_corpus.json"
+
+
+def recognises(path: Path) -> bool:
+    return bool(_corpus_files(path))
+
+
+def _corpus_files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(path.glob(f"*{ENDING}"))
+    return [path] if path.name.endswith(ENDING) else []
+
+
+def files(path: Path) -> list[Path]:
+    """The corpus and, where it exists, the file of questions beside it."""
+    corpus = _corpus_files(path)[0]
+    questions = corpus.with_name(corpus.name.removesuffix(ENDING) + ".json")
+    return [corpus, *([questions] if questions.exists() else [])]
+
+
+def read(path: Path, findings: Findings) -> Corpus:
+    """Reads the corpus, and questions whose paragraphs are passages of the corpus.
+
+    A paragraph is found by its title and its words, since blanks may differ. One that the corpus
+    lacks is added to it, and counted.
+    """
+    if len(corpora := _corpus_files(path)) > 1:
+        names = ", ".join(file.name for file in corpora)
+        message = f"holds several corpora, {names}; name one of the files"
+        findings.problems.append(file_problem(path, message))
+        return Corpus([], [], "", findings.remarks)
+    corpus_file, *question_files = files(path)
+    documents, questions = Documents(), []
+    kind = next(kind for kind in ROW_KINDS if kind.parse is document_row)
+    list(parsed_rows(kind, rows_of(corpus_file, findings), documents, findings))
+    for file in question_files:
+        known = {_words(d.title, d.text): d.id for d in documents}
+        kind, rows = recognised_rows(rows_of(file, findings), file, findings)
+        if kind:
+            paragraphs = Documents()
+            asked = list(parsed_rows(kind, rows, paragraphs, findings))
+            ids = _join(paragraphs, documents, known, findings, file)
+            questions = [_renamed(q, ids, paragraphs.texts, documents.texts) for q in asked]
+            if lost := sum(len(q.evidence) for q in asked) - sum(
+                len(q.evidence) for q in questions
+            ):
+                message = (
+                    f"{lost:,} supporting sentences differ in the corpus; they are passed over"
+                )
+                findings.remarks.append(Problem(str(file), 0, "", message, lost))
+    return complete_corpus(documents, questions, HIPPORAG.name, findings)
+
+
+def _words(title: str, text: str) -> str:
+    return "\0".join(" ".join(part.split()) for part in (title, text))
+
+
+def _join(
+    paragraphs: Documents,
+    documents: Documents,
+    known: dict[str, str],
+    findings: Findings,
+    file: Path,
+) -> dict[str, str]:
+    """id of a paragraph -> id in the corpus, to which paragraphs that it lacks are added."""
+    ids, added = {}, 0
+    for document in paragraphs:
+        words = _words(document.title, document.text)
+        if words not in known:
+            documents.append(document)
+            added += 1
+        ids[document.id] = known.setdefault(words, document.id)
+    if added:
+        message = f"{added:,} paragraphs are not in the corpus file; they are added to it"
+        findings.remarks.append(file_problem(file, message))
+    return ids
+
+
+def _renamed(
+    question: Question,
+    ids: Mapping[str, str],
+    paragraph_texts: Mapping[str, str],
+    texts: Mapping[str, str],
+) -> Question:
+    """The question with the documents of the corpus; a paragraph is quoted as it stands there."""
+    quoted = {paragraph_texts[id]: texts[ids[id]] for id in question.documents}
+    documents = tuple(dict.fromkeys(ids[id] for id in question.documents))
+    passages = (quoted.get(passage, passage) for passage in question.evidence)
+    evidence = tuple(p for p in passages if any(p in texts[id] for id in documents))
+    return dataclasses.replace(question, documents=documents, evidence=evidence)
+
+
+HIPPORAG = Format("hipporag", recognises, read, files)

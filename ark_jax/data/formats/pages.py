@@ -1,0 +1,120 @@
+"""A folder of files as people have them: text, Markdown, HTML, PDF and Word."""
+
+import collections
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ark_jax.data.converters import CONVERTERS, convert
+from ark_jax.data.formats.base import Format, complete_corpus
+from ark_jax.data.formats.questions import check_questions, question_rows
+from ark_jax.data.headings import Unreadable
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Document, Problem
+from ark_jax.data.row_files import SUFFIXES, named_file
+from ark_jax.data.rows import has_surrogate
+from ark_jax.data.spool import Documents
+from ark_jax.data.text_files import file_head, file_problem
+
+# Beside files of rows, such a file describes them.
+ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
+NAMED = 5  # files of an unknown suffix that a remark names
+
+
+def recognises(path: Path) -> bool:
+    if not path.is_dir():
+        begins_as_rows = path.suffix == ".txt" and file_head(path).lstrip().startswith(b"{")
+        return path.suffix.lower() in CONVERTERS and not begins_as_rows
+    rows = any(child.suffix in SUFFIXES for child in path.iterdir() if child.is_file())
+    has_rows = rows and not named_file(path, "questions")
+    return any(
+        file.suffix.lower() in CONVERTERS and not (has_rows and file.stem.lower().startswith(ABOUT))
+        for file in _all_files(path)
+    )
+
+
+def _all_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, without hidden ones; links are followed, but not in circles."""
+    stack = [(folder, frozenset())]
+    while stack:
+        current, above = stack.pop()
+        place = os.path.realpath(current)
+        if place in above:
+            continue
+        children = sorted(child for child in current.iterdir() if child.name[0] != ".")
+        yield from (child for child in children if not child.is_dir())
+        folders = [child for child in children if child.is_dir()]
+        stack += [(child, above | {place}) for child in reversed(folders)]
+
+
+def files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    pages = [file for file in _all_files(path) if file.suffix.lower() in CONVERTERS]
+    questions = named_file(path, "questions")
+    return [*pages, *([questions] if questions else [])]
+
+
+def read(path: Path, findings: Findings) -> Corpus:
+    """Reads each file as a document whose id is its path below the folder.
+
+    The title is the first heading of level 1, or the title that the format has, or the name of the
+    file. A file that cannot be read is a remark. A file with questions may lie beside the others.
+    """
+    documents = Documents()
+    folder = path if path.is_dir() else path.parent
+    question_file = named_file(path, "questions") if path.is_dir() else None
+    others: dict[str, list[str]] = collections.defaultdict(list)
+    lacking: dict[str, list[str]] = collections.defaultdict(list)
+    unreadable: dict[str, int] = {}
+    for file in _all_files(path) if path.is_dir() else [path]:
+        name = file.relative_to(folder).as_posix()
+        if file == question_file:
+            continue
+        if file.suffix.lower() not in CONVERTERS:
+            others[file.suffix.lower()].append(name)
+            continue
+        findings.problems.rows += 1
+        try:
+            documents.append(_converted(file, name))
+        except Unreadable as error:
+            unreadable[name] = 0
+            findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
+        except ImportError as error:
+            lacking[f"{error.name}"].append(name)
+    _note_others(folder, others, findings)
+    for package, names in lacking.items():
+        message = (
+            f"{len(names):,} files such as {names[0]!r} need the package {package}; "
+            "pip install 'ark-jax[files]'"
+        )
+        findings.problems.append(file_problem(folder, message))
+    if not documents and not lacking:
+        message = "none of its files can be read, see the remarks; mend them or give other files"
+        findings.problems.append(file_problem(path, message))
+    questions = []
+    if question_file:
+        pairs = question_rows(question_file, findings)
+        claimed = {**documents.texts.rows, **unreadable}
+        questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
+    return complete_corpus(documents, questions, PAGES.name, findings)
+
+
+def _converted(file: Path, name: str) -> Document:
+    if has_surrogate(name):
+        raise Unreadable("has a name that is not UTF-8; rename it")
+    page = convert(file)
+    return Document(name, page.title or file.stem, page.text, page.sections)
+
+
+def _note_others(folder: Path, others: dict[str, list[str]], findings: Findings) -> None:
+    """A remark for each suffix that is not read."""
+    for suffix, names in sorted(others.items()):
+        shown = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
+        shown = shown.encode("utf-8", "replace").decode()
+        kind = f"with the suffix {suffix}" if suffix else "without a suffix"
+        message = f"{len(names):,} files {kind} ({shown}) are not read; they are passed over"
+        findings.remarks.append(Problem(str(folder), 0, "", message, len(names)))
+
+
+PAGES = Format("files", recognises, read, files)

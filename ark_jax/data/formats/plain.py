@@ -1,0 +1,90 @@
+"""Our own format: a folder with documents or chunks of rows, and with questions or without."""
+
+import difflib
+from pathlib import Path
+
+from ark_jax.data.formats import pages
+from ark_jax.data.formats.base import Format, complete_corpus, hashed_id
+from ark_jax.data.formats.chunks import place_chunks, read_chunks
+from ark_jax.data.formats.questions import check_questions, question_rows
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Document
+from ark_jax.data.row_files import SUFFIXES, named_file, rows_of
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents
+from ark_jax.data.text_files import file_problem
+
+STEMS = ("documents", "chunks", "questions")
+STRICT = (".jsonl", ".json")  # where every document writes its own id
+
+
+def recognises(path: Path) -> bool:
+    """Whether a folder has documents or chunks, or questions on nothing else that could be."""
+    if any(named_file(path, stem) for stem in STEMS[:2]):
+        return True
+    return bool(named_file(path, STEMS[2])) and not pages.recognises(path)
+
+
+def files(path: Path) -> list[Path]:
+    documents, chunks, questions = (named_file(path, stem) for stem in STEMS)
+    if not documents and not chunks:
+        documents = path / "documents.jsonl"
+    return [file for file in (documents, chunks, questions) if file]
+
+
+def plain_document(row: InputRow, *, needs_id: bool) -> Document:
+    title, text = row.text("title", required=False, blank=True), row.text("text")
+    id = row.text("id") if needs_id or "id" in row.values else hashed_id(title, text)
+    return Document(id, title, text)
+
+
+def read(folder: Path, findings: Findings) -> Corpus:
+    """Reads documents.jsonl, chunks.jsonl and questions.jsonl, or CSV, TSV or Parquet files."""
+    document_file, chunk_file, question_file = (named_file(folder, stem) for stem in STEMS)
+    _note_unread_files(folder, findings)
+    chunks = None
+    if chunk_file and not document_file:
+        documents, chunks = read_chunks(rows_of(chunk_file, findings), findings)
+        claimed = documents.texts
+    else:
+        documents, claimed = _read_documents(document_file or folder / "documents.jsonl", findings)
+        if chunk_file:
+            chunks = place_chunks(rows_of(chunk_file, findings), documents, claimed, findings)
+    questions = []
+    if question_file:
+        source = (document_file or chunk_file or folder / "documents.jsonl").name
+        pairs = question_rows(question_file, findings)
+        questions = check_questions(pairs, findings, documents.texts, claimed, source)
+    corpus = complete_corpus(documents, questions, PLAIN.name, findings)
+    return Corpus(corpus.documents, corpus.questions, corpus.format, corpus.remarks, chunks)
+
+
+def _read_documents(path: Path, findings: Findings) -> tuple[Documents, dict[str, int]]:
+    """The documents, and the line of every id, those of documents with problems too."""
+    documents = Documents()
+    lines: dict[str, int] = {}
+    for row in rows_of(path, findings):
+        document = plain_document(row, needs_id=path.suffix in STRICT)
+        if "id" in row.values or document.id not in lines:
+            row.claim_id(lines, "id", document.id)
+        else:
+            defect = f"the {row.unit} is that of {row.unit} {lines[document.id]} again"
+            row.add_remark("", defect, "it is read once")
+        if findings.settle(row):
+            documents.append(document)
+    return documents, lines
+
+
+def _note_unread_files(folder: Path, findings: Findings) -> None:
+    """Remarks on files of rows that are not read because of their names."""
+    read_files = files(folder)
+    for path in sorted(folder.iterdir()):
+        if path in read_files or path.suffix not in SUFFIXES:
+            continue
+        similar = difflib.get_close_matches(path.stem, STEMS, 1, 0.8)
+        if similar:
+            message = f"is not read; delete it, or name it {similar[0]}{path.suffix} if it counts"
+            findings.remarks.append(file_problem(path, message))
+
+
+PLAIN = Format("plain", recognises, read, files)

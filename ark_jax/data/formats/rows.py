@@ -1,0 +1,189 @@
+"""Files whose rows are documents, questions with their contexts, or chunks."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
+from ark_jax.data.formats.chunks import read_chunks
+from ark_jax.data.formats.contexts import (
+    hotpotqa_row,
+    longbench_row,
+    musique_row,
+    ragas_row,
+    squad_row,
+)
+from ark_jax.data.formats.questions import question_row
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Document, Question
+from ark_jax.data.row_files import rows_of
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents
+from ark_jax.data.text_files import file_problem
+
+KNOWN = (
+    "a folder of .txt, .md, .html, .pdf, .docx or .rst files, a folder with documents and "
+    "questions (.jsonl, .csv or .parquet), a BEIR folder, or a file whose rows have text "
+    "(documents), or question, context and answers (the README of ark_jax lists all formats)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowKind:
+    """A kind of rows: its name, whether a row is one, and how a row is parsed.
+
+    `parse` gives the documents of a row and its question; either may be lacking.
+    """
+
+    name: str
+    recognises: Callable[[Mapping[str, object]], bool]
+    parse: Callable[[InputRow], tuple[list[Document], Question | None]]
+
+
+def document_row(row: InputRow) -> tuple[list[Document], None]:
+    """A document; without an id, a hash of its content is the id."""
+    title, text = row.text("title", required=False, blank=True), row.text("text")
+    if "id" in row.values or "_id" in row.values:
+        return [Document(row.text(row.key), title, text)], None
+    return [hashed_document(title, text)], None
+
+
+def _is_hotpotqa(values: Mapping[str, object]) -> bool:
+    return "supporting_facts" in values or isinstance(values.get("context"), list | dict)
+
+
+def _is_ragas(values: Mapping[str, object]) -> bool:
+    return "user_input" in values or ("question" in values and "contexts" in values)
+
+
+def _is_chunk(values: Mapping[str, object]) -> bool:
+    return "text" in values and bool({"document", "start"} & values.keys())
+
+
+ROW_KINDS = (
+    RowKind("longbench", lambda values: "input" in values, longbench_row),
+    RowKind("musique", lambda values: "paragraphs" in values, musique_row),
+    RowKind("2wiki", lambda values: _is_hotpotqa(values) and "evidences" in values, hotpotqa_row),
+    RowKind("hotpotqa", _is_hotpotqa, hotpotqa_row),
+    RowKind("ragas", _is_ragas, ragas_row),
+    RowKind("squad", lambda values: {"question", "context"} <= values.keys(), squad_row),
+    RowKind(
+        "questions",
+        lambda values: "question" in values,
+        lambda row: ([], question_row(row, needs_id=False)),
+    ),
+    RowKind("chunks", _is_chunk, document_row),
+    RowKind("documents", lambda values: "text" in values, document_row),
+)
+
+
+def recognised_rows(
+    rows: Iterator[InputRow], path: Path, findings: Findings
+) -> tuple[RowKind | None, Iterable[InputRow]]:
+    """The kind of the first row that has one, and all rows; a problem if none has."""
+    inspected = []
+    for row in rows:
+        if len(inspected) < 1000:
+            inspected.append(row)
+        for kind in ROW_KINDS:
+            if kind.recognises(row.values):
+                return kind, itertools.chain(inspected, rows)
+    if inspected:
+        fields = list(inspected[0].values)[:8]
+        message = f"no known format has rows with the fields {fields}; give {KNOWN}"
+        findings.problems.stop(file_problem(path, message, inspected[0].line))
+    return None, ()
+
+
+def read(path: Path, findings: Findings) -> Corpus:
+    """Reads a file of any kind of rows that has documents."""
+    return read_rows(path, rows_of(path, findings), findings)
+
+
+def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpus:
+    kind, rows = recognised_rows(rows, path, findings)
+    if kind is None:
+        return Corpus([], [], "", findings.remarks)
+    if kind.name == "chunks":
+        documents, chunks = read_chunks(rows, findings)
+        return Corpus(documents, [], "chunks", findings.remarks, chunks)
+    documents, questions = Documents(), []
+    for question in parsed_rows(kind, rows, documents, findings):
+        questions.append(question)
+    if kind.name == "questions" or (questions and not documents):
+        message = (
+            "holds questions and no documents; put them into a folder as questions.jsonl beside "
+            "documents.jsonl or beside text files"
+        )
+        findings.problems.append(file_problem(path, message))
+    return complete_corpus(documents, questions, kind.name, findings)
+
+
+def parsed_rows(
+    kind: RowKind, rows: Iterable[InputRow], documents: Documents, findings: Findings
+) -> Iterator[Question]:
+    """Adds the documents of all good rows, and yields their questions."""
+    lines: dict[str, int] = {}
+    hashed_lines: dict[str, int] = {}
+    for row in rows:
+        row_documents, question = kind.parse(row)
+        id = question.id if question else row_documents[0].id if row_documents else ""
+        names_itself = row.key in row.values
+        if row.ok and not names_itself and id in hashed_lines:
+            defect = f"is that of {row.unit} {hashed_lines[id]} again"
+            row.add_remark("", f"the {row.unit} {defect}", "it is read once")
+            findings.settle(row)
+            continue
+        if row.ok and names_itself and (question or kind.name == "documents"):
+            row.claim_id(lines, row.key, id)
+        elif row.ok:
+            hashed_lines[id] = row.line
+        if findings.settle(row):
+            for document in row_documents:
+                documents.append(document)
+            if question:
+                yield question
+
+
+def parsed_pairs(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]:
+    """The rows of a file that hold a question, and the questions, without their contexts."""
+    kind, rows = recognised_rows(rows_of(path, findings), path, findings)
+    if kind and kind.name in ("documents", "chunks"):
+        message = "holds documents and no questions; give a file whose rows have question"
+        findings.problems.append(file_problem(path, message))
+        return
+    for row in rows:
+        _, question = kind.parse(row)
+        if question:
+            yield row, question
+        else:
+            findings.settle(row)
+
+
+def recognises(path: Path) -> bool:
+    return not path.is_dir()
+
+
+def files(path: Path) -> list[Path]:
+    return [path]
+
+
+def _shard_files(folder: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(folder.rglob("*.parquet"))
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def read_shards(folder: Path, findings: Findings) -> Corpus:
+    """Reads the Parquet files of a folder, such as one of the hub, as one file."""
+    rows = itertools.chain.from_iterable(rows_of(path, findings) for path in _shard_files(folder))
+    return read_rows(folder, rows, findings)
+
+
+ROWS = Format("", recognises, read, files)
+SHARDS = Format(
+    "", lambda path: path.is_dir() and bool(_shard_files(path)), read_shards, _shard_files
+)

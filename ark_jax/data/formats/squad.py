@@ -1,0 +1,77 @@
+"""SQuAD: one JSON object with articles, their paragraphs, and questions on each paragraph."""
+
+import re
+from pathlib import Path
+
+from ark_jax.data.formats.base import Format, complete_corpus, hashed_document
+from ark_jax.data.formats.contexts import unanswerable
+from ark_jax.data.json_files import invalid_json, parse_json
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Corpus, Question
+from ark_jax.data.rows import InputRow
+from ark_jax.data.spool import Documents
+from ark_jax.data.text_files import file_head, file_problem, read_text
+
+_HEAD = re.compile(r'\s*\{(\s*"version"\s*:\s*("[^"]*"|[\d.]+)\s*,)?\s*"data"\s*:\s*\[')
+_PARAGRAPHS = '"paragraphs"'
+
+
+def recognises(path: Path) -> bool:
+    if path.is_dir():
+        return False
+    head = file_head(path).decode("utf-8", "ignore")
+    return bool(_HEAD.match(head)) and _PARAGRAPHS in head
+
+
+def files(path: Path) -> list[Path]:
+    return [path]
+
+
+def read(path: Path, findings: Findings) -> Corpus:
+    """Reads SQuAD 1.1 or 2.0, or a data set of this form: a paragraph is a document.
+
+    The title of the article is the title of its paragraphs, and the paragraph is the evidence. A
+    question that its paragraph does not answer is passed over with a remark.
+    """
+    documents, questions = Documents(), []
+    lines: dict[str, int] = {}
+    text = read_text(path, findings)
+    try:
+        articles = parse_json(text)["data"]
+    except (ValueError, RecursionError) as error:
+        message = f"{invalid_json(error)}; mend it, or copy the file again"
+        findings.problems.append(file_problem(path, message))
+        return Corpus([], [], "", findings.remarks)
+    for number, article in enumerate(articles, 1):
+        findings.problems.rows += 1
+        if not isinstance(article, dict):
+            message = f"article {number} is no object; write an object, {{...}}"
+            findings.problems.append(file_problem(path, message, number))
+            continue
+        row = InputRow(str(path), number, article, "row")
+        title = row.text("title", required=False, blank=True).replace("_", " ")
+        pairs = []
+        for paragraph in row.objects("paragraphs"):
+            document = hashed_document(title, paragraph.text("context"))
+            pairs.append((document, list(_questions(paragraph, document.id, document.text, row))))
+        for question in (question for _, asked in pairs for question in asked):
+            row.claim_id(lines, "id", question.id)
+        if findings.settle(row):
+            for document, asked in pairs:
+                documents.append(document)
+                questions += asked
+    return complete_corpus(documents, questions, SQUAD.name, findings)
+
+
+def _questions(paragraph: InputRow, document: str, context: str, article: InputRow):
+    """The questions of a paragraph that it answers."""
+    for part in paragraph.objects("qas"):
+        question = Question(part.text("id"), part.text("question"), (), (document,), (context,))
+        if part.flag("is_impossible", False) or part.values.get("answers") == []:
+            unanswerable(article)
+            continue
+        answers = tuple(dict.fromkeys(answer.text("text") for answer in part.objects("answers")))
+        yield Question(question.id, question.question, answers, (document,), (context,))
+
+
+SQUAD = Format("squad", recognises, read, files)

@@ -1,0 +1,176 @@
+"""The text of HTML files, without navigation, scripts and other boilerplate."""
+
+import re
+from collections.abc import Iterator
+
+from lxml import etree, html
+
+from ark_jax.data.headings import Heading, Page, Unreadable, titled_page
+
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
+# Elements are named in one string each, for a list of them would fill a page.
+DROPPED = frozenset(
+    re.findall(
+        r"\w+",
+        "script style nav template noscript iframe object svg math canvas head form button select "
+        "input textarea audio video",
+    )
+)
+DROPPED_ROLES = frozenset(("navigation", "banner", "contentinfo", "search"))
+MARGINS = ("header", "footer")  # boilerplate of a page, but not of an article
+# An empty line before and after, or a line break.
+APART = frozenset(re.findall(r"\w+", "p pre table blockquote figure section article hr"))
+APART |= HEADINGS.keys()
+LINES = frozenset(
+    re.findall(
+        r"\w+",
+        "html body main div li dt dd tr ul ol dl br aside details summary figcaption caption "
+        "header footer address fieldset thead tbody tfoot center hgroup",
+    )
+)
+_BLANKS = re.compile(r"[ \t\r\n\f]+")
+_PERMALINK = re.compile(r"[¶#§🔗\s]*")
+
+
+def html_page(data: bytes) -> Page:
+    """The text of an HTML file; lines are those of a browser, about.
+
+    Raises:
+        Unreadable: it has no element.
+    """
+    try:
+        data.decode("utf-8")
+        encoding = "utf-8"
+    except UnicodeDecodeError:
+        encoding = None  # that of the file's meta element
+    parser = html.HTMLParser(encoding=encoding, huge_tree=True)
+    try:
+        root = html.document_fromstring(data, parser=parser)
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
+        raise Unreadable(f"is no HTML ({error}); check the file") from None
+    title = " ".join(root.findtext(".//title", "").split())
+    builder = _Builder()
+    for content in _content(root):
+        _write(content, builder)
+    return titled_page(builder.text.rstrip(), builder.headings, title)
+
+
+def _content(root) -> Iterator:
+    """The main part of the page, or all of it."""
+    mains = root.xpath("//main | //*[@role='main']")
+    mains = [main for main in mains if not any(above in mains for above in main.iterancestors())]
+    yield from mains or [root]
+
+
+class _Builder:
+    """Text that grows, with one blank between words and at most one empty line."""
+
+    def __init__(self):
+        self.parts: list[str] = []
+        self.length = 0
+        self.headings: list[Heading] = []
+        self._break = 0  # line breaks before the next word
+        self._blank = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    def break_lines(self, count: int) -> None:
+        self._break, self._blank = max(self._break, count), False
+
+    def start(self) -> int:
+        """Where the next word will stand."""
+        return self.length + (self._break if self.length else 0)
+
+    def _add(self, text: str) -> None:
+        self.parts.append(text)
+        self.length += len(text)
+
+    def write(self, text: str) -> None:
+        words = _BLANKS.sub(" ", text)
+        if words.startswith(" "):
+            self._blank = self._blank or not self._break
+        if not words.strip(" "):
+            return
+        self._separate()
+        self._add(words.strip(" "))
+        self._blank = words.endswith(" ")
+
+    def write_verbatim(self, text: str) -> None:
+        text = text.replace("\r\n", "\n")
+        if self._break:
+            text = text.lstrip("\n")
+        if text:
+            self._separate()
+            self._add(text)
+
+    def _separate(self) -> None:
+        if self.length:
+            self._add("\n" * self._break if self._break else " " * self._blank)
+        self._break, self._blank = 0, False
+
+    def end_lines(self) -> None:
+        """Takes trailing line breaks of verbatim text into the pending break."""
+        while self.parts and not self.parts[-1].strip("\n"):
+            self.length -= len(self.parts.pop())
+        if self.parts:
+            stripped = self.parts[-1].rstrip("\n")
+            self.length -= len(self.parts[-1]) - len(stripped)
+            self.parts[-1] = stripped
+
+
+def _write(root, builder: _Builder) -> None:
+    """Writes an element and all below it; a walk, since pages may be nested without limit."""
+    verbatim, open_heading = 0, None
+    walk = etree.iterwalk(root, events=("start", "end", "comment", "pi"))
+    for event, element in walk:
+        tag = element.tag if isinstance(element.tag, str) else ""
+        if event == "start":
+            if _is_dropped(element, tag):
+                walk.skip_subtree()
+                continue
+            _break(builder, tag)
+            verbatim += tag == "pre"
+            if tag in ("td", "th") and element.getprevious() is not None:
+                builder.write(" | ")
+            if tag in HEADINGS and open_heading is None:
+                open_heading = (element, builder.start(), len(builder.parts))
+            _write_text(builder, element.text, verbatim)
+            continue
+        if event == "end" and not _is_dropped(element, tag):
+            if open_heading is not None and open_heading[0] is element:
+                _, start, first = open_heading
+                name = " ".join("".join(builder.parts[first:]).split())
+                builder.headings.append(Heading(HEADINGS[tag], start, name))
+                open_heading = None
+            if tag == "pre":
+                verbatim -= 1
+                builder.end_lines()
+            _break(builder, tag)
+        if element is not root:
+            _write_text(builder, element.tail, verbatim)
+
+
+def _break(builder: _Builder, tag: str) -> None:
+    if tag in APART:
+        builder.break_lines(2)
+    elif tag in LINES:
+        builder.break_lines(1)
+
+
+def _write_text(builder: _Builder, text: str | None, verbatim: int) -> None:
+    if text and verbatim:
+        builder.write_verbatim(text)
+    elif text:
+        builder.write(text)
+
+
+def _is_dropped(element, tag: str) -> bool:
+    if tag in DROPPED or element.get("role") in DROPPED_ROLES or element.get("hidden") is not None:
+        return True
+    if tag in MARGINS:
+        return not any(above.tag in ("article", "main") for above in element.iterancestors())
+    # The sign beside a heading that links to the heading itself.
+    is_permalink = tag == "a" and (element.get("href") or "").startswith("#")
+    return is_permalink and bool(_PERMALINK.fullmatch(element.text_content()))

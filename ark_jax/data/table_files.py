@@ -1,0 +1,166 @@
+"""Rows of CSV, TSV and Parquet files."""
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ark_jax.data.json_files import parse_json
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Problem
+from ark_jax.data.rows import InputRow
+from ark_jax.data.text_files import file_head, file_problem, missing_file, text_lines
+
+DELIMITERS = (",", "\t", ";")
+LIST_COLUMNS = ("answers", "answer", "documents", "evidence", "contexts", "reference_contexts")
+ID_COLUMNS = ("id", "_id", "document", "documents")  # Parquet may hold them as numbers
+
+
+def csv_files(folder: Path, findings: Findings) -> list[Path]:
+    """The CSV files in a folder and its subfolders, in order."""
+    paths = sorted(folder.rglob("*.csv")) if folder.is_dir() else []
+    if not folder.exists():
+        findings.problems.append(missing_file(folder))
+    elif not paths:
+        message = "holds no CSV file; put FairytaleQA's there"
+        findings.problems.append(file_problem(folder, message))
+    return paths
+
+
+def table_header(path: Path) -> tuple[str, list[str]]:
+    """The delimiter of a CSV or TSV file and the names of its columns, in lower case."""
+    lines = (line + "\n" for line in file_head(path).decode("utf-8", "ignore").splitlines())
+    first = next((line for line in lines if line.strip()), "")
+    headers = []
+    for delimiter in DELIMITERS:
+        try:
+            cells = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error:
+            continue
+        headers.append((delimiter, [cell.strip().lower() for cell in cells]))
+    return max(headers, key=lambda header: len(header[1]), default=(",", []))
+
+
+def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
+    """The rows of a CSV or TSV file whose header is in any case.
+
+    An empty cell is a field that is missing. A cell of `LIST_COLUMNS` is a list as in JSON, or one
+    item.
+    """
+    delimiter, _ = table_header(path)
+    for row in csv_rows(path, (), findings, delimiter):
+        values = {name.strip().lower(): cell for name, cell in row.values.items() if cell.strip()}
+        for name in LIST_COLUMNS:
+            if name in values:
+                values[name] = _cell_items(values[name])
+        yield InputRow(row.file, row.line, values)
+
+
+def _cell_items(cell: str) -> list:
+    if cell.lstrip().startswith("["):
+        try:
+            items = parse_json(cell)
+        except (ValueError, RecursionError):
+            return [cell]
+        return items
+    return [cell]
+
+
+def csv_rows(
+    path: Path, columns: Sequence[str], findings: Findings, delimiter: str = ","
+) -> Iterator[InputRow]:
+    """The rows of a CSV file with a header, each with the line where it begins.
+
+    Args:
+        path: the file.
+        columns: columns that the header must name.
+        findings: where problems go.
+        delimiter: the character between two cells.
+    """
+    problems = findings.problems
+    csv.field_size_limit(sys.maxsize)  # by default a cell of 128 KiB, a long section, is an error
+    lines = (line for _, line in text_lines(path, findings, newline=""))
+    reader = csv.reader(lines, strict=True, delimiter=delimiter)
+    header, next_line, has_rows = [], 1, False
+    try:
+        for cells in reader:
+            line, next_line = next_line, reader.line_num + 1
+            if not any(cells):
+                continue
+            if not header:
+                header = cells
+                if problem := _header_problem(path, line, header, columns):
+                    problems.stop(problem)
+                    return
+                continue
+            has_rows = True
+            problems.rows += 1
+            if any("\0" in cell for cell in cells):
+                message = "the row holds a NUL character; delete it"
+                problems.append(file_problem(path, message, line))
+            elif len(cells) == len(header):
+                yield InputRow(str(path), line, dict(zip(header, cells, strict=True)))
+            else:
+                message = (
+                    f"{len(cells)} cells under a header of {len(header)}; put "
+                    "cells that hold the delimiter or line breaks in quotes"
+                )
+                problems.append(file_problem(path, message, line))
+        if header and not has_rows:
+            message = "holds no row below the header; add one or delete the file"
+            problems.append(file_problem(path, message))
+    except csv.Error as error:
+        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
+        problems.stop(file_problem(path, message, next_line))
+
+
+def _header_problem(
+    path: Path, line: int, header: list[str], columns: Sequence[str]
+) -> Problem | None:
+    if missing := [name for name in columns if name not in header]:
+        message = f"no such column among {header}; name {', '.join(columns)} in the first line"
+        return Problem(str(path), line, missing[0], message)
+    names = [name.strip().lower() for name in header]
+    if twice := [name for name in names if name and names.count(name) > 1]:
+        message = f"the column {twice[0]!r} comes twice; rename one"
+        return Problem(str(path), line, twice[0], message)
+    return None
+
+
+def parquet_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
+    """The rows of a Parquet file. A null is a field that is missing, and a number an id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=256):
+                for row in range(len(batch)):
+                    number += 1
+                    findings.problems.rows += 1
+                    try:
+                        (values,) = batch.slice(row, 1).to_pylist()
+                    except UnicodeDecodeError:
+                        message = f"row {number} is not UTF-8; write the file again as UTF-8"
+                        findings.problems.append(file_problem(path, message, number))
+                        continue
+                    yield InputRow(str(path), number, _parquet_values(values), unit="row")
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        message = f"cannot be read as Parquet ({reason[:200]}); copy it again"
+        findings.problems.append(file_problem(path, message))
+        return
+    if not number:
+        findings.problems.append(file_problem(path, "holds no row; give another file"))
+
+
+def _parquet_values(values: dict) -> dict:
+    known = {name: value for name, value in values.items() if value is not None}
+    for name in ID_COLUMNS:
+        value = known.get(name)
+        if isinstance(value, int):
+            known[name] = str(value)
+        elif isinstance(value, list):
+            known[name] = [str(item) if isinstance(item, int) else item for item in value]
+    return known

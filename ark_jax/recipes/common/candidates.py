@@ -1,0 +1,114 @@
+"""The candidates stage: which chunks may answer each training question."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.corpus import (
+    Passages,
+    candidate_chunks,
+    candidate_ids,
+    chunks_by_document,
+    load_questions,
+    searches_corpus,
+)
+from ark_jax.recipes.common.models import encode, load_retriever
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.fusion import fuse
+from ark_jax.runtime import distributed
+
+Pools = dict[str, list[str]]  # question -> chunk ids
+
+
+def find_candidates(context: Context, folder: Path) -> dict:
+    """Stores the candidates of every training question with their cosines, nearest first.
+
+    They are the chunks of its documents. If the whole corpus is searched, they are the chunks that
+    the base retriever finds by the question, and BM25 by the question with and without its answers,
+    fused by reciprocal rank; the first chunks of its documents are among them.
+    """
+    chunks, questions = chunks_by_document(context), load_questions(context, "train")
+    corpus = searches_corpus(context)
+    chunk_ids = (
+        [chunk.id for group in chunks.values() for chunk in group]
+        if corpus
+        else candidate_ids(questions, chunks)
+    )
+    passages = Passages(chunks)
+    lookup = passages.lookup(chunk_ids)
+    vectors = encode(context, "base", lookup, "document", "embed chunks")
+    asked = [question.question for question in questions]
+    queries = encode(context, "base", asked, "query", "embed questions")
+    cut = load_retriever(context).truncated["embed chunks"]
+    pools = (
+        _search(questions, chunks, chunk_ids, lookup, (queries, vectors), context.config.data)
+        if corpus
+        else {q.id: [chunk.id for chunk in candidate_chunks(q, chunks)] for q in questions}
+    )
+    rows = _rows(questions, pools, chunk_ids, queries, vectors)
+    save_rows(rows, folder / "candidates.parquet")
+    return {"candidates": len(rows), "cut_by_the_retriever": cut}
+
+
+def _search(
+    questions: Sequence[Question],
+    chunks: Mapping[str, list[Chunk]],
+    chunk_ids: Sequence[str],
+    texts: Sequence[str],
+    vectors: tuple[np.ndarray, np.ndarray],
+    settings,
+) -> Pools:
+    """question -> the best chunks of the whole corpus.
+
+    Args:
+        vectors: of the questions `[q e]` and of the chunks `[n e]`.
+    """
+    from ark_jax.retrieval.dense import top_k
+
+    count, everything = settings.candidates, range(len(chunk_ids))
+    nearest, _ = top_k(*vectors, count)
+    asked = [question.question for question in questions]
+    answered = [" ".join((question.question, *question.answers)) for question in questions]
+    queries, scopes = [*asked, *answered], [everything] * (2 * len(questions))
+    by_words = distributed.on_first_process(lambda: bm25(queries, texts, scopes, count))
+    pools = {}
+    for i, question in enumerate(questions):
+        ranked = (nearest[i].tolist(), by_words[i], by_words[len(questions) + i])
+        rankings = [[chunk_ids[position] for position in ranking] for ranking in ranked]
+        named = [chunk.id for chunk in candidate_chunks(question, chunks)][: count // 2]
+        pools[question.id] = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
+    return pools
+
+
+def _rows(
+    questions: Sequence[Question],
+    pools: Pools,
+    chunk_ids: Sequence[str],
+    queries: np.ndarray,
+    vectors: np.ndarray,
+) -> list[dict]:
+    positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
+    rows = []
+    for question, query in zip(questions, queries, strict=True):
+        # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
+        cosines = [
+            (chunk, round(float(vectors[positions[chunk]] @ query), 5))
+            for chunk in pools[question.id]
+        ]
+        cosines.sort(key=lambda pair: (-pair[1], pair[0]))
+        rows += [
+            {"question": question.id, "chunk": chunk, "cosine": cosine} for chunk, cosine in cosines
+        ]
+    return rows
+
+
+def load_candidates(context: Context) -> dict[str, list[tuple[str, float]]]:
+    """question -> its candidates and their cosines under the base retriever, nearest first."""
+    candidates: dict[str, list[tuple[str, float]]] = {}
+    for row in load_rows(context / "candidates" / "candidates.parquet"):
+        candidates.setdefault(row["question"], []).append((row["chunk"], row["cosine"]))
+    return candidates

@@ -1,0 +1,139 @@
+"""The split: which questions train, which are held out, and which take part in neither."""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from ark_jax.data.records import Question
+from ark_jax.runtime.log import say
+
+# If questions that name several documents join so large a share of all questions, documents cannot
+# be held out: hardly a question would have all of its own on one side.
+JOINED_SHARE = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The questions of each part; `by` says whether documents or questions were divided."""
+
+    train: list[Question]
+    held_out: list[Question]
+    unused: list[Question]
+    by: str
+
+    def __len__(self) -> int:
+        return len(self.train) + len(self.held_out) + len(self.unused)
+
+
+def id_set(ids: Iterable) -> set[str]:
+    """Ids that a config lists; on the command line 7 is a number."""
+    return {str(id) for id in ids}
+
+
+def split_questions(questions: Sequence[Question], test: Sequence[Question], config) -> Split:
+    """Divides the questions of the input; those of a test set of its own are all held out.
+
+    The config names held-out questions or documents. Else a hash of ids draws a share, so that a
+    new document moves no other one. Documents that one question joins are drawn together; if such
+    questions join most of them, questions are drawn instead. A question without an answer cannot be
+    trained on: if a share is drawn, it is held out.
+
+    Raises:
+        ValueError: the config names both, or an id of the test set comes in the input too.
+    """
+    settings = config.data
+    documents, names = id_set(settings.held_out_documents), id_set(settings.held_out_questions)
+    if bool(documents) + bool(names) + bool(settings.test) > 1:
+        raise ValueError(
+            "config.data: name held_out_questions, held_out_documents or test, only one of them"
+        )
+    used, unused = _without_ignored(questions, settings)
+    if settings.test:
+        _check_test_ids(questions, test, settings)
+        return _without_answers(Split(used, list(test), unused, "file"), "unused")
+    if names:
+        parts = _divide(used, lambda q: "held_out" if q.id in names else "train")
+        return _without_answers(Split(*parts[:2], unused + parts[2], "question"), "unused")
+    if documents:
+        parts = _divide(used, lambda q: _part_by_documents(q, documents))
+        return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused")
+    keys, by = _draw_keys(used)
+    key_of = dict(zip([q.id for q in used], keys, strict=True))
+    drawn = lambda q: _uniform(f"{config.seed} {key_of[q.id]}") < settings.held_out
+    parts = _divide(used, lambda q: "held_out" if drawn(q) else "train")
+    return _without_answers(Split(*parts[:2], unused, by), "held_out")
+
+
+def _without_ignored(
+    questions: Sequence[Question], settings
+) -> tuple[list[Question], list[Question]]:
+    ignored_documents = id_set(settings.ignored_documents)
+    ignored_questions = id_set(settings.ignored_questions)
+    used, unused = [], []
+    for question in questions:
+        ignored = question.id in ignored_questions or ignored_documents & set(question.documents)
+        (unused if ignored else used).append(question)
+    return used, unused
+
+
+def _check_test_ids(questions: Sequence[Question], test: Sequence[Question], settings) -> None:
+    if repeated := {q.id for q in questions} & {q.id for q in test}:
+        raise ValueError(
+            f"config.data.test: the question {min(repeated)!r} of {settings.test} is also in "
+            f"{settings.path}; what is tested must not be trained on"
+        )
+
+
+def _divide(questions: Sequence[Question], part) -> tuple[list[Question], ...]:
+    """The questions for which `part` says "train", "held_out" and "unused"."""
+    parts: dict[str, list[Question]] = {"train": [], "held_out": [], "unused": []}
+    for question in questions:
+        parts[part(question)].append(question)
+    return tuple(parts.values())
+
+
+def _without_answers(split: Split, part: str) -> Split:
+    """Moves training questions without an answer to another part."""
+    unanswered = [question for question in split.train if not question.answers]
+    return dataclasses.replace(
+        split,
+        train=[question for question in split.train if question.answers],
+        **{part: getattr(split, part) + unanswered},
+    )
+
+
+def _part_by_documents(question: Question, held_out: set[str]) -> str:
+    """A question of training and held-out documents takes part in neither."""
+    documents = set(question.documents)
+    if documents and documents <= held_out:
+        return "held_out"
+    return "unused" if documents & held_out else "train"
+
+
+def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
+    """What is drawn for each question: its group of joined documents, or the question itself."""
+    from networkx.utils import UnionFind
+
+    joined = UnionFind()
+    for question in questions:
+        joined.union(*question.documents)
+    group_key = {document: min(group) for group in joined.to_sets() for document in group}
+    keys = [group_key[q.documents[0]] if q.documents else q.id for q in questions]
+    joins = {key for q, key in zip(questions, keys, strict=True) if len(q.documents) > 1}
+    sizes = collections.Counter(keys)
+    one_group = len(sizes) == 1 < len(questions)
+    most_joined = max((sizes[key] for key in joins), default=0)
+    if one_group or most_joined > JOINED_SHARE * len(questions):
+        say(
+            "  questions join most documents: the split is by question, so a held-out question may "
+            "share passages with a training question"
+        )
+        return [question.id for question in questions], "question"
+    unnamed = sum(not question.documents for question in questions)
+    return keys, "question" if unnamed > len(questions) / 2 else "document"
+
+
+def _uniform(text: str) -> float:
+    """A number in [0, 1) that a hash of `text` decides."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32

@@ -1,0 +1,240 @@
+"""Folders of files: what is read, what is named as unreadable, and where headings stand."""
+
+import re
+
+import pypdf
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.input_files import write
+from support.paths import REPOSITORY
+
+from ark_jax.__main__ import _main
+from ark_jax.data import readers
+from ark_jax.data.characters import has_visible
+from ark_jax.data.records import Section
+
+LINE = st.from_regex(r"[A-Za-zäßé東京][A-Za-z0-9äßé東京 ,]{0,20}[a-z]", fullmatch=True)
+PIECES = st.lists(st.tuples(st.integers(1, 4), LINE, LINE), min_size=1, max_size=5)
+
+
+def expected(pieces) -> tuple[str, list[str]]:
+    """The title and the heading paths of (level, heading, text), by another rule than ours."""
+    first = next((i for i, (level, _, _) in enumerate(pieces) if level == 1), None)
+    paths = []
+    for i, (level, name, _) in enumerate(pieces):
+        path, lowest = [" ".join(name.split())], level
+        for j in range(i - 1, -1, -1):
+            if pieces[j][0] < lowest:
+                lowest = pieces[j][0]
+                if j != first:
+                    path.insert(0, " ".join(pieces[j][1].split()))
+        if i != first:
+            paths.append(" > ".join(path))
+    return " ".join(pieces[first][1].split()) if first is not None else "", paths
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=PIECES, suffix=st.sampled_from([".md", ".html", ".docx"]))
+def test_headings_become_title_and_sections(tmp_path_factory, pieces, suffix):
+    folder = tmp_path_factory.mktemp("pages")
+    if suffix == ".md":
+        write(folder, {"a.md": "\n\n".join(f"{'#' * n} {h}\n\n{t}" for n, h, t in pieces)})
+    elif suffix == ".html":
+        body = "".join(f"<h{n}>{h}</h{n}><p>{t}</p>" for n, h, t in pieces)
+        write(folder, {"a.html": f"<title></title><nav>no</nav><body>{body}"})
+    else:
+        import docx
+
+        document = docx.Document()
+        for level, heading, text in pieces:
+            document.add_heading(heading, level)
+            document.add_paragraph(text)
+        document.core_properties.title = ""
+        document.save(folder / "a.docx")
+    corpus = readers.load(folder)
+    (document,) = corpus.documents
+    title, paths = expected(pieces)
+    assert document.title == (title or "a") and [s.path for s in document.sections] == paths
+    for section in document.sections:
+        name = section.path.split(" > ")[-1]
+        words = " ".join(document.text[section.start :].split()).lstrip("# ")
+        assert words.startswith(name)
+    assert all(" ".join(t.split()) in " ".join(document.text.split()) for _, _, t in pieces)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=st.dictionaries(
+        st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3})?\.(txt|rst|md)", fullmatch=True),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0")).filter(
+            lambda text: (
+                text.strip("\ufeff \n") and has_visible(text) and not text.startswith("---")
+            )
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_text_is_read_letter_by_letter(tmp_path_factory, texts):
+    folder = tmp_path_factory.mktemp("texts")
+    write(folder, {name: "\ufeff" + text for name, text in texts.items()})
+    corpus = readers.load(folder)
+    assert dict(corpus.texts) == texts and corpus.format == "files"
+
+
+def test_boilerplate_of_html_is_dropped(tmp_path):
+    page = """<!doctype html><html><head><title>T</title><style>x{}</style></head><body>
+    <header>Site</header><nav><a href="/">Home</a></nav><div role="search">Find</div>
+    <main><header><h1>Tide  tables<a class="headerlink" href="#t">¶</a></h1></header>
+    <script>var x = "no";</script><!-- no -->At <b>noon</b>, high&nbsp;tide.<p>Low
+    tide<br>at six.</p><pre>a
+      b</pre><ul><li>one<li>two</ul><table><tr><th>k<th>v<tr><td>1<td>2</table></main>
+    <footer>Imprint</footer></body></html>"""
+    write(tmp_path, {"a.html": page, "b.htm": "<p>No title. caf&eacute;</p>"})
+    first, second = readers.load(tmp_path).documents
+    assert (first.title, first.sections) == ("Tide tables", ())
+    assert first.text == (
+        "Tide tables\n\nAt noon, high\xa0tide.\n\nLow tide\nat six.\n\na\n      b\n\none\ntwo\n\n"
+        "k | v\n1 | 2"
+    )
+    assert (second.title, second.text) == ("b", "No title. café")
+
+
+def test_html_in_another_encoding(tmp_path):
+    page = '<meta charset="iso-8859-1"><h1>Café</h1>'.encode("latin-1")
+    assert readers.load(write(tmp_path, {"a.html": page})).documents[0].title == "Café"
+
+
+def test_front_matter_gives_the_title(tmp_path):
+    write(tmp_path, {"a.md": '---\ntitle: "Tides"\n---\n## Low\n\nText.\n'})
+    (document,) = readers.load(tmp_path).documents
+    assert (document.title, document.text) == ("Tides", "## Low\n\nText.\n")
+    assert document.sections == (Section(0, "Low"),)
+
+
+def pdf(path, pages, title="", password=""):
+    """A PDF file with a line on each page, and a bookmark for each page."""
+    writer = pypdf.PdfWriter()
+    for text in pages:
+        page = writer.add_blank_page(300, 300)
+        font = pypdf.generic.DictionaryObject(
+            {
+                pypdf.generic.NameObject("/Type"): pypdf.generic.NameObject("/Font"),
+                pypdf.generic.NameObject("/Subtype"): pypdf.generic.NameObject("/Type1"),
+                pypdf.generic.NameObject("/BaseFont"): pypdf.generic.NameObject("/Helvetica"),
+            }
+        )
+        fonts = pypdf.generic.DictionaryObject({pypdf.generic.NameObject("/F1"): font})
+        page[pypdf.generic.NameObject("/Resources")] = pypdf.generic.DictionaryObject(
+            {pypdf.generic.NameObject("/Font"): fonts}
+        )
+        stream = pypdf.generic.DecodedStreamObject()
+        stream.set_data(f"BT /F1 12 Tf 20 200 Td ({text}) Tj ET".encode() if text else b"")
+        page[pypdf.generic.NameObject("/Contents")] = writer._add_object(stream)
+        if text:
+            number = len(writer.pages) - 1
+            writer.add_outline_item(title=text.split(" ")[-1].upper(), page_number=number)
+    if title:
+        writer.add_metadata({"/Title": title})
+    if password:
+        writer.encrypt(password, algorithm="RC4-128")
+    writer.write(path)
+
+
+def test_pdf(tmp_path):
+    pdf(tmp_path / "a.pdf", ["About tides", "On boards"], title="Harbour")
+    pdf(tmp_path / "b.pdf", ["Of nothing"])
+    first, second = readers.load(tmp_path).documents
+    assert (first.title, first.text) == ("Harbour", "About tides\n\nOn boards")
+    assert first.sections == (Section(6, "TIDES"), Section(16, "BOARDS"))
+    assert second.title == "b"
+
+
+def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
+    pdf(tmp_path / "locked.pdf", ["x"], password="secret")
+    pdf(tmp_path / "scan.pdf", [""])
+    files = {
+        "good.txt": "Tide.",
+        "broken.docx": b"PK\3\4 no more",
+        "cut.pdf": b"%PDF-1.4\n1 0 obj\n<<",
+        "latin.txt": b"caf\xe9",
+        "wide.md": "Tide.".encode("utf-16"),
+        "nul.html": b"<p>a\0b</p>",
+        "blank.txt": " \n",
+        "void.html": "",
+        "a.zip": b"PK",
+        "b.zip": b"PK",
+        "Makefile": "all:",
+        ".hidden/x.txt": "no",
+        ".x.txt": "no",
+    }
+    write(tmp_path, files)
+    corpus, problems = readers.read(tmp_path)
+    assert not problems and [d.id for d in corpus.documents] == ["good.txt"]
+    messages = {re.sub(".*/", "", remark.file): remark.message for remark in corpus.remarks}
+    for name, words in {
+        "locked.pdf": "is encrypted; save it without a password: the file is passed over",
+        "scan.pdf": "holds no text, perhaps it was scanned",
+        "broken.docx": "is damaged (",
+        "cut.pdf": "is damaged (",
+        "latin.txt": "is not UTF-8 (byte 0xe9 in line 1); save it as UTF-8",
+        "wide.md": "is binary or UTF-16",
+        "nul.html": "is binary or UTF-16",
+        "blank.txt": "holds no text",
+        "void.html": "",
+    }.items():
+        assert words in messages[name], messages
+    others = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
+    assert [(r.rows, r.message.split(" are")[0]) for r in others] == [
+        (1, "1 files without a suffix (Makefile)"),
+        (2, "2 files with the suffix .zip (a.zip, b.zip)"),
+    ]
+    assert _main(["check", str(tmp_path)]) == 0
+    assert "passed over: 12" in capsys.readouterr().out
+
+
+def test_links_are_followed_and_circles_are_cut(tmp_path):
+    write(tmp_path, {"in/a.txt": "A", "in/deep/b.txt": "B", "out/c.txt": "C"})
+    (tmp_path / "in" / "deep" / "up").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "other").symlink_to(tmp_path / "out")
+    (tmp_path / "in" / "lost.txt").symlink_to(tmp_path / "nowhere")
+    corpus, problems = readers.read(tmp_path / "in")
+    assert not problems
+    assert dict(corpus.texts) == {"a.txt": "A", "deep/b.txt": "B", "other/c.txt": "C"}
+    assert "lost.txt: cannot be read (No such file" in str(corpus.remarks[0])
+
+
+def test_questions_beside_the_files(tmp_path):
+    asked = '{"id": "q", "question": "What?", "documents": ["in/a.txt"], "evidence": ["Tide"]}\n'
+    lost = asked.replace('"q"', '"r"').replace("in/a.txt", "a.txt")
+    write(tmp_path, {"in/a.txt": "Tide.", "questions.jsonl": asked + lost})
+    corpus, problems = readers.read(tmp_path)
+    assert [q.id for q in corpus.questions] == ["q"]
+    assert [(p.line, p.field) for p in problems] == [(2, "documents")]
+    assert readers.files(tmp_path)[-1].name == "questions.jsonl"
+
+
+def test_a_readme_beside_rows_is_no_corpus(tmp_path):
+    write(tmp_path, {"README.md": "# Data", "rows.json": "[]"})
+    _, problems = readers.read(tmp_path)
+    assert "no known format" in problems[0].message
+    assert [d.title for d in readers.load(REPOSITORY / "README.md").documents] == ["ark_jax"]
+
+
+def test_a_missing_package_is_one_problem(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pypdfium2", None)
+    write(tmp_path, {"a.pdf": "%PDF", "b.pdf": "%PDF", "c.txt": "Tide."})
+    _, problems = readers.read(tmp_path)
+    assert [p.message for p in problems] == [
+        "2 files such as 'a.pdf' need the package pypdfium2; pip install 'ark-jax[files]'"
+    ]
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=60), suffix=st.sampled_from([".html", ".pdf", ".docx", ".md"]))
+def test_any_bytes_are_a_document_or_a_remark(tmp_path_factory, data, suffix):
+    folder = write(tmp_path_factory.mktemp("any"), {f"a{suffix}": data, "b.txt": "Tide."})
+    corpus, problems = readers.read(folder)
+    assert not problems and len(corpus.documents) + len(corpus.remarks) == 2

@@ -1,0 +1,352 @@
+"""Each format gives back the corpus that was written in it."""
+
+import csv
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.corpora import WRITTEN, corpora
+
+from ark_jax.data import readers
+from ark_jax.data.beir_writer import write_beir
+from ark_jax.data.characters import has_visible
+from ark_jax.data.records import BadInput, Corpus
+
+ONCE = settings(max_examples=40, deadline=None)
+
+
+def same(corpus: Corpus, other: Corpus) -> bool:
+    return (corpus.documents, corpus.questions) == (other.documents, other.questions)
+
+
+def document_rows(corpus: Corpus) -> list[dict]:
+    return [{"id": d.id, "title": d.title, "text": d.text} for d in corpus.documents]
+
+
+def question_rows(corpus: Corpus) -> list[dict]:
+    return [{**vars(q), "answers": list(q.answers)} for q in corpus.questions]
+
+
+# Tables hold no NUL, and a blank cell is one that is missing.
+def printable(corpus: Corpus) -> bool:
+    if any(d.title and not d.title.strip() for d in corpus.documents):
+        return False
+    return "\\u0000" not in json.dumps([document_rows(corpus), question_rows(corpus)])
+
+
+@ONCE
+@given(corpus=corpora().filter(printable), suffix=st.sampled_from([".csv", ".tsv"]))
+def test_tables(tmp_path_factory, corpus, suffix):
+    folder = tmp_path_factory.mktemp("tables")
+    for name, rows in (("documents", document_rows(corpus)), ("questions", question_rows(corpus))):
+        with (folder / f"{name}{suffix}").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(
+                file, rows[0], delimiter=",\t"[suffix == ".tsv"], quoting=csv.QUOTE_ALL
+            )
+            writer.writeheader()
+            for row in rows:
+                lists = {k: json.dumps(v) for k, v in row.items() if isinstance(v, list | tuple)}
+                writer.writerow({**row, **lists})
+    reread, problems = readers.read(folder)
+    assert not problems and same(reread, corpus)
+
+
+@ONCE
+@given(corpus=corpora())
+def test_parquet(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("parquet")
+    for name, rows in (("documents", document_rows(corpus)), ("questions", question_rows(corpus))):
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+    reread, problems = readers.read(folder)
+    assert not problems and same(reread, corpus)
+
+
+@ONCE
+@given(corpus=corpora().filter(printable))
+def test_beir(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("beir")
+    write_beir(corpus, folder)
+    for path in (folder, folder / "qrels" / "test.tsv"):
+        reread, problems = readers.read(path)
+        assert not problems and reread.format == "beir" and same(reread, corpus)
+    assert readers.read_questions(folder / "qrels" / "test.tsv", corpus.texts) == (
+        corpus.questions,
+        [],
+    )
+
+
+PASSAGES = st.lists(WRITTEN, min_size=1, max_size=4, unique=True)
+
+
+@ONCE
+@given(texts=PASSAGES, question=WRITTEN, answers=PASSAGES, array=st.booleans())
+def test_squad(tmp_path_factory, texts, question, answers, array):
+    """As one object, and in rows as on the hub; the second question of each has no answer."""
+    path = tmp_path_factory.mktemp("squad") / "f"
+    spans = [{"text": a, "answer_start": 0} for a in answers]
+    if array:
+        qas = lambda i: [
+            {"id": f"{i}a", "question": question, "answers": spans},
+            {"id": f"{i}b", "question": question, "answers": [], "is_impossible": True},
+        ]
+        paragraphs = [{"context": text, "qas": qas(i)} for i, text in enumerate(texts)]
+        data = {"version": "v2.0", "data": [{"title": "A_B", "paragraphs": paragraphs}]}
+        path.write_text(json.dumps(data))
+    else:
+        row = lambda i, name, answers: {
+            "id": f"{i}{name}",
+            "title": "A B",
+            "context": texts[i],
+            "question": question,
+            "answers": {"text": answers, "answer_start": [0] * len(answers)},
+        }
+        rows = [row(i, n, a) for i in range(len(texts)) for n, a in (("a", answers), ("b", []))]
+        path.write_text("\n".join(map(json.dumps, rows)))
+    corpus = readers.load(path)
+    assert corpus.format == "squad"
+    assert [(d.title, d.text) for d in corpus.documents] == [("A B", text) for text in texts]
+    assert [(q.id, q.question, q.answers, q.evidence) for q in corpus.questions] == [
+        (f"{i}a", question, tuple(answers), (text,)) for i, text in enumerate(texts)
+    ]
+    assert [q.documents for q in corpus.questions] == [(d.id,) for d in corpus.documents]
+    assert sum(remark.rows for remark in corpus.remarks) == len(texts)
+
+
+@ONCE
+@given(texts=PASSAGES, question=WRITTEN, answer=WRITTEN, old=st.booleans(), data=st.data())
+def test_ragas(tmp_path_factory, texts, question, answer, old, data):
+    path = tmp_path_factory.mktemp("ragas") / "f.jsonl"
+    gold = data.draw(st.lists(st.sampled_from(texts), unique=True, max_size=2))
+    if old:
+        row = {"question": question, "ground_truth": answer, "contexts": texts, "answer": "no"}
+    else:
+        row = {
+            "user_input": question,
+            "reference": answer,
+            "reference_contexts": gold,
+            "retrieved_contexts": texts,
+            "response": "no",
+        }
+    path.write_text(json.dumps(row) + "\n" + json.dumps(row))
+    corpus = readers.load(path)
+    assert corpus.format == "ragas" and {d.text for d in corpus.documents} == set(texts)
+    (reread,) = corpus.questions
+    assert (reread.question, reread.answers) == (question, (answer,))
+    assert set(reread.documents) == {d.id for d in corpus.documents}
+    assert reread.evidence == (() if old else tuple(gold))
+    assert "the line is that of line 1 again; it is read once" in str(corpus.remarks[0])
+
+
+TITLED = st.lists(st.tuples(WRITTEN, WRITTEN), min_size=2, max_size=5, unique_by=lambda p: p[1])
+
+
+@ONCE
+@given(passages=TITLED, asked=st.booleans(), folder=st.booleans())
+def test_hipporag(tmp_path_factory, passages, asked, folder):
+    root = tmp_path_factory.mktemp("hipporag")
+    path = root / "x_corpus.json"
+    path.write_text(json.dumps([{"title": title, "text": text} for title, text in passages]))
+    title, text = passages[0]
+    paragraphs = [
+        {"title": title, "text": f" {text} ", "is_supporting": True},
+        {"title": passages[1][0], "paragraph_text": passages[1][1], "is_supporting": False},
+    ]
+    question = {"id": "q", "question": "Who?", "answer": ["Ada"], "paragraphs": paragraphs}
+    if asked:
+        (root / "x.json").write_text(json.dumps([question]))
+    reread = readers.load(root if folder else path)
+    assert [(d.title, d.text) for d in reread.documents] == passages
+    if asked:
+        assert reread.questions[0].evidence == (passages[0][1],)
+        assert [q.answers for q in reread.questions] == [("Ada",)]
+        assert reread.questions[0].documents == tuple(d.id for d in reread.documents)[:2]
+    else:
+        assert reread.questions == []
+
+
+@ONCE
+@given(corpus=corpora(), cuts=st.integers(1, 4), placed=st.booleans(), joined=st.booleans())
+def test_chunks(tmp_path_factory, corpus, cuts, placed, joined):
+    """Of documents that are known, or joined from them when every chunk says where it stands."""
+    folder = tmp_path_factory.mktemp("chunks")
+    rows, pieces = [], []
+    for document in corpus.documents:
+        for start in range(0, len(document.text), cuts):
+            text = document.text[start : start + cuts]
+            if has_visible(text):
+                pieces.append((document.id, text))
+                row = {"id": f"{document.id}#{start}", "document": document.id, "text": text}
+                end = start + len(text)
+                rows.append({**row, **({"start": start, "end": end} if placed else {})})
+    (folder / "chunks.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    if not joined:
+        lines = map(json.dumps, document_rows(corpus))
+        (folder / "documents.jsonl").write_text("\n".join(lines))
+    reread = readers.load(folder)
+    assert [(c.document, c.text) for c in reread.chunks] == pieces
+    for chunk in reread.chunks:
+        assert reread.texts[chunk.document][chunk.start : chunk.end] == chunk.text
+    assert {d.id for d in reread.documents} == {d.id for d in corpus.documents}
+    if not joined:
+        assert reread.documents == corpus.documents
+
+
+@ONCE
+@given(corpus=corpora(), lacking=st.sampled_from(["answers", "documents", "both"]))
+def test_questions_without_answers_or_without_documents(tmp_path_factory, corpus, lacking):
+    folder = tmp_path_factory.mktemp("questions")
+    dropped = ("answers", "documents") if lacking == "both" else (lacking,)
+    rows = [{k: v for k, v in vars(q).items() if k not in dropped} for q in corpus.questions]
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, document_rows(corpus))))
+    reread, problems = readers.read(folder)
+    complete = [q for q in corpus.questions if q.evidence or lacking != "both"]
+    assert [p.field for p in problems] == ["answers"] * (len(rows) - len(complete))
+    assert [(q.id, q.evidence) for q in reread.questions] == [(q.id, q.evidence) for q in complete]
+    assert all(not getattr(q, name) for q in reread.questions for name in dropped)
+    if not problems:
+        asked, remarks = readers.read_questions(folder / "questions.jsonl", corpus.texts)
+        assert asked == reread.questions and remarks == []
+
+
+def test_chunks_without_places_follow_one_another(tmp_path):
+    rows = [("a", "d", "One."), ("b", "e", "Two."), ("c", "d", "Three.")]
+    fields = ("id", "document", "text")
+    lines = (json.dumps(dict(zip(fields, row, strict=True))) for row in rows)
+    (tmp_path / "f.jsonl").write_text("\n".join(lines))
+    corpus = readers.load(tmp_path / "f.jsonl")
+    assert dict(corpus.texts) == {"d": "One.\n\nThree.", "e": "Two."}
+    assert [(c.id, c.start, c.end) for c in corpus.chunks] == [
+        ("a", 0, 4),
+        ("b", 0, 4),
+        ("c", 6, 12),
+    ]
+    (tmp_path / "f.jsonl").write_text('{"id": "x", "document": "d", "text": "y", "start": 4}')
+    assert dict(readers.load(tmp_path / "f.jsonl").texts) == {"d": "\n\n\n\ny"}
+
+
+def test_several_parquet_files_are_one(tmp_path):
+    rows = [
+        {"_id": i, "input": "Who?", "context": f"Ada {i}.", "answers": ["Ada"]} for i in range(5)
+    ]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "README.md").write_text("# A data set")
+    for name, part in (("train-00000-of-00002", rows[:3]), ("train-00001-of-00002", rows[3:])):
+        pq.write_table(pa.Table.from_pylist(part), tmp_path / "data" / f"{name}.parquet")
+    corpus = readers.load(tmp_path)
+    assert corpus.format == "longbench" and [q.id for q in corpus.questions] == list("01234")
+    assert [path.name for path in readers.files(tmp_path)] == [
+        "train-00000-of-00002.parquet",
+        "train-00001-of-00002.parquet",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"f.parquet": "PAR1 and no more"}, "cannot be read as Parquet"),
+        (
+            {"f.jsonl": '{"question": "Who?", "answers": ["Ada"]}'},
+            "holds questions and no documents",
+        ),
+        ({"f.csv": "id,text,text\n1,a,b\n"}, "the column 'text' comes twice; rename one"),
+        ({"f.jsonl": '{"user_input": [{"content": "Hi"}], "reference": "x"}'}, "is a conversation"),
+        ({"f.json": '{"data": [{"paragraphs": [{"context": "x", "qas"'}, "invalid JSON"),
+        ({"f.json": '{"data": [{"paragraphs": [{"qas": []}]}]}'}, "item 1: context is missing"),
+        (
+            {"f.jsonl": '{"id": "c", "document": "d", "text": "ab", "start": 0, "end": 9}'},
+            "is 9, but the text has 2 characters from 0 on",
+        ),
+        (
+            {
+                "f.jsonl": '{"id": "c", "document": "d", "text": "abc", "start": 0}\n'
+                '{"id": "e", "document": "d", "text": "xy", "start": 1}'
+            },
+            "1 is inside an earlier chunk of the document with other text",
+        ),
+        (
+            {
+                "f.jsonl": '{"id": "c", "document": "d", "text": "a\\nc", "start": 0}\n'
+                '{"id": "e", "document": "d", "text": "b", "start": 1}'
+            },
+            "1 is inside an earlier chunk of the document with other text",
+        ),
+        (
+            {"f.jsonl": '{"id": "c", "text": "abc", "start": 1000000000000}'},
+            "1000000000000 is far behind the chunks before it; count characters",
+        ),
+    ],
+)
+def test_faults(tmp_path, files, words):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    _, problems = readers.read(tmp_path / name)
+    assert words in str(problems[0]), problems
+
+
+def test_rows_without_ids_that_repeat_are_read_once_and_told(tmp_path):
+    (tmp_path / "documents.csv").write_text("text\nOne.\nOne.\nTwo.\n")
+    (tmp_path / "questions.csv").write_text("Question,Answer\nWho?,Ada\nWho?,Ada\nWho?,Eve\n")
+    corpus, problems = readers.read(tmp_path)
+    assert not problems and list(corpus.texts.values()) == ["One.", "Two."]
+    assert [q.answers for q in corpus.questions] == [("Ada",), ("Eve",)]
+    assert [(r.line, r.message) for r in corpus.remarks] == [
+        (3, "the line is that of line 2 again; it is read once")
+    ] * 2
+
+
+def test_a_beir_corpus_alone(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "title": "T", "text": "x"}\n')
+    corpus = readers.load(tmp_path)
+    assert (len(corpus.documents), corpus.questions, corpus.format) == (1, [], "beir")
+    assert "questions: none" in readers.summary(corpus)
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    _, problems = readers.read(tmp_path)
+    assert [str(p).split(":")[0] for p in problems] == [str(tmp_path / "queries.jsonl")]
+
+
+def test_a_test_set_of_its_own(tmp_path):
+    texts = {"d": "The tide rose."}
+    rows = [
+        {"id": "a", "question": "What?", "answers": ["the tide"]},
+        {"id": "b", "question": "What?", "documents": ["d"], "evidence": ["tide rose"]},
+        {"id": "c", "question": "What?", "documents": ["none"]},
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(BadInput, match="'none' is not found in the corpus"):
+        readers.read_questions(tmp_path / "test.jsonl", texts)
+    questions, remarks = readers.read_questions(tmp_path / "test.jsonl", texts, tolerate=0.4)
+    assert [q.id for q in questions] == ["a", "b"] and len(remarks) == 1
+    (tmp_path / "only.jsonl").write_text('{"text": "x"}')
+    for name, words in (("only.jsonl", "no questions"), ("tset.jsonl", "did you mean test.jsonl")):
+        with pytest.raises(BadInput, match=words):
+            readers.read_questions(tmp_path / name, texts)
+
+
+def test_faults_of_a_beir_folder(tmp_path):
+    corpus = '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "Only", "text": ""}\n'
+    (tmp_path / "corpus.jsonl").write_text(corpus)
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "1", "text": "Who?"}\n{"_id": "2", "text": "What?"}\n{"_id": "3", "text": "Why?"}'
+    )
+    (tmp_path / "qrels").mkdir()
+    head = "query-id\tcorpus-id\tscore\n"
+    (tmp_path / "qrels" / "dev.tsv").write_text(head + "1\tb\t2\n1\ta\t0\n")
+    (tmp_path / "qrels" / "test.tsv").write_text(
+        head + "2\ta\t1\n2\tnone\t1\n9\ta\t1\n2\tb\thigh\n"
+    )
+    reread, problems = readers.read(tmp_path)
+    assert [(q.id, q.documents) for q in reread.questions] == [("1", ("b",)), ("2", ("a",))]
+    assert reread.texts == {"a": "x", "b": "Only"}
+    assert [(p.line, p.field) for p in problems] == [(3, "corpus-id"), (5, "score"), (0, "")]
+    assert "such as '9', are not found" in problems[2].message
+    assert [remark.message for remark in reread.remarks] == [
+        "holds the splits dev, test; all are read, and qrels/SPLIT.tsv names one",
+        "1 queries have no relevant document; they are passed over",
+    ]
+    split = readers.load(tmp_path / "qrels" / "dev.tsv")
+    assert [q.id for q in split.questions] == ["1"]

@@ -1,0 +1,73 @@
+"""Records move to disk and stay the same sequence."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paths import REPOSITORY
+
+from ark_jax.data.records import Chunk, Document, Section
+from ark_jax.data.spool import Documents, Spool
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+SECTIONS = st.lists(st.builds(Section, st.integers(0, 9), TEXT), max_size=2).map(tuple)
+DOCUMENTS = st.lists(
+    st.builds(Document, TEXT, TEXT, TEXT, SECTIONS), max_size=12, unique_by=lambda d: d.id
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(documents=DOCUMENTS, in_memory=st.sampled_from([0, 900, 1 << 20]))
+def test_documents_are_a_sequence_wherever_they_lie(documents, in_memory):
+    spool = Documents(in_memory)
+    for i, document in enumerate(documents):
+        spool.append(document)
+        assert spool[i] == document and len(spool) == i + 1  # reading and writing in turns
+    assert spool == documents and documents == spool and list(spool) == documents
+    assert spool[1:3] == documents[1:3] and spool[::-1] == documents[::-1]
+    assert dict(spool.texts) == {d.id: d.text for d in documents}
+    assert spool != [*documents, Document("one more", "", "")]
+    for document in documents:
+        spool.append(Document(document.id, "", "another text of this id"))
+    assert spool == documents
+    with pytest.raises(IndexError):
+        spool[len(documents)]
+
+
+def test_chunks_on_disk():
+    chunks = [Chunk(f"c{i}", "d", i, i + 3, 2, "abc", "T") for i in range(3000)]
+    spool = Spool(Chunk, in_memory=10_000)
+    for chunk in chunks:
+        spool.append(chunk)
+    assert spool == chunks and "on disk" in repr(spool)
+
+
+def test_no_file_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    spool = Documents(0)
+    spool.append(Document("d", "", "x"))
+    assert os.listdir(tmp_path) == [] and spool.texts["d"] == "x"
+
+
+@pytest.mark.slow
+def test_a_million_documents_pass_within_two_gibibytes(tmp_path):
+    text = "The tide rose over the board. " * 34
+    with (tmp_path / "documents.jsonl").open("w") as file:
+        for i in range(1_000_000):
+            file.write(f'{{"id": "d{i}", "title": "T{i}", "text": "{i} {text}"}}\n')
+    code = (
+        "import resource, sys; from ark_jax.__main__ import _main; "
+        "from ark_jax.data import readers; "
+        f"assert _main(['check', {str(tmp_path)!r}]) == 0; "
+        f"assert len(readers.load({str(tmp_path)!r}).documents) == 1_000_000; "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert "documents: 1,000,000" in done.stdout
+    assert int(done.stdout.split()[-1]) < 2 << 20  # KiB
