@@ -170,6 +170,17 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     assert "in fail" in path.read_text()
 
 
+def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
+    def fail(*_):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(__main__, "_pipeline", fail)
+    assert __main__._main(["run"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
+    assert said.count("\n") == 1 and "report" not in said
+
+
 @pytest.mark.parametrize("flags, source", [([], "given"), (["--documents-only"], "written")])
 def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     folders = {"retriever": "RETRIEVER", "generator": "GENERATOR"}
@@ -181,14 +192,3 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
         __main__._parse("run", ["--documents-only"])
-
-
-def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
-    def fail(*_):
-        raise MemoryError("Unable to allocate 7 TiB")
-
-    monkeypatch.setattr(__main__, "_pipeline", fail)
-    assert __main__._main(["run"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
-    assert said.count("\n") == 1 and "report" not in said

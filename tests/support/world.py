@@ -64,6 +64,7 @@ def tiny_config(world: Path):
     )
     c.train.batch, c.train.epochs, c.train.save_every = 4, (2, 1, 1), 1
     c.evaluate.passages, c.evaluate.max_new_tokens = 1, 4
+    c.evaluate.baselines, c.evaluate.hybrids = (), ()
     return c
 
 

@@ -72,7 +72,6 @@ def gather(context: Context, counts: Counts) -> dict:
 
 def _facts(config, counts: Counts) -> list[list]:
     data, graph, written = counts["data"], counts["graph"], counts.get("questions", {})
-    held_out = data["held_out_questions"] + written.get("held_out_questions", 0)
     local = Path(config.llm.path or config.generator.path).name
     llm = {
         "replay": "recorded replies",
@@ -84,11 +83,11 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Documents", data["documents"]],
         ["Chunks", data["chunks"]],
         ["Training questions", data["train_questions"] + written.get("train_questions", 0)],
-        ["Held-out questions", held_out],
+        ["Held-out questions", data["held_out_questions"] + written.get("held_out_questions", 0)],
         *_written_facts(written),
         [
             "Smallest difference in nDCG@10 that so many can tell from chance",
-            f"{smallest_difference(held_out):.2f}",
+            f"{smallest_difference(counts['evaluate']['questions']):.2f}",
         ],
         ["Searched", SEARCHED[data["pool"]]],
         [

@@ -3,7 +3,6 @@
 import urllib.parse
 
 from ark_jax.evaluate import retrieval
-from ark_jax.retrieval.bm25 import check_bm25
 
 
 def check_shared_sections(config) -> None:
@@ -13,7 +12,6 @@ def check_shared_sections(config) -> None:
 
     Raises:
         ValueError: the fields, their values and what to change.
-        RuntimeError: a setting needs a library that is not installed.
     """
     _check_mesh(config.mesh)
     _check_chunks(config.data)
@@ -22,8 +20,6 @@ def check_shared_sections(config) -> None:
     for role in ("llm", "reader", "judge"):
         _check_base_url(config[role].base_url, role)
     _check_metrics(config.evaluate.metrics)
-    if config.questions.source != "given" and config.questions.round_trip:
-        check_bm25()
 
 
 def _check_mesh(mesh: tuple[int, int, int]) -> None:

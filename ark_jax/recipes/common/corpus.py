@@ -1,18 +1,20 @@
 """Questions, chunks and evidence of a workdir, as the data stage stored them."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.runtime import distributed
-from ark_jax.runtime.distributed import is_first_process
 
 POOL_FILE = "pool.json"
+BLOCK = 1 << 16  # records that are written at once
 
 
 class StoredChunk(Chunk):
@@ -47,19 +49,34 @@ class Passages(Mapping[str, str]):
         return len(self._chunks)
 
 
-def save_chunks(chunks: Sequence[Chunk], folder: Path) -> None:
+def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
+    """Writes documents without their sections, block by block; returns their ids."""
+    names, ids = ("id", "title", "text"), []
+    schema = pa.schema([(name, pa.string()) for name in names])
+    with pq.ParquetWriter(folder / "documents.parquet", schema) as file:
+        for block in _blocks(documents):
+            columns = [[getattr(document, name) for document in block] for name in names]
+            file.write_table(pa.table(columns, schema=schema))
+            ids += columns[0]
+    return ids
+
+
+def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
     """Writes Arrow's file format, uncompressed: a process maps it and reads what it needs."""
-    if not is_first_process():
-        return
     fields = dataclasses.fields(Chunk)
     types = [pa.large_string() if field.type is str else pa.int64() for field in fields]
-    columns = [
-        pa.array([getattr(chunk, field.name) for chunk in chunks], type)
-        for field, type in zip(fields, types, strict=True)
-    ]
-    table = pa.table(columns, names=[field.name for field in fields])
-    with pa.ipc.new_file(folder / "chunks.arrow", table.schema) as file:
-        file.write_table(table)
+    schema = pa.schema([(field.name, t) for field, t in zip(fields, types, strict=True)])
+    with pa.ipc.new_file(folder / "chunks.arrow", schema) as file:
+        for block in _blocks(chunks):
+            columns = [[getattr(chunk, field.name) for chunk in block] for field in fields]
+            file.write_table(pa.table(columns, schema=schema))
+
+
+def _blocks(records: Iterable) -> Iterator[list]:
+    """The records in lists, so that memory need not hold all of them."""
+    records = iter(records)
+    while block := list(itertools.islice(records, BLOCK)):
+        yield block
 
 
 def load_chunks(folder: Path) -> list[Chunk]:

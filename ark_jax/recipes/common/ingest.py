@@ -1,8 +1,11 @@
 """The data stage: documents and questions are read, split and cut into chunks."""
 
 import bisect
+import collections
+import dataclasses
+import itertools
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
@@ -11,7 +14,7 @@ from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import written_from
-from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks, save_documents
 from ark_jax.recipes.common.split import Split, id_set, split_questions
 from ark_jax.runtime.log import say
 
@@ -21,6 +24,7 @@ INGEST_SETTINGS = (
     "data.held_out_questions",
     "data.ignored_documents",
     "data.ignored_questions",
+    "data.tolerate",
     "data.titles",
     "data.pool",
     "data.chunking",
@@ -40,33 +44,32 @@ def ingest(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
-    settings = context.config.data
-    corpus = readers.load(settings.path)
-    test = readers.load(settings.test) if settings.test else None
+    config, settings = context.config, context.config.data
+    corpus = readers.load(settings.path, settings.tolerate)
+    test = _test_set(corpus, settings)
     _check_ids(corpus, settings)
-    parts = split_questions(corpus.questions, test.questions if test else (), context.config)
-    parts = written_from.reserve_for_test(parts, context.config)
-    _check_parts(parts, written_from.parts_of_the_input(len(parts), context.config), settings)
-    documents = _documents(corpus, test, settings)
-    chunks = list(_cut(documents, context.config))
-    pool = _pool(settings.pool, [*parts.train, *parts.held_out], chunks)
-    written_from.save_sides(documents, parts, context.config, folder)
-    stored = [{"id": x.id, "title": x.title, "text": x.text} for x in documents]
-    save_rows(stored, folder / "documents.parquet")
-    save_chunks(chunks, folder)
+    parts = split_questions(corpus.questions, test.questions, config)
+    parts = written_from.reserve_for_test(parts, config)
+    _check_parts(parts, written_from.parts_of_the_input(len(parts), config), settings)
+    documents = _Documents(corpus, test, id_set(settings.ignored_documents))
+    sizes: collections.Counter[str] = collections.Counter()
+    ids = save_documents(documents, folder)
+    save_chunks(_counted(_cut(documents, corpus.chunks, config), sizes), folder)
+    pool = _pool(settings.pool, [*parts.train, *parts.held_out], sizes)
+    written_from.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)
     save_rows(parts.train, folder / "questions_train.parquet", Question)
     save_rows(parts.held_out, folder / "questions_held_out.parquet", Question)
     return {
         "format": corpus.format,
-        "documents": len(documents),
-        "chunks": len(chunks),
+        "documents": len(ids),
+        "chunks": sizes.total(),
         "train_questions": len(parts.train),
         "held_out_questions": len(parts.held_out),
         "unused_questions": len(parts.unused),
         "split_by": parts.by,
         "pool": pool,
-        **_losses(corpus, parts, documents, chunks),
+        **_losses(corpus, test, parts, sizes),
     }
 
 
@@ -79,25 +82,54 @@ def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
             )
 
 
-def _documents(corpus: Corpus, test: Corpus | None, settings) -> list[Document]:
-    """The documents of input and test set, without those that the config ignores.
+def _test_set(corpus: Corpus, settings) -> Corpus:
+    """The test set that the config names: with documents of its own, or on those of the input.
 
     Raises:
-        ValueError: the test set has another document of the same id.
+        ValueError: a document of the test set has another text in the input.
     """
-    ignored = id_set(settings.ignored_documents)
-    documents = {document.id: document for document in corpus.documents}
-    for document in test.documents if test else ():
-        if documents.setdefault(document.id, document).text != document.text:
+    if not settings.test:
+        return Corpus([], [], "")
+    test, _ = readers.read(settings.test)
+    if not test.documents:
+        questions, remarks = readers.read_questions(settings.test, corpus.texts, settings.tolerate)
+        return Corpus([], questions, "", remarks)
+    for document in test.documents:
+        if corpus.texts.get(document.id, document.text) != document.text:
             raise ValueError(
                 f"config.data.test: the document {document.id!r} of {settings.test} has another "
                 f"text in {settings.path}; give one of them another id"
             )
-    return [document for id, document in documents.items() if id not in ignored]
+    return readers.load(settings.test, settings.tolerate)
 
 
-def _pool(choice: str, questions: list[Question], chunks: list[Chunk]) -> str:
-    """Where candidates and results come from: "documents" or "corpus"."""
+class _Documents:
+    """The documents of input and test set, without ignored ones; they may be read repeatedly."""
+
+    def __init__(self, corpus: Corpus, test: Corpus, ignored: set[str]):
+        self._corpus, self._test, self._ignored = corpus, test, ignored
+
+    def __iter__(self) -> Iterator[Document]:
+        known = self._corpus.texts
+        new = (document for document in self._test.documents if document.id not in known)
+        for document in itertools.chain(self._corpus.documents, new):
+            if document.id not in self._ignored:
+                yield document
+
+
+def _counted(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterator[Chunk]:
+    """The chunks, which are counted by document as they pass."""
+    for chunk in chunks:
+        sizes[chunk.document] += 1
+        yield chunk
+
+
+def _pool(choice: str, questions: list[Question], sizes: Mapping[str, int]) -> str:
+    """Where candidates and results come from: "documents" or "corpus".
+
+    Args:
+        sizes: document id -> number of its chunks.
+    """
     unnamed = sum(not question.documents for question in questions)
     if choice == "documents" and unnamed:
         raise ValueError(
@@ -109,30 +141,25 @@ def _pool(choice: str, questions: list[Question], chunks: list[Chunk]) -> str:
     if unnamed:
         say(f"  {unnamed:,} questions name no document, so the whole corpus is searched")
         return "corpus"
-    sizes: dict[str, int] = {}
-    for chunk in chunks:
-        sizes[chunk.document] = sizes.get(chunk.document, 0) + 1
+    total = sum(sizes.values())
     asked = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
     # A question that is yet to be written asks one document.
     median = statistics.median(asked or sizes.values() or [0])
-    if median >= FEW_CHUNKS or median >= len(chunks):
+    if median >= FEW_CHUNKS or median >= total:
         return "documents"
     say(
         f"  the documents of a question have {median:g} chunks (median), so candidates come from "
-        f"all {len(chunks):,} chunks; config.data.pool=documents keeps to its documents"
+        f"all {total:,} chunks; config.data.pool=documents keeps to its documents"
     )
     return "corpus"
 
 
-def _losses(
-    corpus: Corpus, parts: Split, documents: list[Document], chunks: list[Chunk]
-) -> dict[str, int]:
+def _losses(corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]) -> dict[str, int]:
     """What of the input teaches or measures nothing, by reason."""
-    with_chunks = {chunk.document for chunk in chunks}
     used = [*parts.train, *parts.held_out]
     named = [question for question in (*used, *parts.unused) if question.documents]
-    without_chunks = sum(with_chunks.isdisjoint(question.documents) for question in named)
-    texts = {document.id: document.text for document in documents}
+    without_chunks = sum(sizes.keys().isdisjoint(question.documents) for question in named)
+    texts = collections.ChainMap(corpus.texts, test.texts)
     absent, _ = count_absent_answers(used, texts)
     unanswered = sum(not question.answers for question in used)
     if without_chunks:
@@ -143,29 +170,41 @@ def _losses(
         "questions_without_text": without_chunks,
         "questions_without_answers": unanswered,
         "answers_not_in_documents": absent,
-        "passed_over": len(corpus.remarks),
+        "passed_over": sum(remark.rows for remark in (*corpus.remarks, *test.remarks)),
     }
     return {name: count for name, count in counts.items() if count}
 
 
 def _check_ids(corpus: Corpus, settings) -> None:
-    for kind, rows in (("document", corpus.documents), ("question", corpus.questions)):
+    ids = {"document": corpus.texts, "question": {q.id for q in corpus.questions}}
+    for kind, known in ids.items():
         named = id_set(settings[f"held_out_{kind}s"]) | id_set(settings[f"ignored_{kind}s"])
-        if unknown := named - {row.id for row in rows}:
+        if unknown := {id for id in named if id not in known}:
             raise ValueError(
                 f"config.data: no {kind} {min(unknown)!r} in {settings.path}; see `ark-jax check`"
             )
 
 
-def _cut(documents: Iterable[Document], config) -> Iterator[Chunk]:
-    """The chunks of all documents, by the tokens of the retriever."""
+def _cut(documents: Iterable[Document], chunks: Sequence[Chunk] | None, config) -> Iterator[Chunk]:
+    """The chunks of all documents, by the tokens of the retriever; those of the input as they are.
+
+    Args:
+        chunks: the chunks of the input, or None.
+    """
     from ark_jax.models import hf
     from ark_jax.text.sentences import sentence_chunks
-    from ark_jax.text.tokens import load_tokenizer, token_chunks
+    from ark_jax.text.tokens import load_tokenizer, token_chunks, token_offsets
 
     by_sentences = config.data.chunking == "sentences"
     size, overlap = config.data.chunk_tokens, config.data.chunk_overlap
     tokenizer = load_tokenizer(str(hf.resolve(config.retriever.path)))
+    if chunks is not None:
+        ids = {document.id for document in documents}
+        for chunk in (chunk for chunk in chunks if chunk.document in ids):
+            tokens = len(token_offsets(chunk.text, tokenizer))
+            title = chunk.title if config.data.titles else ""
+            yield dataclasses.replace(chunk, tokens=tokens, title=title)
+        return
     for document in documents:
         text, limits = document.text, {"size": size, "overlap": overlap}
         if by_sentences:

@@ -46,6 +46,14 @@ class DataSection:
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
         "is trained on.",
     )
+    tolerate: float = field(
+        0.0,
+        "Share of rows or files that may be bad: they are listed and left out, and the rest is "
+        "read.",
+        unit="fraction of rows",
+        minimum=0,
+        maximum=1,
+    )
     titles: bool = field(
         True,
         "Whether models read the title of a document, and the headings above a passage, on a line "
@@ -269,13 +277,15 @@ class EvaluateSection:
         ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
     )
     baselines: tuple[str, ...] = field(
-        (), "Untrained systems besides base: bm25, or full, where the reader gets whole documents."
+        ("bm25",),
+        "Untrained systems besides base: bm25, or full, where the reader gets whole documents.",
     )
     retrievers: tuple[str, ...] = field(
         (), "Further retrievers to compare with: model folders or Hub names."
     )
     hybrids: tuple[str, ...] = field(
-        (), 'Systems to fuse by reciprocal ranks, as in "bm25+stage3".'
+        ("bm25+tuned",),
+        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
     read: int = field(
         -1,

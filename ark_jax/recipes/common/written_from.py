@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.records import Chunk, Document
+from ark_jax.data.records import Chunk
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import chunks_by_document, given_questions, written_questions
@@ -60,20 +60,20 @@ def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
     return ("held_out",) if questions else ()
 
 
-def save_sides(documents: Sequence[Document], parts: Split, config, folder: Path) -> None:
+def save_sides(document_ids: Sequence[str], parts: Split, config, folder: Path) -> None:
     """Stores on which side each document is, if questions are written: train or held_out."""
     if is_writing(config):
-        held_out = held_out_documents(documents, parts, config)
+        held_out = held_out_documents(document_ids, parts, config)
         side = lambda id: "held_out" if id in held_out else "train"
-        rows = [{"document": x.id, "part": side(x.id)} for x in documents]
+        rows = [{"document": id, "part": side(id)} for id in document_ids]
         save_rows(rows, folder / "sides.parquet")
 
 
-def held_out_documents(documents: Sequence[Document], parts: Split, config) -> set[str]:
+def held_out_documents(document_ids: Sequence[str], parts: Split, config) -> set[str]:
     """The documents that no training question is written from."""
     named = {str(id) for id in config.data.held_out_documents}
     if not parts.held_out:
-        return named or _draw_documents([x.id for x in documents], config)
+        return named or _draw_documents(list(document_ids), config)
     if config.questions.source == "both" and parts.by == "document":
         return named | {id for question in parts.held_out for id in question.documents}
     return named

@@ -67,7 +67,7 @@ def test_questions_without_documents_search_the_whole_corpus(world, tmp_path, mo
     from ark_jax.data import readers
 
     load = readers.load
-    unnamed = lambda path: dataclasses.replace(
+    unnamed = lambda path, tolerate: dataclasses.replace(
         load(path), questions=[dataclasses.replace(q, documents=()) for q in load(path).questions]
     )
     monkeypatch.setattr(readers, "load", unnamed)

@@ -330,7 +330,7 @@ sys.path[:0] = [{tests!r}]
 from pathlib import Path
 from support.documents_alone import documents_alone
 def get_config():
-    return documents_alone(Path({world!r}), passages=24, round_trip=2)
+    return documents_alone(Path({world!r}), round_trip=3)
 """
 
 
@@ -353,12 +353,11 @@ def test_documents_alone_end_in_an_export(world):
     assert "The held-out questions were written by rules from held-out documents" in said
     page = (workdir / "report.html").read_text()
     assert "not by people" in page and "Written questions" in page
-    reasons = engine.read_manifest(workdir / "questions")["counts"]["drop_reasons"]
-    assert reasons and all(f"of these: {reason}" in page for reason in reasons)
+    assert "the passage is not found" in page  # a reason, with its count
     assert (workdir / "export" / "model.safetensors").is_file()
-    card = " ".join((workdir / "export" / "README.md").read_text().split())
     written = load_rows(workdir / "questions" / "questions.parquet")
     by_part = {p: {r["id"] for r in written if r["part"] == p} for p in ("train", "held_out")}
+    card = " ".join((workdir / "export" / "README.md").read_text().split())
     trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
     assert f"on {trained} questions; measured on {measured} held-out questions" in card
     assert "over documents it never saw" in card and "not by people" in card
