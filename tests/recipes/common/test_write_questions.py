@@ -357,6 +357,10 @@ def test_documents_alone_end_in_an_export(world):
     assert (workdir / "export" / "model.safetensors").is_file()
     written = load_rows(workdir / "questions" / "questions.parquet")
     by_part = {p: {r["id"] for r in written if r["part"] == p} for p in ("train", "held_out")}
+    card = " ".join((workdir / "export" / "README.md").read_text().split())
+    trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
+    assert f"on {trained} questions; measured on {measured} held-out questions" in card
+    assert "over documents it never saw" in card and "not by people" in card
     scored = load_rows(workdir / "score" / "scores.parquet")
     measured = load_rows(workdir / "evaluate" / "questions.parquet")
     assert {row["question"] for row in scored} == by_part["train"]
