@@ -259,7 +259,7 @@ def as_markdown(
     rule = ["---"] * len(table[0])
     lines = ["| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:])]
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
-    heads = [f"# {title}", *(["", above] if above else [])]
+    heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
     return "\n".join([*heads, "", *lines, "", *failures, caption, ""])
 
 
@@ -301,7 +301,7 @@ def as_html(
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <style>{style}</style></head>
 <body><main><h2>{html.escape(title)}</h2>
-{above}{html.table(title, table[0], rows, "results")}{drawing}
+{above and above + "<h2>Runs</h2>"}{html.table(title, table[0], rows, "results")}{drawing}
 {lines}
 </main></body>
 </html>
