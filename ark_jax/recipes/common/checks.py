@@ -15,6 +15,7 @@ def check_shared_sections(config) -> None:
     """
     _check_mesh(config.mesh)
     _check_chunks(config.data)
+    _check_fold(config)
     _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
     _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
     for role in ("llm", "reader", "judge"):
@@ -35,6 +36,20 @@ def _check_chunks(data) -> None:
         raise ValueError(
             f"config.data.chunk_overlap={data.chunk_overlap}: must be below "
             f"config.data.chunk_tokens, which is {data.chunk_tokens}"
+        )
+
+
+def _check_fold(config) -> None:
+    fold, folds = config.data.fold
+    if (fold, folds) != (0, 0) and not (1 <= fold <= folds and folds > 1):
+        raise ValueError(
+            f"config.data.fold={(fold, folds)}: must be a part from 1 on and the number of parts, "
+            "at least 2, as in (1, 5); or (0, 0)"
+        )
+    if folds and config.questions.source == "written":
+        raise ValueError(
+            "config.questions.source=written holds out all questions of the input: remove "
+            "config.data.fold, or set config.questions.source=both"
         )
 
 

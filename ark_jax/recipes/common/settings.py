@@ -46,6 +46,12 @@ class DataSection:
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
         "is trained on.",
     )
+    fold: tuple[int, int] = field(
+        (0, 0),
+        "Part to hold out, and number of equal parts, instead of a random draw: (2, 5) is the "
+        "second of five; (0, 0): no parts.",
+        minimum=0,
+    )
     tolerate: float = field(
         0.0,
         "Share of rows or files that may be bad: they are listed and left out, and the rest is "

@@ -83,3 +83,10 @@ def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
         RuntimeError, match=r"ROUGE-L needs the library rouge: pip install 'ark-jax\[evaluate\]'"
     ):
         stages(c)
+
+
+def test_questions_that_are_all_held_out_have_no_folds():
+    c = config.ark()
+    c.data.fold, c.questions.source = (1, 5), "written"
+    with pytest.raises(ValueError, match=r"remove config\.data\.fold"):
+        stages(c)
