@@ -70,7 +70,8 @@ def study():
     c.retriever.path, c.generator.path = models["retriever"], models["generator"]
     c.data.path, c.graph.openie = str(QUESTIONS_FILE), str(TRIPLES_FILE)
     c.data.held_out_questions = QUESTIONS[:HELD_OUT]
-    c.data.chunking, c.data.titles = "tokens", False
+    # As for the figures above.
+    c.data.chunking, c.data.chunk_tokens, c.data.titles = "tokens", 512, False
     c.evaluate.scope, c.evaluate.baselines = "held_out", ("bm25",)
     c.evaluate.max_new_tokens = 16
     c.score.references = 1  # further answers are other spellings of the first

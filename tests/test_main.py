@@ -79,6 +79,18 @@ def test_of_a_field_given_twice_the_last_counts(world, tmp_path):
     ]
 
 
+def test_the_default_models_are_named_in_a_line_each(world, tmp_path):
+    """`status` fetches none of them."""
+    empty = ("--config.retriever.path=", "--config.generator.path=")
+    done = call(world, tmp_path, "status", *empty)
+    assert done.returncode == 0, done.stderr
+    retriever, generator, first, *_ = done.stdout.splitlines()
+    assert retriever.startswith("retriever: ") and "since this run has" in retriever
+    assert generator.startswith("generator: ") and "--config.generator.path=... " in generator
+    assert first.split() == ["data", "missing"]
+    assert not (world / "cache" / "models").exists()
+
+
 @pytest.mark.parametrize(
     ("flag", "told"),
     [

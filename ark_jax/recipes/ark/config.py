@@ -17,6 +17,7 @@ from ark_jax.recipes.ark.settings import Ark
 PUBLISHED = {
     "data.titles": False,
     "data.chunking": "tokens",
+    "retriever.path": "Qwen/Qwen3-Embedding-0.6B",
     "generator.path": "mistralai/Mistral-7B-Instruct-v0.2",
     "graph.tolerance": 1e-4,
     "score.backward": 0.3,

@@ -3,6 +3,7 @@
 import urllib.parse
 
 from ark_jax.evaluate import retrieval
+from ark_jax.recipes.common.settings import MOST_CHUNK_TOKENS
 
 
 def check_shared_sections(config) -> None:
@@ -32,10 +33,12 @@ def _check_mesh(mesh: tuple[int, int, int]) -> None:
 
 
 def _check_chunks(data) -> None:
-    if data.chunk_overlap >= data.chunk_tokens:
+    longest = data.chunk_tokens or MOST_CHUNK_TOKENS
+    if data.chunk_overlap >= longest:
+        is_set = f"which is {longest}" if data.chunk_tokens else f"which is at most {longest}"
         raise ValueError(
             f"config.data.chunk_overlap={data.chunk_overlap}: must be below "
-            f"config.data.chunk_tokens, which is {data.chunk_tokens}"
+            f"config.data.chunk_tokens, {is_set}"
         )
 
 
