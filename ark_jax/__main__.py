@@ -185,6 +185,8 @@ def _parse(verb: str, args: list[str]) -> Request:
     from absl import flags
     from ml_collections import ConfigDict
 
+    from ark_jax.recipes.common import default_models
+
     values = flags.FlagValues()
     workdir = None
     if verb == "demo":
@@ -222,6 +224,8 @@ def _parse(verb: str, args: list[str]) -> Request:
         )
     if holder.value is not None and values["max-cost"].value is not None:
         holder.value.llm.max_cost = values["max-cost"].value
+    if holder.value is not None:
+        default_models.name_models(holder.value)
     if "://" in (values.workdir or ""):
         raise ValueError(
             f"--workdir={values.workdir}: a workdir needs locks and renames, which a bucket lacks; "
@@ -290,8 +294,10 @@ def _prepare_environment() -> None:
 
 def _plan(recipe, request: Request) -> int:
     from ark_jax.estimate import plan
+    from ark_jax.recipes.common import default_models
 
     _prepare_environment()
+    default_models.fetch_demo_models(recipe.needs(request.config).models.values())
     print(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
     return 0
 
@@ -358,16 +364,21 @@ def _run(recipe, verb: str, request: Request) -> int:
 
 
 def _fetch_models(recipe, stages, config, workdir: Path) -> None:
-    """Fetches the hub models of a run that has something to do, so that manifests name the commit.
+    """Fetches the models of a run that has something to do, so that manifests name their contents.
 
-    A model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
+    A hub model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
+
+    Raises:
+        RuntimeError: a default model cannot be fetched.
     """
     from ark_jax.pipeline import engine, fingerprints
+    from ark_jax.recipes.common import default_models
     from ark_jax.runtime import storage
 
-    names = set(filter(storage.is_hub_name, recipe.needs(config).models.values()))
+    names = set(recipe.needs(config).models.values()) - {""}
     if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
-        for name in sorted(names):
+        default_models.fetch_demo_models(names)
+        for name in sorted(filter(storage.is_hub_name, names)):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 storage.hub_model(name)
         fingerprints.model_digest.cache_clear()

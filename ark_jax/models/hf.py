@@ -58,12 +58,12 @@ def resolve(name_or_folder: str) -> Path:
     in `@REVISION`: a branch, a tag or a commit.
     """
     folder = storage.local_copy(name_or_folder)
-    if folder.is_dir():
+    if name_or_folder and folder.is_dir():
         return folder
     if not storage.is_hub_name(name_or_folder):
         raise FileNotFoundError(
-            f"{name_or_folder}: no such folder, and no hub name of the form owner/model or "
-            "owner/model@REVISION"
+            f"{name_or_folder or 'empty path'}: no such folder, and no hub name of the form "
+            "owner/model or owner/model@REVISION"
         )
     return storage.hub_model(name_or_folder)
 

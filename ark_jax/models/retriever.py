@@ -129,14 +129,7 @@ class Retriever:
                 f"{cfg.width}"
             )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
-        limit, lower = read_text_limit(folder)
-        positions = (
-            hf.read_config(folder).get("max_position_embeddings", 512)
-            if is_decoder
-            else cfg.max_length
-        )
-        # Version 6 of sentence-transformers stores the limit with the tokenizer.
-        max_length = min(limit or tokenizer.model_max_length, positions)
+        max_length, lower = read_max_length(folder, tokenizer), read_text_limit(folder)[1]
         return cls(
             model, cfg, tokenizer, folder, extra_tensors, pooling, prompts, max_length, width, lower
         )
@@ -183,9 +176,7 @@ class Retriever:
         return [row[1:].tolist() for row in rows]
 
     def _prompt(self, kind: str) -> str:
-        """The prompt of queries or documents; older models call that of documents "passage"."""
-        default = self.prompts.get("passage", "") if kind == "document" else ""
-        return self.prompts.get(kind, default)
+        return prompt_of(self.prompts, kind)
 
     def encode(
         self, texts: Sequence[str], *, kind: str, batch_tokens: int = 0, label: str = ""
@@ -319,6 +310,25 @@ def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
             "correct the field"
         )
     return prompts, width
+
+
+def prompt_of(prompts: dict[str, str], kind: str) -> str:
+    """The prompt of queries or documents; older models call that of documents "passage"."""
+    default = prompts.get("passage", "") if kind == "document" else ""
+    return prompts.get(kind, default)
+
+
+def read_max_length(folder: Path, tokenizer) -> int:
+    """Tokens of a text that a model folder reads, with prompt and special tokens."""
+    settings = hf.read_config(folder)
+    kind, _, _ = hf.architecture(settings)
+    positions = (
+        settings.get("max_position_embeddings", 512)
+        if kind is decoder.Config
+        else kind.from_hf(settings).max_length
+    )
+    # Version 6 of sentence-transformers stores the limit with the tokenizer.
+    return min(read_text_limit(folder)[0] or tokenizer.model_max_length, positions)
 
 
 def read_text_limit(folder: Path) -> tuple[int | None, bool]:

@@ -3,7 +3,7 @@
 import urllib.parse
 
 from ark_jax.evaluate import retrieval
-from ark_jax.retrieval.bm25 import check_bm25
+from ark_jax.recipes.common.settings import MOST_CHUNK_TOKENS
 
 
 def check_shared_sections(config) -> None:
@@ -13,7 +13,6 @@ def check_shared_sections(config) -> None:
 
     Raises:
         ValueError: the fields, their values and what to change.
-        RuntimeError: a setting needs a library that is not installed.
     """
     _check_mesh(config.mesh)
     _check_chunks(config.data)
@@ -23,8 +22,6 @@ def check_shared_sections(config) -> None:
     for role in ("llm", "reader", "judge"):
         _check_base_url(config[role].base_url, role)
     _check_metrics(config.evaluate.metrics)
-    if config.questions.source != "given" and config.questions.round_trip:
-        check_bm25()
 
 
 def _check_mesh(mesh: tuple[int, int, int]) -> None:
@@ -36,10 +33,12 @@ def _check_mesh(mesh: tuple[int, int, int]) -> None:
 
 
 def _check_chunks(data) -> None:
-    if data.chunk_overlap >= data.chunk_tokens:
+    longest = data.chunk_tokens or MOST_CHUNK_TOKENS
+    if data.chunk_overlap >= longest:
+        is_set = f"which is {longest}" if data.chunk_tokens else f"which is at most {longest}"
         raise ValueError(
             f"config.data.chunk_overlap={data.chunk_overlap}: must be below "
-            f"config.data.chunk_tokens, which is {data.chunk_tokens}"
+            f"config.data.chunk_tokens, {is_set}"
         )
 
 

@@ -6,6 +6,7 @@ from ark_jax.llm.complete import BACKENDS
 from ark_jax.schema import field
 
 FLOAT_TYPES = ("float32", "bfloat16", "float16")
+MOST_CHUNK_TOKENS = 512  # of a chunk whose length the retriever decides
 MODEL_BACKENDS = ("openai", "local", "replay")
 
 
@@ -79,12 +80,16 @@ class DataSection:
         minimum=1,
     )
     chunking: str = field(
-        "tokens",
+        "sentences",
         "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
         choices=("sentences", "tokens"),
     )
     chunk_tokens: int = field(
-        512, "Length of a chunk, without its title.", unit="retriever tokens", minimum=1
+        0,
+        "Length of a chunk, without its title; 0: as many as the retriever reads beside the title, "
+        "at most 512.",
+        unit="retriever tokens",
+        minimum=0,
     )
     chunk_overlap: int = field(
         12,
@@ -98,7 +103,11 @@ class DataSection:
 class LocalModelSection:
     """A model that runs on the devices of this process."""
 
-    path: str = field("", "Model folder, or Hub name: owner/model or owner/model@REVISION.")
+    path: str = field(
+        "",
+        "Model folder, or Hub name: owner/model or owner/model@REVISION; empty: a small model on "
+        "a CPU, a larger one on an accelerator.",
+    )
     attention: str = field(
         "xla",
         "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, tokamax its package.",
@@ -113,10 +122,6 @@ class LocalModelSection:
 class RetrieverSection(LocalModelSection):
     """The retriever before training."""
 
-    path: str = field(
-        "Qwen/Qwen3-Embedding-0.6B",
-        "Model folder, or Hub name: owner/model or owner/model@REVISION.",
-    )
     compute: str = field("float32", "Floating-point type of activations.", choices=FLOAT_TYPES)
 
 
@@ -124,10 +129,6 @@ class RetrieverSection(LocalModelSection):
 class GeneratorSection(LocalModelSection):
     """The local language model that scores chunks and reads answers."""
 
-    path: str = field(
-        "HuggingFaceTB/SmolLM2-135M-Instruct",
-        "Model folder, or Hub name: owner/model or owner/model@REVISION.",
-    )
     dtype: str = field(
         "float32", "Floating-point type of weights and activations.", choices=FLOAT_TYPES
     )
@@ -283,13 +284,15 @@ class EvaluateSection:
         ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
     )
     baselines: tuple[str, ...] = field(
-        (), "Untrained systems besides base: bm25, or full, where the reader gets whole documents."
+        ("bm25",),
+        "Untrained systems besides base: bm25, or full, where the reader gets whole documents.",
     )
     retrievers: tuple[str, ...] = field(
         (), "Further retrievers to compare with: model folders or Hub names."
     )
     hybrids: tuple[str, ...] = field(
-        (), 'Systems to fuse by reciprocal ranks, as in "bm25+stage3".'
+        ("bm25+tuned",),
+        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
     read: int = field(
         -1,

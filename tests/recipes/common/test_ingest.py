@@ -3,7 +3,14 @@
 import shutil
 
 import pytest
-from support.world import call, make_world
+from support.world import call, make_world, tiny_config
+
+from ark_jax.models import retriever
+from ark_jax.pipeline import engine
+from ark_jax.recipes.common import ingest
+from ark_jax.recipes.common.corpus import chunks_by_document
+from ark_jax.runtime.log import Metrics
+from ark_jax.text.tokens import load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +33,42 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
         and "Traceback" not in done.stderr
     )
     assert not (tmp_path / "w" / "data").exists()
+
+
+def ingested(world, workdir, **changes):
+    """The context after the data stage, with changed fields of `data`."""
+    c = tiny_config(world)
+    c.data.update(changes)
+    context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
+    (context / "data").mkdir(parents=True)
+    ingest.ingest(context, context / "data")
+    return context
+
+
+@pytest.mark.parametrize("chunking", ["tokens", "sentences"])
+def test_a_chunk_is_as_long_as_the_retriever_reads_beside_its_title(
+    world, tmp_path, chunking, capsys
+):
+    context = ingested(world, tmp_path / "w", chunk_tokens=0, chunking=chunking)
+    assert "chunks have at most 62 tokens, less their title" in capsys.readouterr().out
+    folder = world / "retriever"
+    tokenizer = load_tokenizer(str(folder))
+    assert retriever.read_max_length(folder, tokenizer) == 64
+    by_document = chunks_by_document(context)
+    for chunks in by_document.values():
+        lengths = [len(tokenizer(chunk.passage)["input_ids"]) for chunk in chunks]
+        if chunking == "sentences":
+            assert max(lengths) <= 64
+        else:  # half a word at an end may be other tokens than it was within the document
+            assert all(62 <= length <= 66 for length in lengths[:-1])
+    assert all(chunk.title for chunks in by_document.values() for chunk in chunks)
+
+
+def test_an_explicit_length_stays_as_it_is(world, tmp_path):
+    chunks = chunks_by_document(ingested(world, tmp_path / "w", chunk_tokens=80))
+    assert {c.tokens for group in chunks.values() for c in group[:-1]} == {80}
+
+
+def test_an_overlap_that_the_retriever_leaves_no_room_for_is_refused(world, tmp_path):
+    with pytest.raises(ValueError, match=r"chunk_overlap=40: must be below 31, the least tokens"):
+        ingested(world, tmp_path / "w", chunk_tokens=0, chunk_overlap=40)
