@@ -125,7 +125,13 @@ class WeightlessModel:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the checkpoint's tensors, from the headers of its files."""
+        """Bytes of the checkpoint's tensors, from the headers of its files.
+
+        Of a folder without weights, the parameters in the type that its config.json names.
+        """
+        if not any(self.folder.glob("*.safetensors")):
+            stored = hf.read_config(self.folder).get("torch_dtype", "float32")
+            return self.parameters * jnp.dtype(stored).itemsize
         files = hf.Checkpoint(self.folder)
         sizes = (files.slice(name) for name in files.names())
         return sum(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ark_jax.data import readers
 from ark_jax.estimate.llm_calls import SET_PRICE, Calls
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.recipe import Recipe
@@ -55,30 +56,79 @@ class Estimate:
 def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
     """What `ark-jax run` has still to do, given what `workdir` holds, which is only read.
 
+    Published sizes stand in for a well-known model that is not on this machine.
+
     Raises:
-        ValueError: input that a run would refuse, or a model that is not on this machine.
+        ValueError: input that a run would refuse, or another model that is not on this machine.
     """
-    local = config.copy_and_resolve_references()
-    for field, path in recipe.needs(config).models.items():
+    with tempfile.TemporaryDirectory() as scratch:
+        local, remarks = _with_local_models(recipe, config, Path(scratch))
+        with _shadow(recipe, config, local, workdir) as (context, done):
+            calls, notes = recipe.llm_calls(context, done)
+            calls = [_timed_locally(x, config, local) for x in calls]
+            foreseen = recipe.forecast(context, done)
+            stages = recipe.stages(config)
+            finished = [stage for stage in stages if stage.name in done]
+            return Estimate(
+                inputs=dict(foreseen.inputs),
+                stages=tuple(stage.name for stage in stages),
+                done=tuple(stage.name for stage in finished),
+                computed=tuple(stage.name for stage in finished if not stage.alone),
+                calls=tuple(calls),
+                work=tuple(foreseen.work),
+                disk=dict(foreseen.disk),
+                notes=(*remarks, *notes, *foreseen.notes),
+            )
+
+
+def _with_local_models(recipe: Recipe, config, scratch: Path):
+    """A copy of the config that names folders on this machine, and remarks on those in `scratch`.
+
+    Of a well-known model that is not here, `scratch` gets the sizes and a stand-in tokenizer.
+    """
+    from ark_jax.estimate import known_models
+
+    local, needs = config.copy_and_resolve_references(), recipe.needs(config)
+    tokenizer = None
+    missing = []
+    for field, path in needs.models.items():
         section, _, name = field.partition(".")
-        if name == "path" and path:
-            local[section].path = str(_on_this_machine(path, field))
-    with _shadow(recipe, config, local, workdir) as (context, done):
-        calls, notes = recipe.llm_calls(context, done)
-        calls = [_timed_locally(x, config, local) for x in calls]
-        foreseen = recipe.forecast(context, done)
-        stages = recipe.stages(config)
-        finished = [stage for stage in stages if stage.name in done]
-        return Estimate(
-            inputs=dict(foreseen.inputs),
-            stages=tuple(stage.name for stage in stages),
-            done=tuple(stage.name for stage in finished),
-            computed=tuple(stage.name for stage in finished if not stage.alone),
-            calls=tuple(calls),
-            work=tuple(foreseen.work),
-            disk=dict(foreseen.disk),
-            notes=(*notes, *foreseen.notes),
-        )
+        if name != "path" or not path:
+            continue
+        if known_models.known_model(path) and _is_missing(path):
+            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs.data))
+            folder = known_models.write_stand_in(path, tokenizer, scratch)
+            missing.append(path)
+        else:
+            folder = _on_this_machine(path, field)
+        local[section].path = str(folder)
+    remarks = [
+        f"{path} is not on this machine: planned from its published sizes, with a stand-in for its "
+        f"tokenizer of about {known_models.CHARACTERS} characters a token"
+        for path in dict.fromkeys(missing)
+    ]
+    return local, remarks
+
+
+def _sample(data: str | None) -> list[str]:
+    """Texts of the input; none if it cannot be read, which its stage reports."""
+    from ark_jax.estimate import known_models
+
+    if not data:
+        return []
+    corpus, _ = readers.read(data)
+    return known_models.sample_texts(corpus.documents)
+
+
+def _is_missing(name: str) -> bool:
+    """Whether a hub name is in no cache of this machine."""
+    if not storage.is_hub_name(name):
+        return False
+    try:
+        storage.hub_model(name, download=False)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _timed_locally(calls: Calls, config, local) -> Calls:
@@ -136,13 +186,12 @@ def _on_this_machine(name: str, field: str) -> Path:
 
     if not storage.is_hub_name(name):
         return hf.resolve(name)  # or what is wrong with the name
-    try:
-        return storage.hub_model(name, download=False)
-    except FileNotFoundError:
+    if _is_missing(name):
         raise ValueError(
             f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch it "
             f"with `hf download {name}`, or give a folder as --config.{field}"
-        ) from None
+        )
+    return storage.hub_model(name, download=False)
 
 
 @contextmanager
