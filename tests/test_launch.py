@@ -41,7 +41,7 @@ def test_launch_scripts_are_clean_and_set_nothing_of_the_method(script):
     assert done.returncode == 0, done.stdout
 
 
-UPSTREAM = ("data", "extract", "graph", "communities", "rewrite", "score")
+UPSTREAM = ("data", "candidates", "extract", "graph", "communities", "rewrite", "score")
 
 
 def load(path: str):
@@ -162,8 +162,8 @@ def test_what_runs_have_in_common_is_made_once(swept):
         assert sum(row["stage"] == stage and "taken" in row for row in rows) == len(runs) - 1 == 6
         assert len({(path / stage / "manifest.json").read_text() for path in runs}) == 1
     assert re.search(
-        r"for all 8 runs: data 1, extract 1, graph 1, communities 1, rewrite 1, score 1, "
-        r"positives 2, stage1 5",
+        r"for all 8 runs: data 1, candidates 1, extract 1, graph 1, communities 1, rewrite 1, "
+        r"score 1, positives 2, stage1 5",
         out,
     )
     assert {devices for *_, devices in witness(world)} == {"4,6", "5"}
@@ -272,7 +272,7 @@ def test_killed_and_resumed_by_another_run(tmp_path):
     (tmp_path / "hold").unlink()
     code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
     assert code == 0, out + err
-    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][5:8] == [
+    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
         ("score", "cold"),
         ("score resumed", "hot"),
         ("positives", "hot"),
@@ -465,7 +465,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
     told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
-    assert len(made("base")) == 16
+    assert len(made("base")) == 17
     assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
     assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
     assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]
