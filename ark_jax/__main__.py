@@ -138,6 +138,7 @@ def _save_trace(flags: list[str]) -> Path:
 
 def _check(args: list[str]) -> int:
     from ark_jax.data import readers
+    from ark_jax.evaluate.significance import what_can_be_told
 
     if len(args) != 1 or args[0].startswith("-"):
         print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
@@ -146,6 +147,9 @@ def _check(args: list[str]) -> int:
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))
+    if corpus.questions:
+        fifth = max(len(corpus.questions) // 5, 1)
+        print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
     print(readers.verdict(problems))
     return 1 if problems else 0
 

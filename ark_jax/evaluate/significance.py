@@ -50,11 +50,9 @@ def smallest_difference(questions: int) -> float:
 
 
 def what_can_be_told(questions: int) -> str:
-    """One sentence on what a comparison over so many held-out questions can show."""
-    return (
-        f"{questions:,} held-out questions: a difference in nDCG@10 below "
-        f"{smallest_difference(questions):.2f} cannot be told from chance"
-    )
+    """What a comparison over so many held-out questions can show, after the number of them."""
+    smallest = smallest_difference(questions)
+    return f"a difference in nDCG@10 below {smallest:.2f} cannot be told from chance"
 
 
 def sign_flip(

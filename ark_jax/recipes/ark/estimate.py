@@ -390,8 +390,9 @@ class _Forecaster:
         if "export" not in self.done:
             self.disk["export"] = self.base.bytes
         inputs = estimate.count_inputs(self.context)
-        told = what_can_be_told(len(self.held_out))
-        notes = (*self._device_notes(), *self.notes, *self._omissions(), told)
+        count = len(self.held_out)
+        limit = f"{count:,} held-out questions: {what_can_be_told(count)}"
+        notes = (*self._device_notes(), *self.notes, *self._omissions(), limit)
         return Forecast(inputs, tuple(self.work), self.disk, notes)
 
     def _graph(self) -> None:

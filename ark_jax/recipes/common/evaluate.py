@@ -72,7 +72,8 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
-    say(f"{_as_text(table, columns)}\n  {what_can_be_told(len(questions))}")
+    say(_as_text(table, columns))
+    say(f"  {len(questions):,} held-out questions: {what_can_be_told(len(questions))}")
     if note := written_from.note_on_test(context):
         say(f"  {note}")
     without_gold = sum(not passages for passages in gold.values())

@@ -43,7 +43,10 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     )
     columns = tuple(metric for metric in metrics if metric in table[-1]["values"])
     questions = len({row["question"] for row in rows})
-    notes = evaluate.verdict(table, columns, ()), f"{what_can_be_told(questions)}."
+    notes = (
+        evaluate.verdict(table, columns, ()),
+        f"{questions:,} held-out questions: {what_can_be_told(questions)}.",
+    )
     return Pooled(rows, columns, table, notes)
 
 
