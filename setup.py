@@ -8,7 +8,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-EVALUATE = ["bm25s>=0.2", "PyStemmer>=2.2", "rouge>=1.0.1"]
+EVALUATE = ["rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
@@ -59,6 +59,8 @@ setup(
         "etils[epath]>=1.13",
         "jaxtyping>=0.3",
         "json-repair>=0.50",
+        "bm25s>=0.2",
+        "PyStemmer>=2.2",
         "regex>=2025.10.22",
         "markdown-it-py>=3",
         "jinja2>=3.1",  # chat templates; transformers does not ask for it

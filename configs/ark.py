@@ -20,6 +20,8 @@ SWEEPS are series of runs:
         --workdir=DIR
     python launch/sweep.py --config=configs/ark.py:paper,sweep=lambda --config.data.path=FILE \
         --workdir=DIR
+    python launch/sweep.py --config=configs/ark.py:sweep=folds --config.data.path=FILE \
+        --workdir=DIR
 """
 
 from ark_jax import config
@@ -43,8 +45,8 @@ def scale_learning_rates(factor: float) -> dict[str, object]:
     return {"train.learning_rates": (1e-5 * factor, 8e-6 * factor, 4e-6 * factor)}
 
 
-# sweep -> run -> changed fields. Except in `seeds`, all runs of a sweep share the language model's
-# replies and the scores.
+# sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
+# language model's replies and the scores.
 SWEEPS = {
     # How sharply the loss tells passages apart.
     "temperature": {f"{t:g}": {"train.temperature": t} for t in (0.02, 0.05, 0.1, 0.2)},
@@ -61,6 +63,8 @@ SWEEPS = {
     # How far results move by chance. The seed also splits the questions: to keep the split, name
     # --config.data.held_out_documents.
     "seeds": {f"seed{seed}": {"seed": seed} for seed in range(1, 5)},
+    # Cross-validation: each question is held out once, and the results are pooled.
+    "folds": {f"fold{i}": {"data.fold": (i, 5)} for i in range(1, 6)},
     # Table 2's ablation of the stages, and all of them at once.
     "curriculum": {
         "1": {"train.stages": (1,)},

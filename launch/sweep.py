@@ -3,14 +3,16 @@
     python launch/sweep.py --config=configs/ark.py:sweep=NAME --config.data.path=FILE --workdir=DIR
 
 SWEEPS of the config file says which: sweep -> run -> {field: value}. A run `base` without changes
-is always added to compare with. Fields given here (--config.train.batch=32) hold for all runs. Run
-the same command again to resume; finished runs do nothing.
+is always added to compare with, unless all runs are folds (data.fold). Fields given here
+(--config.train.batch=32) hold for all runs. Run the same command again to resume; finished runs do
+nothing.
 
     DIR/runs/NAME       a run's workdir, as of `ark-jax run`
     DIR/shared          finished stages by their inputs: each is made once, and every run has it as
                         hard links; may be deleted when the sweep is over
     DIR/logs/NAME.log   what the run printed
     DIR/results.*       .parquet, .md and .html: best first by --metric, failed runs last
+    DIR/pooled          of folds: every question once, and all systems by metrics
 
 On GPUs each slot gets its share of CUDA_VISIBLE_DEVICES:
 
@@ -71,7 +73,8 @@ def main(args: Sequence[str]) -> int:
         return 0
     shared = flags.workdir / "shared"
     command = lambda run: _command(run, flags.config, shared, fields)
-    comparison = Comparison(metric, sweep.recipe.metrics, sweep.recipe.outcome)
+    pool = sweep.recipe.pool if sweep.has_folds else None
+    comparison = Comparison(metric, sweep.recipe.metrics, sweep.recipe.outcome, pool)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as SLURM and others stop a job
     try:
         work(chosen, command, devices, sorted(fields))
@@ -122,11 +125,15 @@ def _command(run: SweepRun, config: str, shared: Path, fields: Sequence[str]) ->
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A named series of runs, `base` first, and the recipe that they follow."""
+    """A named series of runs and the recipe that they follow.
+
+    `base` comes first. If each run holds out a fold of the questions, there is no `base`.
+    """
 
     name: str
     runs: list[SweepRun]
     recipe: Recipe
+    has_folds: bool
 
 
 def read_sweep(config: str, folder: Path) -> Sweep:
@@ -134,7 +141,7 @@ def read_sweep(config: str, folder: Path) -> Sweep:
 
     Raises:
         ValueError: the config names no sweep, or one that its file lacks, or a run's name is not
-            fit for a folder.
+            fit for a folder, or the recipe cannot pool folds.
     """
     path, _, words = config.partition(":")
     named = re.search(r"(?:^|,)sweep=([^,]*)", words)
@@ -145,8 +152,13 @@ def read_sweep(config: str, folder: Path) -> Sweep:
             f"--config={config}: give one of the sweeps of {path} as --config={path}:sweep=NAME; "
             f"there are {', '.join(sweeps) or 'none: it has no SWEEPS'}"
         )
-    runs = []
-    for name, changes in ({"base": {}} | sweeps[named[1]]).items():
+    runs, changes_of = [], sweeps[named[1]]
+    has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
+    recipe = recipe_of(module["get_config"](words))
+    if has_folds and not recipe.pool:
+        raise ValueError(f"{path}: sweep {named[1]}: recipe {recipe.name} cannot pool folds")
+    # A run without a fold holds out other questions, so no fold can be compared with it.
+    for name, changes in (changes_of if has_folds else {"base": {}} | changes_of).items():
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise ValueError(
                 f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
@@ -154,7 +166,7 @@ def read_sweep(config: str, folder: Path) -> Sweep:
         runs.append(
             SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
         )
-    return Sweep(named[1], runs, recipe_of(module["get_config"](words)))
+    return Sweep(named[1], runs, recipe, has_folds)
 
 
 def shares_of_devices(visible: str, slots: int) -> list[str]:

@@ -1,6 +1,7 @@
 """launch/: the shell scripts, and sweeps whose runs share finished stages."""
 
 import collections
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -40,7 +41,7 @@ def test_launch_scripts_are_clean_and_set_nothing_of_the_method(script):
     assert done.returncode == 0, done.stdout
 
 
-UPSTREAM = ("data", "extract", "graph", "communities", "rewrite", "score")
+UPSTREAM = ("data", "candidates", "extract", "graph", "communities", "rewrite", "score")
 
 
 def load(path: str):
@@ -66,6 +67,8 @@ SWEEPS = {
     },
     "temperature": {"cold": {"train.temperature": 0.02}, "hot": {"train.temperature": 0.1}},
     "unnamed": {"a/b": {}},
+    "folds": {"a": {"data.fold": (1, 2)}, "b": {"data.fold": (2, 2)}},
+    "one-fold": {"a": {"data.fold": (1, 2)}, "b": {}},
 }
 
 
@@ -159,8 +162,8 @@ def test_what_runs_have_in_common_is_made_once(swept):
         assert sum(row["stage"] == stage and "taken" in row for row in rows) == len(runs) - 1 == 6
         assert len({(path / stage / "manifest.json").read_text() for path in runs}) == 1
     assert re.search(
-        r"for all 8 runs: data 1, extract 1, graph 1, communities 1, rewrite 1, score 1, "
-        r"positives 2, stage1 5",
+        r"for all 8 runs: data 1, candidates 1, extract 1, graph 1, communities 1, rewrite 1, "
+        r"score 1, positives 2, stage1 5",
         out,
     )
     assert {devices for *_, devices in witness(world)} == {"4,6", "5"}
@@ -269,7 +272,7 @@ def test_killed_and_resumed_by_another_run(tmp_path):
     (tmp_path / "hold").unlink()
     code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
     assert code == 0, out + err
-    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][5:8] == [
+    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
         ("score", "cold"),
         ("score resumed", "hot"),
         ("positives", "hot"),
@@ -392,7 +395,7 @@ def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("sweeps", "flags", "told"),
     [
-        ("nope", (), "there are mixed, temperature, unnamed"),
+        ("nope", (), "there are mixed, temperature, unnamed, folds, one-fold"),
         ("unnamed", (), "run 'a/b'"),
         ("mixed", ("--only=cold,warm",), "mixed has no run 'warm', but base, cold, hot"),
         ("mixed", ("--confg.train.batch=3",), "unexpected '--confg.train.batch=3'"),
@@ -414,6 +417,19 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
         and told in capsys.readouterr().err
         and not (tmp_path / "world" / "sweep").exists()
     )
+
+
+def test_folds_have_no_base_and_need_a_recipe_that_pools_them(tmp_path, monkeypatch):
+    config_file = config_of(tmp_path)
+    names = lambda name: [
+        run.name for run in sweep.read_sweep(f"{config_file}:sweep={name}", tmp_path).runs
+    ]
+    assert names("folds") == ["a", "b"] and names("one-fold") == ["base", "a", "b"]
+    poolless = dataclasses.replace(pretend_stages.RECIPE, pool=None)
+    monkeypatch.setattr(pretend_stages, "RECIPE", poolless)
+    assert names("one-fold") == ["base", "a", "b"]
+    with pytest.raises(ValueError, match="sweep folds: recipe pretend cannot pool folds"):
+        names("folds")
 
 
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
@@ -449,7 +465,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
     told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
-    assert len(made("base")) == 16
+    assert len(made("base")) == 17
     assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
     assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
     assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]
@@ -492,7 +508,7 @@ def test_sweeps_of_the_configs_change_what_there_is_and_nothing_upstream(file):
             for field, value in changes.items():
                 was = functools.reduce(lambda part, name: part[name], field.split("."), c)
                 assert type(value) is type(was)
-            if name != "seeds":
+            if name not in ("seeds", "folds"):  # they divide the questions anew
                 assert not any(
                     reads(field)(each)
                     for stage in UPSTREAM
@@ -556,3 +572,83 @@ def get_config(words=""):
     files_of = {name: outputs(path) for name, path in runs.items()}
     assert len({json.dumps(files_of[name]["stage1"]) for name in ("base", "cold", "hot")}) == 3
     assert all(files_of[name]["score"] == files_of["base"]["score"] for name in runs)
+
+
+@pytest.mark.slow
+def test_real_folds_are_pooled(tmp_path):
+    """Two folds on tiny models: every question is measured once, by a model that never saw it."""
+    from support.world import environment, make_world
+
+    world = make_world(tmp_path)
+    (world / "config.py").write_text(f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY / "tests")!r}]
+from pathlib import Path
+from support import world
+SWEEPS = {{"folds": {{"a": {{"data.fold": (1, 2)}}, "b": {{"data.fold": (2, 2)}}}}}}
+def get_config(words=""):
+    c = world.tiny_config(Path({str(world)!r}))
+    c.data.held_out_documents = ()
+    c.train.stages, c.train.epochs = (1,), (2, 1, 1)
+    c.train.learning_rates = (0.01, 0.01, 0.01)
+    return c
+""")
+    command = [
+        sys.executable,
+        "launch/sweep.py",
+        f"--config={world / 'config.py'}:sweep=folds",
+        f"--workdir={world / 'sweep'}",
+    ]
+    variables = {**environment(world), "PYTHONPATH": str(REPOSITORY)}
+    make_folds = lambda *flags: subprocess.run(
+        [*command, *flags],
+        cwd=REPOSITORY,
+        check=True,
+        timeout=1500,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+    printed = make_folds("--only=a").stdout
+    assert "the folds are pooled when all are done" in printed
+    assert not (world / "sweep" / "pooled").exists()
+    printed = make_folds().stdout
+    runs = {path.name: path for path in (world / "sweep" / "runs").iterdir()}
+    assert set(runs) == {"a", "b"}
+
+    read = lambda path: pq.read_table(path).to_pylist()
+    asked = {
+        json.loads(line)["id"]
+        for line in (world / "corpus" / "questions.jsonl").read_text().splitlines()
+    }
+    rows = read(world / "sweep" / "pooled" / "questions.parquet")
+    assert len(rows) == 2 * len(asked)
+    assert {(row["system"], row["question"]) for row in rows} == {
+        (system, id) for system in ("base", "stage1") for id in asked
+    }
+    for name, path in runs.items():
+        trained = {row["id"] for row in read(path / "data" / "questions_train.parquet")}
+        measured = [row for row in rows if row["run"] == name]
+        assert {row["question"] for row in measured} == asked - trained
+        own = read(path / "evaluate" / "questions.parquet")
+        assert [{"run": name, **row} for row in own] == measured
+
+    results = json.loads((world / "sweep" / "pooled" / "metrics.json").read_text())
+    assert [row["system"] for row in results["table"]] == ["base", "stage1"]
+    text = (world / "sweep" / "results.md").read_text()
+    page = (world / "sweep" / "results.html").read_text()
+    assert text in printed and "difference to base" not in text
+    assert f"All {len(asked)} questions of 2 folds" in text and f"{len(asked)} held-out" in text
+    for row in results["table"]:
+        for metric in results["metrics"]:
+            values = [x[metric] for x in rows if x["system"] == row["system"]]
+            values = [x for x in values if x is not None]
+            mean = sum(values) / len(values)
+            assert row["values"][metric]["mean"] == pytest.approx(mean)
+            assert f"{mean:.3f} [" in text and f"{mean:.3f}" in page
+    by_id = lambda system: {x["question"]: x["ndcg@10"] for x in rows if x["system"] == system}
+    base, tuned = by_id("base"), by_id("stage1")
+    assert base != tuned
+    moved = sum(tuned[id] - base[id] for id in base) / len(base)
+    tested = results["table"][1]["values"]["ndcg@10"]["against_base"]
+    assert tested["difference"] == pytest.approx(moved) and 0 < tested["p"] <= 1

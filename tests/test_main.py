@@ -11,6 +11,7 @@ from support.paths import REPOSITORY
 from support.world import call, make_world
 
 from ark_jax import __main__
+from ark_jax.demo import models
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +191,16 @@ def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
     assert said.count("\n") == 1 and "report" not in said
+
+
+@pytest.mark.parametrize("flags, source", [([], "given"), (["--documents-only"], "written")])
+def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
+    folders = {"retriever": "RETRIEVER", "generator": "GENERATOR"}
+    monkeypatch.setattr(models, "demo_models", lambda: folders)
+    flags = [*flags, "--config.train.batch=3"]
+    monkeypatch.setattr(sys, "argv", ["ark-jax", "demo", *flags])  # ml_collections looks there
+    request = __main__._parse("demo", flags)
+    assert request.config.questions.source == source and request.config.train.batch == 3
+    assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
+    with pytest.raises(ValueError, match="bad flag"):
+        __main__._parse("run", ["--documents-only"])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
@@ -61,6 +61,24 @@ class Outcome:
     seed: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Pooled:
+    """The results of runs that each held out another part of the same questions.
+
+    Attributes:
+        rows: one of each system and question, with the run that measured it.
+        metrics: the columns of the table.
+        table: `{"system": name, "values": {metric: {"mean", "low", "high"}}}` over all questions;
+            a value of a later system has `against_base` as well.
+        notes: sentences on what the table shows.
+    """
+
+    rows: list[dict]
+    metrics: tuple[str, ...]
+    table: list[dict]
+    notes: tuple[str, ...] = ()
+
+
 def counted_outcome(workdir: Path) -> Outcome:
     """The numbers that the stages of a finished run counted."""
     values = {}
@@ -84,6 +102,8 @@ class Recipe:
         headline: the metric that a sweep sorts by, unless it is told another.
         outcome: the values of a finished workdir by these metrics; by default, what its stages
             counted.
+        pool: the pooled results of finished workdirs that each held out another part of the
+            questions; None if the method holds out nothing.
         training_files: name of a format -> writes what the stages are trained on in that format.
         prepared: stages that `plan` runs in a temporary folder, since they only read the input.
         llm_calls: (context, done stages) -> `estimate.llm_calls.Calls`, and notes.
@@ -97,6 +117,7 @@ class Recipe:
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     headline: str = ""
     outcome: Callable[[Path], Outcome] = counted_outcome
+    pool: Callable[[Sequence[Path]], Pooled] | None = None
     training_files: Mapping[str, Callable[[Context], None]] = dataclasses.field(
         default_factory=dict
     )

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax.evaluate.significance import bootstrap_interval
-from ark_jax.pipeline.recipe import Outcome
+from ark_jax.pipeline.recipe import Outcome, Pooled
 from ark_jax.report import html, svg
+from ark_jax.report.pooled_table import pooled_html, pooled_markdown, save_pooled
 from ark_jax.runtime.log import duration, read_rows
 
 TEXTS = ("run", "state", "changes", "error", "system", "metric")
@@ -48,11 +49,14 @@ class Comparison:
         metric: what the table is sorted by.
         names: metric -> how the table calls it.
         read: the outcome of a finished workdir.
+        pool: the pooled results of finished workdirs, if the runs are folds. Folds are asked
+            different questions, so none is compared with another.
     """
 
     metric: str
     names: Mapping[str, str]
     read: Callable[[Path], Outcome]
+    pool: Callable[[Sequence[Path]], Pooled] | None = None
 
     @property
     def title(self) -> str:
@@ -88,18 +92,39 @@ def write_results(
             for row in rows
             if row not in done
         ]
+        pooled, problem = _pool(runs, len(done) == len(rows), comparison)
+        failed += [problem] if problem else []
+        if comparison.pool:
+            save_pooled(pooled, folder / "pooled")
         other_names = [comparison.names[name] for name in comparison.others]
         head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
         cells = [head, *(_cells(row, comparison) for row in done)]
+        if comparison.pool:
+            cells = [[*line[:2], *line[3:]] for line in cells]
         times = ", ".join(f"{stage} {n}" for stage, n in times_made(runs).items()) or "never"
         caption = (
             f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
             f"best first. How often a stage was run for all {len(runs)} runs: {times}."
         )
-        write_text(folder / "results.md", as_markdown(title, cells, failed, caption))
-        drawing = plot(done, comparison.title)
-        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing))
+        above = pooled_markdown(pooled) if pooled else ""
+        write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
+        drawing, above = plot(done, comparison.title), pooled_html(pooled) if pooled else ""
+        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, above))
     return rows
+
+
+def _pool(
+    runs: Sequence[SweepRun], all_done: bool, comparison: Comparison
+) -> tuple[Pooled | None, str]:
+    """The pooled results if the runs are folds, or why there are none."""
+    if not comparison.pool:
+        return None, ""
+    if not all_done:
+        return None, "the folds are pooled when all are done"
+    try:
+        return comparison.pool([run.workdir for run in runs]), ""
+    except ValueError as error:
+        return None, f"the folds cannot be pooled: {error}"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -131,7 +156,7 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
             outcome = comparison.read(run.workdir)
             row |= _values(outcome, comparison)
             if run is runs[0]:
-                base = outcome
+                base = None if comparison.pool else outcome
             elif base:
                 row |= compare_runs(base, outcome, comparison.metric)
         rows.append(row)
@@ -228,12 +253,14 @@ def _cells(row: dict, comparison: Comparison) -> list[str]:
 
 
 def as_markdown(
-    title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str
+    title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str, above: str = ""
 ) -> str:
+    """The runs as a table, with lines on failures and a caption, below other Markdown."""
     rule = ["---"] * len(table[0])
     lines = ["| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:])]
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
-    return "\n".join([f"# {title}", "", *lines, "", *failures, caption, ""])
+    heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
+    return "\n".join([*heads, "", *lines, "", *failures, caption, ""])
 
 
 def plot(done: Sequence[dict], title: str) -> str:
@@ -250,13 +277,19 @@ def plot(done: Sequence[dict], title: str) -> str:
     drawing = svg.interval_plot(
         "runs", f"{title} of every run", rows, x_title=title, reference=base
     )
-    return html.figure(drawing, title, "means and 95 % intervals; the dashed line is base")
+    line = "" if base is None else "; the dashed line is base"
+    return html.figure(drawing, title, f"means and 95 % intervals{line}")
 
 
 def as_html(
-    title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str, drawing: str
+    title: str,
+    table: Sequence[Sequence[str]],
+    failed: Sequence[str],
+    caption: str,
+    drawing: str,
+    above: str = "",
 ) -> str:
-    """The same table as a page, with a drawing."""
+    """The same table as a page, with a drawing, below other HTML."""
     style = (importlib.resources.files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
     style += "main { max-width: 62rem; margin: auto; padding: 2rem 1.5rem; }"
     lines = "\n".join(f"<p>{html.escape(line)}</p>" for line in (*failed, caption))
@@ -268,7 +301,7 @@ def as_html(
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <style>{style}</style></head>
 <body><main><h2>{html.escape(title)}</h2>
-{html.table(title, table[0], rows, "results")}{drawing}
+{above and above + "<h2>Runs</h2>"}{html.table(title, table[0], rows, "results")}{drawing}
 {lines}
 </main></body>
 </html>

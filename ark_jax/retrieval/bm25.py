@@ -1,29 +1,9 @@
 """BM25: lexical retrieval, a baseline that needs no training."""
 
-import importlib.util
 import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-
-PACKAGES = {"bm25s": "bm25s", "PyStemmer": "Stemmer"}  # package -> module
-
-
-def check_bm25() -> None:
-    """Checks that BM25 can run.
-
-    Raises:
-        RuntimeError: a package that BM25 needs is not installed.
-    """
-    missing = [
-        package for package, module in PACKAGES.items() if not importlib.util.find_spec(module)
-    ]
-    if missing:
-        raise RuntimeError(
-            f"BM25 needs {' and '.join(missing)}: pip install 'ark-jax[evaluate]', or leave bm25 "
-            "out of config.evaluate.baselines and config.mine.by, and set "
-            "config.questions.round_trip=0"
-        )
 
 
 def bm25(
@@ -43,11 +23,7 @@ def bm25(
     Returns:
         For each query the indices of its best texts, best first. Equal scores keep the order of the
         scope. Texts without a word of the query are left out, so a list may be shorter than `k`.
-
-    Raises:
-        RuntimeError: a package that BM25 needs is not installed.
     """
-    check_bm25()
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step at lower levels

@@ -1,7 +1,6 @@
 """BM25 against its formula, on words that are their own stems."""
 
 import collections
-import importlib.util
 import math
 
 import numpy as np
@@ -34,13 +33,6 @@ def scores(query: str, texts: list[str]) -> np.ndarray:
     return out
 
 
-needs_bm25 = pytest.mark.skipif(
-    not (importlib.util.find_spec("bm25s") and importlib.util.find_spec("Stemmer")),
-    reason="extra [evaluate] is not installed",
-)
-
-
-@needs_bm25
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), TEXTS, st.integers(1, 9), st.data()
@@ -53,7 +45,6 @@ def test_bm25_is_its_formula(query, texts, k, data):
     assert [wanted[i] for i in found] == pytest.approx(best, abs=1e-6)
 
 
-@needs_bm25
 def test_bm25_sees_stems_and_no_stop_words():
     texts = ["The clerks lighted all the lamps.", "A lamp", "the of and", "the tide"]
     assert bm25(["lighting of the lamp", "the and of", "", "zinc"], texts, [range(4)] * 4, 3) == [

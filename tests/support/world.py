@@ -52,7 +52,7 @@ def make_world(root: Path, dtype: str = "float32") -> Path:
 def tiny_config(world: Path):
     c = config.ark()
     c.data.path, c.data.held_out_documents = str(world / "corpus"), HELD_OUT
-    c.data.chunk_tokens, c.data.chunk_overlap = 80, 8
+    c.data.chunking, c.data.chunk_tokens, c.data.chunk_overlap = "tokens", 80, 8
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.score.candidates, c.score.positives, c.score.shard, c.mine.top, c.mine.negatives = (
@@ -64,6 +64,7 @@ def tiny_config(world: Path):
     )
     c.train.batch, c.train.epochs, c.train.save_every = 4, (2, 1, 1), 1
     c.evaluate.passages, c.evaluate.max_new_tokens = 1, 4
+    c.evaluate.baselines, c.evaluate.hybrids = (), ()
     return c
 
 

@@ -5,7 +5,6 @@ from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.scored_prompts import TARGETS
 from ark_jax.recipes.ark.settings import Ark
 from ark_jax.recipes.common.checks import check_shared_sections
-from ark_jax.retrieval.bm25 import check_bm25
 from ark_jax.text import prompts
 
 
@@ -22,8 +21,6 @@ def check_ark(config) -> None:
     _check_stages(config.train)
     check_shared_sections(config)
     systems(config).check()
-    if config.mine.by == "bm25":
-        check_bm25()
 
 
 def _check_prompts(paths) -> None:

@@ -4,7 +4,6 @@ import urllib.parse
 
 from ark_jax.evaluate import retrieval
 from ark_jax.recipes.common.settings import MOST_CHUNK_TOKENS
-from ark_jax.retrieval.bm25 import check_bm25
 
 
 def check_shared_sections(config) -> None:
@@ -14,17 +13,15 @@ def check_shared_sections(config) -> None:
 
     Raises:
         ValueError: the fields, their values and what to change.
-        RuntimeError: a setting needs a library that is not installed.
     """
     _check_mesh(config.mesh)
     _check_chunks(config.data)
+    _check_fold(config)
     _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
     _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
     for role in ("llm", "reader", "judge"):
         _check_base_url(config[role].base_url, role)
     _check_metrics(config.evaluate.metrics)
-    if config.questions.source != "given" and config.questions.round_trip:
-        check_bm25()
 
 
 def _check_mesh(mesh: tuple[int, int, int]) -> None:
@@ -42,6 +39,20 @@ def _check_chunks(data) -> None:
         raise ValueError(
             f"config.data.chunk_overlap={data.chunk_overlap}: must be below "
             f"config.data.chunk_tokens, {is_set}"
+        )
+
+
+def _check_fold(config) -> None:
+    fold, folds = config.data.fold
+    if (fold, folds) != (0, 0) and not (1 <= fold <= folds and folds > 1):
+        raise ValueError(
+            f"config.data.fold={(fold, folds)}: must be a part from 1 on and the number of parts, "
+            "at least 2, as in (1, 5); or (0, 0)"
+        )
+    if folds and config.questions.source == "written":
+        raise ValueError(
+            "config.questions.source=written holds out all questions of the input: remove "
+            "config.data.fold, or set config.questions.source=both"
         )
 
 

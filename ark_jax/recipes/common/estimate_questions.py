@@ -9,8 +9,8 @@ from ark_jax.recipes.common.filter_questions import Candidate, scored_pairs
 from ark_jax.recipes.common.write_questions import Material, materials_to_ask
 from ark_jax.recipes.common.written_from import is_writing
 
-PAIR_TOKENS = 80.0  # of a question with answer and evidence in the demo's recording
-QUESTION_WORDS, ANSWER_WORDS = 16, 3  # of a stand-in, about as in the demo's recording
+PAIR_TOKENS = 77.0  # of a question with answer and evidence in the demo's recording
+QUESTION_WORDS, ANSWER_WORDS = 15, 2  # of a stand-in, about as in the demo's recording
 
 
 def foresee_questions(context: Context, done: set[str]) -> None:

@@ -8,7 +8,9 @@ from ark_jax import __version__
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
+from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, cell_text, verdict
+from ark_jax.recipes.common.written_from import note_on_test
 from ark_jax.report.results import metric_heading
 
 
@@ -81,16 +83,18 @@ def _about(
     for row in table:
         lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
     results = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    unseen = counts["split_by"] == "document"
+    trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
+    names = [{id for x in part for id in x.documents} for part in (trained, measured)]
+    unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
     settings = json.dumps(context.config.train.to_dict(), default=list)
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
-{counts["train_questions"]} questions; measured on {counts["held_out_questions"]} held-out questions
+{len(trained)} questions; measured on {len(measured)} held-out questions
 {documents} (mean and 95 %
 bootstrap interval):
 
 {results}
 
-{verdict(table, columns, curriculum)}
+{" ".join((verdict(table, columns, curriculum), note_on_test(context))).strip()}
 
 Training settings: `{settings}`."""

@@ -23,6 +23,7 @@ INGEST_SETTINGS = (
     "data.held_out",
     "data.held_out_documents",
     "data.held_out_questions",
+    "data.fold",
     "data.ignored_documents",
     "data.ignored_questions",
     "data.tolerate",

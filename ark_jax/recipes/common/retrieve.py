@@ -50,8 +50,8 @@ def retrieve_all(
     for name in systems.untuned:
         rankings[name] = _load_rankings(_file(context / "baselines", name))
     rankings |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
-    for name in systems.settings.hybrids:
-        parts = [rankings[part] for part in name.split("+")]
+    for name, names in systems.hybrids.items():
+        parts = [rankings[part] for part in names]
         rankings[name] = {
             question.id: fuse([part[question.id] for part in parts], systems.depth)
             for question in questions

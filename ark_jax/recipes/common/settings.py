@@ -47,6 +47,12 @@ class DataSection:
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
         "is trained on.",
     )
+    fold: tuple[int, int] = field(
+        (0, 0),
+        "Part to hold out, and number of equal parts, instead of a random draw: (2, 5) is the "
+        "second of five; (0, 0): no parts.",
+        minimum=0,
+    )
     tolerate: float = field(
         0.0,
         "Share of rows or files that may be bad: they are listed and left out, and the rest is "
@@ -74,7 +80,7 @@ class DataSection:
         minimum=1,
     )
     chunking: str = field(
-        "tokens",
+        "sentences",
         "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
         choices=("sentences", "tokens"),
     )
@@ -278,13 +284,15 @@ class EvaluateSection:
         ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
     )
     baselines: tuple[str, ...] = field(
-        (), "Untrained systems besides base: bm25, or full, where the reader gets whole documents."
+        ("bm25",),
+        "Untrained systems besides base: bm25, or full, where the reader gets whole documents.",
     )
     retrievers: tuple[str, ...] = field(
         (), "Further retrievers to compare with: model folders or Hub names."
     )
     hybrids: tuple[str, ...] = field(
-        (), 'Systems to fuse by reciprocal ranks, as in "bm25+stage3".'
+        ("bm25+tuned",),
+        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
     read: int = field(
         -1,

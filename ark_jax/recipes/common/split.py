@@ -35,18 +35,21 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     """Divides the questions of the input; those of a test set of its own are all held out.
 
     The config names held-out questions or documents. Else a hash of ids draws a share, so that a
-    new document moves no other one. Documents that one question joins are drawn together; if such
-    questions join most of them, questions are drawn instead. A question without an answer cannot be
-    trained on: if a share is drawn, it is held out.
+    new document moves no other one, or one fold of several. Documents that one question joins are
+    drawn together; if such questions join most of them, questions are drawn instead. A question
+    without an answer cannot be trained on: if a share is drawn, it is held out.
 
     Raises:
-        ValueError: the config names both, or an id of the test set comes in the input too.
+        ValueError: the config names several, an id of the test set comes in the input too, or there
+            is too little for so many folds.
     """
     settings = config.data
     documents, names = id_set(settings.held_out_documents), id_set(settings.held_out_questions)
-    if bool(documents) + bool(names) + bool(settings.test) > 1:
+    fold, folds = settings.fold
+    if bool(documents) + bool(names) + bool(settings.test) + bool(folds) > 1:
         raise ValueError(
-            "config.data: name held_out_questions, held_out_documents or test, only one of them"
+            "config.data: set held_out_questions, held_out_documents, test or fold, only one of "
+            "them"
         )
     used, unused = _without_ignored(questions, settings)
     if settings.test:
@@ -60,6 +63,12 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused")
     keys, by = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
+    if folds:
+        _check_folds(keys, by, config)
+        fold_of = assign_folds(keys, folds, config.seed)
+        parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
+        # Held out here, a question without an answer would be measured in every fold.
+        return _without_answers(Split(*parts[:2], unused, by), "unused")
     drawn = lambda q: _uniform(f"{config.seed} {key_of[q.id]}") < settings.held_out
     parts = _divide(used, lambda q: "held_out" if drawn(q) else "train")
     return _without_answers(Split(*parts[:2], unused, by), "held_out")
@@ -132,6 +141,41 @@ def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
         return [question.id for question in questions], "question"
     unnamed = sum(not question.documents for question in questions)
     return keys, "question" if unnamed > len(questions) / 2 else "document"
+
+
+def _check_folds(keys: Sequence[str], by: str, config) -> None:
+    groups, folds = len(set(keys)), config.data.fold[1]
+    if groups < folds:
+        what = "questions" if by == "question" else "groups of documents that no question joins"
+        raise ValueError(
+            f"config.data.fold={tuple(config.data.fold)}: {config.data.path} has {groups:,} {what} "
+            f"to divide, too few for {folds:,} folds; use fewer folds"
+        )
+
+
+def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
+    """key -> its fold, from 1 on; no fold is empty.
+
+    The sizes of two folds differ by no more than the largest group of equal keys. Hashes decide
+    between folds that have room, so that a new key moves few others.
+
+    Args:
+        keys: the key of each question.
+        folds: at most the number of different keys.
+    """
+    sizes = collections.Counter(keys)
+    room = len(keys) // folds
+    loads: dict[int, int] = dict.fromkeys(range(1, folds + 1), 0)
+    fold_of: dict[str, int] = {}
+    for key in sorted(sizes, key=lambda key: (-sizes[key], _uniform(f"{seed} {key}"), key)):
+        preferred = sorted(loads, key=lambda fold: _uniform(f"{seed} {key} {fold}"))
+        empty = [fold for fold in preferred if not loads[fold]]
+        fitting = [fold for fold in preferred if loads[fold] + sizes[key] <= room]
+        if len(empty) == len(sizes) - len(fold_of):  # each of the last keys fills one
+            fitting = empty
+        fold_of[key] = fitting[0] if fitting else min(preferred, key=loads.__getitem__)
+        loads[fold_of[key]] += sizes[key]
+    return fold_of
 
 
 def _uniform(text: str) -> float:

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 from ark_jax.evaluate import answers, retrieval
-from ark_jax.retrieval.bm25 import check_bm25
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 BASELINES = ("bm25", "full")
+LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,14 @@ class Systems:
     def compared(self) -> list[str]:
         """Baselines, other retrievers by the last part of their path, and hybrids."""
         retrievers = [Path(path).name for path in self.settings.retrievers]
-        return [*self.settings.baselines, *retrievers, *self.settings.hybrids]
+        return [*self.settings.baselines, *retrievers, *self.hybrids]
+
+    @property
+    def hybrids(self) -> dict[str, list[str]]:
+        """Fused systems -> their parts; `tuned` stands for the last tuned one."""
+        last = lambda part: self.last if part == LAST_TUNED else part
+        parts = [list(map(last, name.split("+"))) for name in self.settings.hybrids]
+        return {"+".join(names): names for names in parts}
 
     @property
     def names(self) -> list[str]:
@@ -46,7 +53,7 @@ class Systems:
     @property
     def untuned(self) -> list[str]:
         """Those that retrieve the same in all runs of a sweep, since no training changes them."""
-        changing = (*self.tuned, *self.settings.hybrids)
+        changing = (*self.tuned, *self.hybrids)
         return [name for name in self.retrieving if name not in changing]
 
     @property
@@ -64,7 +71,7 @@ class Systems:
 
         Raises:
             ValueError: a setting, by name.
-            RuntimeError: BM25 or ROUGE-L is asked for, and its library is not installed.
+            RuntimeError: ROUGE-L is asked for, and its library is not installed.
         """
         settings = self.settings
         _ = self.depth
@@ -79,8 +86,6 @@ class Systems:
                 "name other retrievers in config.evaluate.retrievers"
             )
         self._check_names()
-        if "bm25" in settings.baselines:
-            check_bm25()
 
     def _check_names(self) -> None:
         if repeated := [name for i, name in enumerate(self.names) if name in self.names[:i]]:
@@ -88,9 +93,8 @@ class Systems:
                 f"config.evaluate: two systems would be called {repeated[0]!r}; leave one out or "
                 "rename its folder"
             )
-        ranked = set(self.names) - {"full", *self.settings.hybrids}
-        for hybrid in self.settings.hybrids:
-            parts = hybrid.split("+")
+        ranked = set(self.names) - {"full", *self.hybrids}
+        for hybrid, parts in self.hybrids.items():
             if len(parts) < 2 or len(set(parts)) < len(parts) or set(parts) - ranked:
                 raise ValueError(
                     f"config.evaluate.hybrids: {hybrid!r} must join two or more of "

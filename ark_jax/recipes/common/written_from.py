@@ -144,7 +144,7 @@ def note_on_test(context: Context) -> str:
     given = given_questions(context, "held_out")
     if not given:
         who = "rules" if writes_by_rules(context.config) else "a language model"
-        found = " and kept only if the untuned retriever or BM25 finds their passage"
+        found = ", and kept only if the untuned retriever or BM25 finds their passage"
         return (
             f"The held-out questions were written by {who} from held-out documents, not by people"
             f"{found * bool(context.config.questions.round_trip)}: people may ask otherwise."

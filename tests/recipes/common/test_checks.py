@@ -21,7 +21,7 @@ from ark_jax.recipes.ark.recipe import stages
         ({"retrievers": ("a/one", "b/one")}, "two systems would be called 'one'"),
         ({"retrievers": ("x/stage1",)}, "two systems would be called 'stage1'"),
         (
-            {"hybrids": ("bm25+base",)},
+            {"baselines": (), "hybrids": ("bm25+base",)},
             "'bm25[+]base' must join two or more of base, stage1, stage2, stage3 by [+]",
         ),
         ({"hybrids": ("stage9",)}, "'stage9' must join two or more"),
@@ -64,21 +64,6 @@ def test_an_address_that_no_client_can_use_is_refused_first(url):
         stages(c)
 
 
-def test_bm25_asked_for_and_not_installed_is_told_first(monkeypatch):
-    c = config.ark()
-    c.evaluate.baselines = ("bm25",)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *more: None if name == "Stemmer" else find(name, *more),
-    )
-    with pytest.raises(
-        RuntimeError, match=r"BM25 needs (bm25s and )?PyStemmer: pip install 'ark-jax\[evaluate\]'"
-    ):
-        stages(c)
-
-
 def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
     c = config.ark()
     c.evaluate.answers = ("answer_f1", "bleu")
@@ -97,4 +82,11 @@ def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
     with pytest.raises(
         RuntimeError, match=r"ROUGE-L needs the library rouge: pip install 'ark-jax\[evaluate\]'"
     ):
+        stages(c)
+
+
+def test_questions_that_are_all_held_out_have_no_folds():
+    c = config.ark()
+    c.data.fold, c.questions.source = (1, 5), "written"
+    with pytest.raises(ValueError, match=r"remove config\.data\.fold"):
         stages(c)

@@ -1,7 +1,5 @@
 """Each system ranks chunks as deep as metrics and reader look."""
 
-import importlib.util
-
 import pytest
 from support import tiny
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
@@ -13,13 +11,7 @@ from ark_jax.retrieval.fusion import fuse
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
 
-needs_bm25 = pytest.mark.skipif(
-    not (importlib.util.find_spec("bm25s") and importlib.util.find_spec("Stemmer")),
-    reason="extra [evaluate] is not installed",
-)
 
-
-@needs_bm25
 def test_each_system_ranks_and_the_last_stage_stands_last(run):
     run.c.evaluate.baselines, run.c.evaluate.retrievers = ("full", "bm25"), ("/models/other-one/",)
     run.c.evaluate.hybrids = ("bm25+stage3", "base+other-one")
@@ -57,10 +49,12 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
     )
 
 
-def test_by_default_base_and_stages_are_ranked(run):
-    assert list(rank(run)) == ["base", "stage1", "stage2", "stage3"]
+def test_by_default_words_and_a_fusion_are_ranked_beside_base_and_stages(run):
+    ranked = rank(run)
+    assert list(ranked) == ["base", "bm25", "bm25+stage3", "stage1", "stage2", "stage3"]
+    assert ranked["bm25+stage3"]["q1"] == fuse([ranked["bm25"]["q1"], ranked["stage3"]["q1"]], 20)
     run.c.train.stages = (0,)
-    assert systems(run.c).names == ["base", "stage0"]
+    assert systems(run.c).names == ["base", "bm25", "bm25+stage0", "stage0"]
 
 
 def test_lists_reach_as_far_as_metrics_and_reader_look(run):

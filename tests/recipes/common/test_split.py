@@ -1,10 +1,13 @@
 """How questions are divided into training and held-out ones."""
 
+import collections
+
 import pytest
+from hypothesis import given, settings, strategies
 
 from ark_jax.data.records import Question
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.common.split import split_questions
+from ark_jax.recipes.common.split import assign_folds, split_questions
 
 
 def split(questions, **settings):
@@ -122,3 +125,75 @@ def test_a_test_set_of_its_own_is_all_that_is_held_out():
     c.data.held_out_questions = ("q1",)
     with pytest.raises(ValueError, match="only one of them"):
         split_questions(train, test, c)
+
+
+def folds_of(questions, folds: int, **changes) -> list[dict]:
+    return [split(questions, fold=(i, folds), **changes)[0] for i in range(1, folds + 1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    strategies.lists(
+        strategies.lists(strategies.integers(0, 30), min_size=1, max_size=2).map(tuple),
+        min_size=12,
+        max_size=60,
+    ),
+    strategies.integers(2, 6),
+)
+def test_folds_hold_out_every_question_once(named, folds):
+    questions = [
+        Question(f"q{i}", "?", ("a",) * (i % 3 > 0), tuple(map(str, documents)))
+        for i, documents in enumerate(named)
+    ]
+    try:
+        parts = folds_of(questions, folds)
+    except ValueError as error:
+        assert "use fewer folds" in str(error)
+        return
+    held_out = [q.id for part in parts for q in part["held_out"]]
+    assert sorted(held_out) == sorted(q.id for q in questions)
+    by = split(questions, fold=(1, folds))[1]
+    for part in parts:
+        assert part["held_out"]
+        assert all(q.answers for q in part["train"]) and not any(q.answers for q in part["unused"])
+        if by == "document":
+            assert not documents_of(part["train"]) & documents_of(part["held_out"])
+    ids = lambda parts: [{q.id for q in part["held_out"]} for part in parts]
+    assert ids(folds_of(questions[::-1], folds)) == ids(parts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    strategies.lists(strategies.integers(1, 12), min_size=2, max_size=40),
+    strategies.integers(2, 6),
+    strategies.integers(0, 3),
+)
+def test_folds_are_as_equal_as_groups_allow(sizes, folds, seed):
+    keys = [f"d{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    folds = min(folds, len(sizes))
+    fold_of = assign_folds(keys, folds, seed)
+    loads = collections.Counter(fold_of[key] for key in keys)
+    assert set(loads) == set(range(1, folds + 1))
+    assert max(loads.values()) - min(loads.values()) <= max(sizes)
+    assert assign_folds(keys[::-1], folds, seed) == fold_of
+
+
+@pytest.mark.parametrize("documents", [20, 199, 204, 1000])
+def test_a_new_document_moves_few_others_to_another_fold(documents):
+    keys = [f"d{i}" for i in range(documents) for _ in range(2)]
+    before = assign_folds(keys, 5, 0)
+    for i in range(10):
+        after = assign_folds([*keys, f"new{i}", f"new{i}"], 5, 0)
+        assert sum(before[key] != after[key] for key in before) <= 10
+    other_seed = assign_folds(keys, 5, 1)
+    assert sum(before[key] != other_seed[key] for key in before) > documents / 4
+
+
+def test_folds_are_refused_beside_another_choice_and_when_there_are_too_many():
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 3}",)) for i in range(12)]
+    for other in ({"held_out_documents": ("d1",)}, {"held_out_questions": ("q1",)}):
+        with pytest.raises(ValueError, match="only one of them"):
+            split(questions, fold=(1, 3), **other)
+    with pytest.raises(ValueError, match=r"fold=\(1, 4\).* 3 groups of documents.*fewer folds"):
+        split(questions, fold=(1, 4))
+    assert [len(part["held_out"]) for part in folds_of(questions, 3)] == [4, 4, 4]

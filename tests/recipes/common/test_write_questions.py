@@ -324,7 +324,7 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
     assert set(resumed) == {"questions.parquet", "dropped.parquet", "quarantine.parquet"}
 
 
-WRITE_ALONE = """
+CONFIG_FILE = """
 import sys
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
@@ -337,7 +337,7 @@ def get_config():
 def test_documents_alone_end_in_an_export(world):
     """The whole pipeline without a language model and without a question, by the command line."""
     config = world / "alone.py"
-    config.write_text(WRITE_ALONE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
+    config.write_text(CONFIG_FILE.format(tests=str(REPOSITORY / "tests"), world=str(world)))
     workdir = world / "alone"
     done = subprocess.run(
         [sys.executable, "-m", "ark_jax", "run", f"--config={config}", f"--workdir={workdir}"],
@@ -357,6 +357,10 @@ def test_documents_alone_end_in_an_export(world):
     assert (workdir / "export" / "model.safetensors").is_file()
     written = load_rows(workdir / "questions" / "questions.parquet")
     by_part = {p: {r["id"] for r in written if r["part"] == p} for p in ("train", "held_out")}
+    card = " ".join((workdir / "export" / "README.md").read_text().split())
+    trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
+    assert f"on {trained} questions; measured on {measured} held-out questions" in card
+    assert "over documents it never saw" in card and "not by people" in card
     scored = load_rows(workdir / "score" / "scores.parquet")
     measured = load_rows(workdir / "evaluate" / "questions.parquet")
     assert {row["question"] for row in scored} == by_part["train"]
