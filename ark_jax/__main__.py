@@ -381,7 +381,7 @@ def _fetch_models(recipe, stages, config, workdir: Path) -> None:
 
     names = set(recipe.needs(config).models.values()) - {""}
     if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
-        default_models.fetch_demo_models(names)
+        default_models.fetch_demo_models(sorted(names))
         for name in sorted(filter(storage.is_hub_name, names)):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 storage.hub_model(name)

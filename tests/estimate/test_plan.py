@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from support import tiny
 from support.plans import calls_of_kind, model, questions_and_chunks, settings
@@ -277,6 +278,24 @@ def test_a_model_that_is_not_here_is_named_with_the_fix(world, mesh):
     c.generator.path = str(world / "retriever")
     with pytest.raises(ValueError, match="generates no text"):
         plan.estimate(RECIPE, c)
+
+
+def test_a_known_model_that_is_not_here_is_planned_from_its_sizes(
+    world, mesh, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    c = settings(world)
+    c.retriever.path = "BAAI/bge-small-en-v1.5"
+    c.generator.path = "mistralai/Mistral-7B-Instruct-v0.2"
+    made = plan.estimate(RECIPE, c)
+    for note, name in zip(made.notes, (c.retriever.path, c.generator.path), strict=False):
+        assert note.startswith(f"{name} is not on this machine: planned from its published sizes")
+    assert made.disk["export"] == 4 * 33_212_160
+    flops = {(x.stage, x.kind): x.flops / x.tokens for x in made.work}
+    # Twice the parameters that multiply each token; attention comes on top.
+    assert flops["candidates", "embedding"] == pytest.approx(2 * 21.3e6, rel=0.15)
+    assert flops["score", "likelihoods"] == pytest.approx(2 * 7.0e9, rel=0.15)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.fixture
