@@ -76,6 +76,12 @@ def ingest(context: Context, folder: Path) -> dict:
 def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
     for part in needed:
         if not getattr(parts, part):
+            if part == "train" and not any(q.answers for q in (*parts.held_out, *parts.unused)):
+                raise ValueError(
+                    f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
+                    "can be trained on: add answers, or let questions be written from the "
+                    "documents with --config.questions.source=written; yours are the test then"
+                )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
                 f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"

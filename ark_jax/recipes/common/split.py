@@ -60,8 +60,8 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         return _without_answers(Split(*parts[:2], unused + parts[2], "document"), "unused")
     keys, by = _draw_keys(used)
     key_of = dict(zip([q.id for q in used], keys, strict=True))
-    drawn = lambda q: _uniform(f"{config.seed} {key_of[q.id]}") < settings.held_out
-    parts = _divide(used, lambda q: "held_out" if drawn(q) else "train")
+    drawn = _draw_held_out(keys, settings.held_out, config.seed)
+    parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
     return _without_answers(Split(*parts[:2], unused, by), "held_out")
 
 
@@ -132,6 +132,21 @@ def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
         return [question.id for question in questions], "question"
     unnamed = sum(not question.documents for question in questions)
     return keys, "question" if unnamed > len(questions) / 2 else "document"
+
+
+def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
+    """The keys whose hash falls into the share.
+
+    Chance may leave a side empty where there are few: then the key nearest to the limit goes there.
+    """
+    places = {key: _uniform(f"{seed} {key}") for key in keys}
+    drawn = {key for key, place in places.items() if place < share}
+    if len(places) > 1 and 0 < share < 1:
+        if not drawn:
+            return {min(places, key=places.__getitem__)}
+        if len(drawn) == len(places):
+            return drawn - {max(places, key=places.__getitem__)}
+    return drawn
 
 
 def _uniform(text: str) -> float:

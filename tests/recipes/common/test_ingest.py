@@ -1,5 +1,6 @@
 """What an input may be, and what the data stage makes of it."""
 
+import json
 import shutil
 
 import pytest
@@ -26,3 +27,14 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
         and "Traceback" not in done.stderr
     )
     assert not (tmp_path / "w" / "data").exists()
+
+
+def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(world / "corpus", corpus)
+    rows = map(json.loads, (corpus / "questions.jsonl").read_text().splitlines())
+    lines = [json.dumps({**row, "answers": []}) + "\n" for row in rows]
+    (corpus / "questions.jsonl").write_text("".join(lines))
+    done = call(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
+    assert done.returncode == 1 and "questions has an answer, so none can be" in done.stderr
+    assert "--config.questions.source=written" in done.stderr
