@@ -152,6 +152,11 @@ def _pool(choice: str, questions: list[Question], sizes: Mapping[str, int]) -> s
     # A question that is yet to be written asks one document.
     median = statistics.median(asked or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= total:
+        if median < total:
+            say(
+                f"  a question searches its own documents, of {median:g} chunks (median); "
+                f"config.data.pool=corpus searches all {total:,} chunks"
+            )
         return "documents"
     say(
         f"  the documents of a question have {median:g} chunks (median), so candidates come from "
