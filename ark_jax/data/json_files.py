@@ -41,7 +41,7 @@ def json_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
         if has_surrogate(line):
             continue
         try:
-            value = parse_json(line)
+            value = parse_json(line.rstrip("\r\n"))  # so that a fault at the end is in line 1
         except (ValueError, RecursionError) as error:
             if line.strip() == "{":
                 message = (

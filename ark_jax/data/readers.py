@@ -164,8 +164,9 @@ def verdict(problems: Problems) -> str:
     line = f"{problems.total:,} problem(s)"
     if problems.fatal or not problems.rows:
         return line
+    line += f" in {problems.bad_rows:,} of {problems.rows:,} rows: mend them"
     share = math.ceil(1e4 * problems.bad_rows / problems.rows) / 1e4
+    # Who would pass over most rows has mistaken a field or a file.
     return (
-        f"{line} in {problems.bad_rows:,} of {problems.rows:,} rows: mend them, or read the rest "
-        f"with --config.data.tolerate={share:g}"
+        line if share > 0.5 else f"{line}, or read the rest with --config.data.tolerate={share:g}"
     )

@@ -59,6 +59,13 @@ def test_what_can_be_read_is_read_within_the_tolerated_share(tmp_path, capsys):
     assert "1 problem(s) in 1 of 22 rows" in out and "--config.data.tolerate=0.0455" in out
 
 
+def test_nobody_is_advised_to_pass_over_most_rows(tmp_path, capsys):
+    folder_with(tmp_path, 1, 19)
+    assert _main(["check", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "19 problem(s) in 19 of 20 rows: mend them" in out and "tolerate" not in out
+
+
 @pytest.mark.parametrize("name", ["missing file", "cut off", "unknown"])
 def test_a_fault_of_a_file_is_never_tolerated(tmp_path, name):
     files = {

@@ -82,6 +82,13 @@ BAD = {
         "",
         "did you mean document.jsonl",
     ),
+    "questions alone": (
+        {Q: QUESTION},
+        D,
+        0,
+        "",
+        "does not exist, but questions.jsonl does; add it, or put text files beside the questions",
+    ),
     "a folder for a file": (
         {"questions.jsonl/x": "", D: DOCUMENT},
         Q,
@@ -111,6 +118,13 @@ BAD = {
         2,
         "",
         "invalid JSON at column 13 (Unterminated string starting at); the last line is cut off",
+    ),
+    "unclosed object": (
+        plain(questions='{"id": "x"\n' + QUESTION),
+        Q,
+        1,
+        "",
+        "invalid JSON at column 11 (Expecting ',' delimiter)",
     ),
     "invalid JSON": (
         plain(questions="{'id': 1}\n" + QUESTION),

@@ -47,7 +47,8 @@ def complete_corpus(
 ) -> Corpus:
     """A corpus without the questions whose documents have problems; they are counted."""
     complete = [q for q in questions if all(id in documents.texts for id in q.documents)]
-    if count := len(questions) - len(complete):
+    # An input without documents has a problem of its own.
+    if documents and (count := len(questions) - len(complete)):
         message = "ask documents that have problems; they are passed over"
         remark = Problem(f"{count:,} questions", 0, "", message, count)
         findings.remarks.append(remark)

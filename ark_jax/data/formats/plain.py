@@ -15,6 +15,7 @@ from ark_jax.data.spool import Documents
 from ark_jax.data.text_files import file_problem
 
 STEMS = ("documents", "chunks", "questions")
+DOCUMENTS_FIX = "add it, or put text files beside the questions"
 STRICT = (".jsonl", ".json")  # where every document writes its own id
 
 
@@ -42,6 +43,10 @@ def read(folder: Path, findings: Findings) -> Corpus:
     """Reads documents.jsonl, chunks.jsonl and questions.jsonl, or CSV, TSV or Parquet files."""
     document_file, chunk_file, question_file = (named_file(folder, stem) for stem in STEMS)
     _note_unread_files(folder, findings)
+    if [file for file in folder.iterdir() if file.suffix in SUFFIXES] == [question_file]:
+        message = f"does not exist, but {question_file.name} does; {DOCUMENTS_FIX}"
+        findings.problems.append(file_problem(folder / "documents.jsonl", message))
+        return Corpus([], [], PLAIN.name, findings.remarks)
     chunks = None
     if chunk_file and not document_file:
         documents, chunks = read_chunks(rows_of(chunk_file, findings), findings)

@@ -78,6 +78,12 @@ def ingest(context: Context, folder: Path) -> dict:
 def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
     for part in needed:
         if not getattr(parts, part):
+            if part == "train" and not any(q.answers for q in (*parts.held_out, *parts.unused)):
+                raise ValueError(
+                    f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
+                    "can be trained on: add answers, or let questions be written from the "
+                    "documents with --config.questions.source=written; yours are the test then"
+                )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "
                 f"{len(parts)}; change config.data.held_out or name config.data.held_out_documents"
@@ -148,6 +154,11 @@ def _pool(choice: str, questions: list[Question], sizes: Mapping[str, int]) -> s
     # A question that is yet to be written asks one document.
     median = statistics.median(asked or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= total:
+        if median < total:
+            say(
+                f"  a question searches its own documents, of {median:g} chunks (median); "
+                f"config.data.pool=corpus searches all {total:,} chunks"
+            )
         return "documents"
     say(
         f"  the documents of a question have {median:g} chunks (median), so candidates come from "

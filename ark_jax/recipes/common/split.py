@@ -69,8 +69,8 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
         parts = _divide(used, lambda q: "held_out" if fold_of[key_of[q.id]] == fold else "train")
         # Held out here, a question without an answer would be measured in every fold.
         return _without_answers(Split(*parts[:2], unused, by), "unused")
-    drawn = lambda q: _uniform(f"{config.seed} {key_of[q.id]}") < settings.held_out
-    parts = _divide(used, lambda q: "held_out" if drawn(q) else "train")
+    drawn = _draw_held_out(keys, settings.held_out, config.seed)
+    parts = _divide(used, lambda q: "held_out" if key_of[q.id] in drawn else "train")
     return _without_answers(Split(*parts[:2], unused, by), "held_out")
 
 
@@ -176,6 +176,21 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
         fold_of[key] = fitting[0] if fitting else min(preferred, key=loads.__getitem__)
         loads[fold_of[key]] += sizes[key]
     return fold_of
+
+
+def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
+    """The keys whose hash falls into the share.
+
+    Chance may leave a side empty where there are few: then the key nearest to the limit goes there.
+    """
+    places = {key: _uniform(f"{seed} {key}") for key in keys}
+    drawn = {key for key, place in places.items() if place < share}
+    if len(places) > 1 and 0 < share < 1:
+        if not drawn:
+            return {min(places, key=places.__getitem__)}
+        if len(drawn) == len(places):
+            return drawn - {max(places, key=places.__getitem__)}
+    return drawn
 
 
 def _uniform(text: str) -> float:

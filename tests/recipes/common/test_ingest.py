@@ -1,5 +1,6 @@
 """What an input may be, and what the data stage makes of it."""
 
+import json
 import shutil
 
 import pytest
@@ -72,3 +73,20 @@ def test_an_explicit_length_stays_as_it_is(world, tmp_path):
 def test_an_overlap_that_the_retriever_leaves_no_room_for_is_refused(world, tmp_path):
     with pytest.raises(ValueError, match=r"chunk_overlap=40: must be below 31, the least tokens"):
         ingested(world, tmp_path / "w", chunk_tokens=0, chunk_overlap=40)
+
+
+def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(world / "corpus", corpus)
+    rows = map(json.loads, (corpus / "questions.jsonl").read_text().splitlines())
+    lines = [json.dumps({**row, "answers": []}) + "\n" for row in rows]
+    (corpus / "questions.jsonl").write_text("".join(lines))
+    done = call(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
+    assert done.returncode == 1 and "questions has an answer, so none can be" in done.stderr
+    assert "--config.questions.source=written" in done.stderr
+
+
+def test_a_run_says_that_a_question_searches_its_own_documents(world, tmp_path):
+    done = call(world, tmp_path / "w", "data")
+    assert done.returncode == 0, done.stderr
+    assert "config.data.pool=corpus searches all 78 chunks" in done.stdout + done.stderr

@@ -91,6 +91,16 @@ def test_separate_documents_stay_separate_however_large_the_share():
     assert not documents_of(parts["train"]) & documents_of(parts["held_out"])
 
 
+def test_few_documents_fill_both_sides():
+    """By chance alone, most of these draws would leave a side empty."""
+    questions = [Question(f"q{i}", "?", ("a",), (f"d{i % 2}",)) for i in range(6)]
+    for share in (0.1, 0.2, 0.8):
+        parts, by = split(questions, held_out=share)
+        assert by == "document" and [len(parts[p]) for p in parts] == [3, 3, 0]
+    parts, _ = split(questions, held_out=0.0)
+    assert not parts["held_out"]
+
+
 def test_questions_on_a_single_document_are_split_one_by_one():
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(50)]
     parts, by = split(questions)
