@@ -345,8 +345,9 @@ def _name_bad_triple(rows: Sequence[object]) -> None:
 def _encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
     """Columns of strings as indices of their distinct strings, in order of appearance."""
     chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
-    encoded = pa.chunked_array(chunks, TEXT).dictionary_encode().unify_dictionaries().chunks
-    ids = encoded[0].dictionary if encoded else pa.array([], TEXT)
+    # All chunks get one dictionary.
+    encoded = pa.chunked_array(chunks, TEXT).dictionary_encode().chunks
+    ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
     arrays = [chunk.indices.to_numpy() for chunk in encoded]
     codes = np.concatenate([np.zeros(0, np.int32), *arrays])
     return np.split(codes, np.cumsum([len(x) for x in columns])[:-1]), ids
