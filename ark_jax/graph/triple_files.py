@@ -134,9 +134,9 @@ class _Columns:
             chunks.append(pa.array([triple[i] for triple in batch], TEXT))
         batch.clear()
 
-    def add(self, columns: Sequence[pa.Array]) -> None:
+    def add(self, columns: Sequence[pa.ChunkedArray]) -> None:
         for chunks, column in zip(self.parts, columns, strict=True):
-            chunks.append(column)
+            chunks += column.chunks
 
 
 def _graph(columns: _Columns, nodes: Names | None, relations: Names | None) -> Triples:
@@ -369,7 +369,7 @@ class _Beside:
         return lines[value] if 0 <= value < len(lines) else None
 
 
-def _parquet_columns(path: Path, findings: Findings) -> list[pa.Array]:
+def _parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
     """Head, relation and tail without the rows that have a fault."""
     import pyarrow.compute as pc
 
@@ -378,7 +378,7 @@ def _parquet_columns(path: Path, findings: Findings) -> list[pa.Array]:
         if not (places := _header(names)):
             message = f"has the columns {', '.join(names[:5])}; name them {', '.join(PARTS)}"
             findings.problems.append(file_problem(path, message))
-            return [pa.array([], TEXT)] * 3
+            return [pa.chunked_array([], TEXT)] * 3
         columns = []
         for part, place in zip(PARTS, places, strict=True):
             column = pq.read_table(path, columns=[names[place]]).column(0)
@@ -387,13 +387,13 @@ def _parquet_columns(path: Path, findings: Findings) -> list[pa.Array]:
             if not (pa.types.is_integer(column.type) or _is_text(column.type)):
                 message = f"is of type {column.type}; give strings or whole numbers"
                 findings.problems.append(Problem(str(path), 0, part, message))
-                return [pa.array([], TEXT)] * 3
+                return [pa.chunked_array([], TEXT)] * 3
             columns.append(column.cast(TEXT))
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         message = f"cannot be read as Parquet ({reason}); copy it again"
         findings.problems.append(file_problem(path, message))
-        return [pa.array([], TEXT)] * 3
+        return [pa.chunked_array([], TEXT)] * 3
     findings.problems.rows += len(columns[0])
     bad: dict[int, list[Problem]] = collections.defaultdict(list)
     for part, column in zip(PARTS, columns, strict=True):

@@ -38,7 +38,7 @@ def objects(names) -> str:
         ("kb.txt", joined("|")),
         ("bom.txt", "\ufeff" + joined("\t").replace("\n", "\r\n")),
         ("kb.csv", joined(",")),
-        ("header.csv", "Subject,Predicate,Object\n" + joined(",").replace("is", '"is"')),
+        ("header.csv", "Subject,Predicate,Object\n" + joined(",").replace(",is,", ',"is",')),
         ("kb.jsonl", objects(("head", "relation", "tail"))),
         ("rdf.jsonl", objects(("subject", "predicate", "object"))),
         ("rog.jsonl", json.dumps({"id": "q", "graph": FACTS})),
