@@ -169,6 +169,19 @@ def _remark_names(graph: Triples, path: Path, findings: Findings) -> None:
             findings.remarks.append(Problem(str(path), 0, field, message, terms.shared_names))
 
 
+def summary(graph: Triples) -> str:
+    """Describes a graph in a few lines."""
+    counts = graph.summary()
+    lines = ["format: a graph of triples"]
+    for key, value in counts.items():
+        if key == "hubs":
+            value = ", ".join(f"{name} ({degree:,} triples)" for name, degree in value)
+        else:
+            value = f"{value:,}"
+        lines.append(f"{key.replace('_', ' ')}: {value}")
+    return "\n".join(lines)
+
+
 def recognises(path: Path) -> bool:
     """Whether a path is a graph of triples, and no file of documents or questions."""
     if path.is_dir():
@@ -181,7 +194,7 @@ def recognises(path: Path) -> bool:
         except (pa.ArrowException, OSError):
             return False
     lines = [line for line in file_head(path).decode("utf-8", "ignore").splitlines() if line]
-    if lines[:1] and lines[0].lstrip()[:1] in ("{", "["):
+    if lines[:1] and lines[0].lstrip()[:1] == "{":
         row = next(json_rows(path, Findings()), None)
         return row is not None and _json_kind(row.values) is not None
     separator = _separator(path, lines[:1])

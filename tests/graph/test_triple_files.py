@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.paths import DATA
 
+from ark_jax.__main__ import _check
 from ark_jax.data.records import BadInput
 from ark_jax.graph import triple_files
 from ark_jax.graph.triples import Triples
@@ -190,3 +191,30 @@ def test_the_real_graph_of_metaqa():
         assert [graph.nodes.name(node) for node in graph.find(name)] == [name]
     heads = graph.heads(graph.relations.find("directed by")[0], graph.find("Joel Zwick")[0])
     assert {graph.nodes.name(node) for node in heads.tolist()} == {"My Big Fat Greek Wedding"}
+
+
+def test_check_counts_a_graph_and_names_its_faults(tmp_path, capsys):
+    path = tmp_path / "kb.txt"
+    path.write_text(joined("|"))
+    assert _check([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in ("triples: 5", "duplicates: 1", "self loops: 1", "no problem found"):
+        assert line in lines
+    path.write_text(joined("|") + "a|b\n")
+    assert _check([str(path)]) == 1
+    assert f"{path}:7: 2 field(s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.tsv", "id\ttitle\ttext\n1\tT\tA text.\n"),
+        ("a.jsonl", '{"id": "1", "text": "A text."}\n'),
+        ("a.txt", "A text of several words.\n"),
+        ("a.csv", "id,title,text\n1,T,A text.\n"),
+        ("a.tsv", "query-id\tcorpus-id\tscore\n1\t2\t1\n"),
+    ],
+)
+def test_documents_are_no_graph(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert not triple_files.recognises(tmp_path / name)
