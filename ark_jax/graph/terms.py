@@ -123,6 +123,21 @@ class Terms:
         return pa.concat_arrays(texts), terms
 
 
+@dataclasses.dataclass
+class Names:
+    """Names and aliases as files give them: id -> name, id -> other names."""
+
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
+    aliases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def add(self, id: str, name: str, *, alias: bool = False) -> None:
+        """Adds a name; a second one becomes an alias."""
+        if not alias and id not in self.names:
+            self.names[id] = name
+        elif name != self.names.get(id) and name not in self.aliases.setdefault(id, []):
+            self.aliases[id].append(name)
+
+
 class _Index:
     """Finds the terms of a text by bisection, so that no dictionary of all texts is built."""
 

@@ -16,10 +16,8 @@ names of the columns may be there |
 
 import collections
 import csv
-import dataclasses
-import gzip
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,38 +36,19 @@ from ark_jax.data.text_files import (
     unreadable_file,
 )
 from ark_jax.graph.parquet import TEXT
-from ark_jax.graph.terms import name_fault
+from ark_jax.graph.rdf_files import n_triples
+from ark_jax.graph.terms import Names, name_fault
 from ark_jax.graph.triples import PARTS, TABLES, Triples
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import say
 
 RDF_PARTS = ("subject", "predicate", "object")
 _BATCH = 1 << 16
-_LABELS = {  # predicate -> whether it gives a name, or an alias alone
-    "http://www.w3.org/2000/01/rdf-schema#label": True,
-    "http://www.w3.org/2004/02/skos/core#prefLabel": True,
-    "http://www.w3.org/2004/02/skos/core#altLabel": False,
-}
 # A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
 _PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 _FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` wrote"
 
 Row = tuple[int, Sequence[object]]  # its number, and head, relation and tail
-
-
-@dataclasses.dataclass
-class Names:
-    """Names and aliases as files give them: id -> name, id -> other names."""
-
-    names: dict[str, str] = dataclasses.field(default_factory=dict)
-    aliases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-
-    def add(self, id: str, name: str, *, alias: bool = False) -> None:
-        """Adds a name; a second one becomes an alias."""
-        if not alias and id not in self.names:
-            self.names[id] = name
-        elif name != self.names.get(id) and name not in self.aliases.setdefault(id, []):
-            self.aliases[id].append(name)
 
 
 def load(
@@ -221,7 +200,7 @@ def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) 
         findings.problems.append(file_problem(path, f"is a folder; give files, or {_FORMATS}"))
         return
     if path.name.endswith((".nt", ".nt.gz")):
-        columns.extend(_n_triples(path, findings, names))
+        columns.extend(n_triples(path, findings, names))
     elif is_parquet(path):
         columns.add(_parquet_columns(path, findings))
     elif file_head(path).lstrip()[:1] in (b"{", b"["):
@@ -432,73 +411,6 @@ def _parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[str, str, str]]:
-    """The triples of an N-Triples file, whose ids are terms as N-Triples writes them.
-
-    So a literal keeps its language or datatype. Its name is its text, and that of an IRI its
-    rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
-    """
-    try:
-        import pyoxigraph
-    except ImportError:
-        message = "is N-Triples, which pyoxigraph reads; run: pip install 'ark-jax[graphs]'"
-        findings.problems.append(file_problem(path, message))
-        return
-    opener: Callable = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
-            for quad in _until_broken(quads, path, findings):
-                if isinstance(quad.object, pyoxigraph.Literal):
-                    _name_literal(quad, names)
-                id = lambda term: (
-                    term.value if isinstance(term, pyoxigraph.NamedNode) else str(term)
-                )
-                yield id(quad.subject), id(quad.predicate), id(quad.object)
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        message = f"cannot be read ({reason}); copy it again"
-        findings.problems.stop(file_problem(path, message))
-
-
-def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
-    """What a parser yields. It goes on behind a broken line, but not behind bytes that are no
-    text."""
-    last = 0
-    while True:
-        try:
-            quad = next(quads)
-        except StopIteration:
-            return
-        except SyntaxError as error:
-            findings.problems.rows += 1
-            reason = error.args[0].partition(": ")[2].partition(" (line")[0]
-            line = error.lineno or 0
-            if "UTF-8" in reason or line <= last:
-                message = f"{reason}; save the file as UTF-8: nothing behind it was read"
-                if "UTF-8" in reason:
-                    findings.problems.stop(file_problem(path, message, line))
-                return
-            last = line
-            message = f"is no N-Triples ({reason}); mend the line"
-            findings.problems.append(file_problem(path, message, line))
-            continue
-        findings.problems.rows += 1
-        yield quad
-
-
-def _name_literal(quad, names: Names) -> None:
-    """Takes the text of a literal as its name, and a label as the subject's name or alias."""
-    text = " ".join(quad.object.value.split())
-    if not text:
-        return
-    names.names.setdefault(str(quad.object), text)
-    if (named := _LABELS.get(quad.predicate.value)) is not None:
-        subject = quad.subject
-        id = subject.value if type(subject).__name__ == "NamedNode" else str(subject)
-        names.add(id, text, alias=not named)
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
