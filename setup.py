@@ -1,7 +1,7 @@
 """Packaging of ark_jax.
 
-Extras: demo (reads GGUF), files (reads HTML, PDF, Word), llm (live endpoints), evaluate (BM25,
-ROUGE), one per tracker, notebooks, test (without torch), reference (peers).
+Extras: demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
+endpoints), evaluate (ROUGE), one per tracker, notebooks, test (without torch), reference (peers).
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from setuptools import find_packages, setup
 
 EVALUATE = ["rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
+GRAPHS = ["pyoxigraph>=0.5"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
     "beartype>=0.21",
@@ -70,11 +71,12 @@ setup(
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
         "files": FILES,
+        "graphs": GRAPHS,
         "tensorboard": TENSORBOARD,
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
-        "test": [*TEST, *EVALUATE, *FILES, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
+        "test": [*TEST, *EVALUATE, *FILES, *GRAPHS, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
         "reference": [
             "torch==2.13.0",
             "sentence-transformers>=6.0",

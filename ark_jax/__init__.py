@@ -9,9 +9,17 @@ _PUBLIC = {
     "Retriever": "ark_jax.models.retriever",
     "LanguageModel": "ark_jax.models.language",
     "KnowledgeGraph": "ark_jax.graph.store",
+    "Triples": "ark_jax.graph.triples",
     "personalized_pagerank": "ark_jax.graph.pagerank",
 }
-__all__ = ["KnowledgeGraph", "LanguageModel", "Retriever", "__version__", "personalized_pagerank"]
+__all__ = [
+    "KnowledgeGraph",
+    "LanguageModel",
+    "Retriever",
+    "Triples",
+    "__version__",
+    "personalized_pagerank",
+]
 
 
 def __getattr__(name: str):

@@ -139,10 +139,20 @@ def _save_trace(flags: list[str]) -> Path:
 def _check(args: list[str]) -> int:
     from ark_jax.data import readers
     from ark_jax.evaluate.significance import what_can_be_told
+    from ark_jax.graph import triple_files
 
     if len(args) != 1 or args[0].startswith("-"):
         print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
         return 2
+    if triple_files.recognises(Path(args[0])):
+        graph, findings = triple_files.read(args)
+        for line in (*findings.remarks, *findings.problems):
+            print(line)
+        print(triple_files.summary(graph))
+        print(
+            f"{findings.problems.total:,} problem(s)" if findings.problems else "no problem found"
+        )
+        return 1 if findings.problems else 0
     corpus, problems = readers.read(args[0])
     for line in (*corpus.remarks, *problems):
         print(line)

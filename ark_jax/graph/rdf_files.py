@@ -1,0 +1,82 @@
+"""Triples of N-Triples files, and the names that their labels give."""
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ark_jax.data.problems import Findings
+from ark_jax.data.text_files import file_problem
+from ark_jax.graph.terms import Names
+
+_LABELS = {  # predicate -> whether it gives a name, or an alias alone
+    "http://www.w3.org/2000/01/rdf-schema#label": True,
+    "http://www.w3.org/2004/02/skos/core#prefLabel": True,
+    "http://www.w3.org/2004/02/skos/core#altLabel": False,
+}
+
+
+def n_triples(path: Path, findings: Findings, names: Names) -> Iterator[tuple[str, str, str]]:
+    """The triples of an N-Triples file, whose ids are terms as N-Triples writes them.
+
+    So a literal keeps its language or datatype. Its name is its text, and that of an IRI its
+    rdfs:label or skos:prefLabel; further labels and skos:altLabel are aliases.
+    """
+    try:
+        import pyoxigraph
+    except ImportError:
+        message = "is N-Triples, which pyoxigraph reads; run: pip install 'ark-jax[graphs]'"
+        findings.problems.append(file_problem(path, message))
+        return
+    opener: Callable = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            quads = pyoxigraph.parse(file, format=pyoxigraph.RdfFormat.N_TRIPLES)
+            for quad in _until_broken(quads, path, findings):
+                if isinstance(quad.object, pyoxigraph.Literal):
+                    _name_literal(quad, names)
+                id = lambda term: (
+                    term.value if isinstance(term, pyoxigraph.NamedNode) else str(term)
+                )
+                yield id(quad.subject), id(quad.predicate), id(quad.object)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"cannot be read ({reason}); copy it again"
+        findings.problems.stop(file_problem(path, message))
+
+
+def _until_broken(quads: Iterator, path: Path, findings: Findings) -> Iterator:
+    """What a parser yields. It goes on behind a broken line, but not behind bytes that are no
+    text."""
+    last = 0
+    while True:
+        try:
+            quad = next(quads)
+        except StopIteration:
+            return
+        except SyntaxError as error:
+            findings.problems.rows += 1
+            reason = error.args[0].partition(": ")[2].partition(" (line")[0]
+            line = error.lineno or 0
+            if "UTF-8" in reason or line <= last:
+                message = f"{reason}; save the file as UTF-8: nothing behind it was read"
+                if "UTF-8" in reason:
+                    findings.problems.stop(file_problem(path, message, line))
+                return
+            last = line
+            message = f"is no N-Triples ({reason}); mend the line"
+            findings.problems.append(file_problem(path, message, line))
+            continue
+        findings.problems.rows += 1
+        yield quad
+
+
+def _name_literal(quad, names: Names) -> None:
+    """Takes the text of a literal as its name, and a label as the subject's name or alias."""
+    text = " ".join(quad.object.value.split())
+    if not text:
+        return
+    names.names.setdefault(str(quad.object), text)
+    if (named := _LABELS.get(quad.predicate.value)) is not None:
+        subject = quad.subject
+        id = subject.value if type(subject).__name__ == "NamedNode" else str(subject)
+        names.add(id, text, alias=not named)

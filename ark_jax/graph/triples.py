@@ -1,0 +1,422 @@
+"""A graph of facts: triples (head, relation, tail) as columns.
+
+Direction, parallel relations and self-loops are kept. Identity is the id alone: Comedy, comedy and
+The Comedy are three nodes. `KnowledgeGraph` is the undirected graph that communities are taken
+from.
+"""
+
+import collections
+import dataclasses
+import functools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from ark_jax.graph.extract import Entity, Relation
+from ark_jax.graph.parquet import TEXT, TEXTS
+from ark_jax.graph.store import fold
+from ark_jax.graph.terms import Terms, name_fault
+
+Direction = Literal["out", "in", "both"]
+PARTS = ("head", "relation", "tail")
+TABLES = ("triples", "nodes", "relations")  # the files of a saved graph, NAME.arrow
+_BATCH = 1 << 16
+_TERM_TYPES = {"id": TEXT, "name": TEXT, "aliases": TEXTS}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Triples:
+    """A directed multigraph. Row i says that `head[i]` has `relation[i]` to `tail[i]`.
+
+    The rows are in order of head, relation and tail, and all different. They are the outgoing edges
+    in CSR form: those of node n lie from `outgoing[n]` to `outgoing[n + 1]`.
+    """
+
+    head: np.ndarray  # int32 or int64 [m], indices of nodes
+    relation: np.ndarray  # [m], indices of relations
+    tail: np.ndarray  # [m], indices of nodes
+    nodes: Terms
+    relations: Terms
+    duplicates: int = 0  # how many repeated triples were read and stored once
+
+    def __len__(self) -> int:
+        return len(self.head)
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        """The triples as ids, in order of the rows."""
+        terms = self.nodes, self.relations, self.nodes
+        for start in range(0, len(self), _BATCH):
+            rows = slice(start, start + _BATCH)
+            columns = (
+                of.ids.take(pa.array(column[rows])).to_pylist()
+                for of, column in zip(terms, (self.head, self.relation, self.tail), strict=True)
+            )
+            yield from zip(*columns, strict=True)
+
+    @classmethod
+    def from_triples(
+        cls,
+        triples: Iterable[Sequence[str]],
+        names: Mapping[str, str] | None = None,
+        aliases: Mapping[str, Sequence[str]] | None = None,
+    ) -> "Triples":
+        """Makes a graph of (head, relation, tail) triples of ids.
+
+        Args:
+            triples: three strings each. A repeated triple is stored once and counted.
+            names: id of a node -> its name. Without it, each id is its own name.
+            aliases: id of a node -> other names.
+
+        Raises:
+            ValueError: a triple is not three strings, or one of them is empty or holds a tab or a
+                line break.
+        """
+        rows = triples if isinstance(triples, list | tuple) else list(triples)
+        try:
+            # Whole columns at once take a tenth of the time of a loop over rows.
+            if set(map(len, rows)) - {3} or str in set(map(type, rows)):
+                raise ValueError
+            columns = [pa.array([row[i] for row in rows], TEXT) for i in range(3)]
+            if any(column.null_count for column in columns):
+                raise ValueError
+        except (TypeError, ValueError, pa.ArrowException):
+            _name_bad_triple(rows)
+            raise
+        graph = cls.from_columns(*columns, names=names, aliases=aliases)
+        if any(map(name_fault, [*graph.nodes.ids.to_pylist(), *graph.relations.ids.to_pylist()])):
+            _name_bad_triple(rows)
+            raise ValueError("an id of `names` or `aliases` is empty or holds a tab; mend it")
+        return graph
+
+    @classmethod
+    def from_columns(
+        cls,
+        heads: pa.Array | pa.ChunkedArray,
+        relations: pa.Array | pa.ChunkedArray,
+        tails: pa.Array | pa.ChunkedArray,
+        *,
+        names: Mapping[str, str] | None = None,
+        aliases: Mapping[str, Sequence[str]] | None = None,
+        relation_names: Mapping[str, str] | None = None,
+        relation_aliases: Mapping[str, Sequence[str]] | None = None,
+    ) -> "Triples":
+        """Makes a graph of three columns of ids, strings of equal length without a null.
+
+        Names and aliases are as in `from_triples`, of nodes and of relations.
+        """
+        (head, tail), node_ids = _encode([heads, tails])
+        (relation,), relation_ids = _encode([relations])
+        head, relation, tail = _sort(head, relation, tail)
+        distinct = np.ones(len(head), bool)
+        distinct[1:] = (np.diff(head) != 0) | (np.diff(relation) != 0) | (np.diff(tail) != 0)
+        duplicates = len(head) - int(np.count_nonzero(distinct))
+        if duplicates:
+            head, relation, tail = head[distinct], relation[distinct], tail[distinct]
+        return cls(
+            head,
+            relation,
+            tail,
+            Terms.of(node_ids, names, aliases),
+            Terms.of(relation_ids, relation_names, relation_aliases),
+            duplicates,
+        )
+
+    @classmethod
+    def from_records(cls, entities: Iterable[Entity], relations: Iterable[Relation]) -> "Triples":
+        """Makes a graph of what was extracted from documents.
+
+        A node's id is the folded name (`store.fold`), its name the most frequent spelling, and its
+        aliases the others. A relation is its description, or else its keywords. A record without a
+        name or description is left out, and a warning says how many are.
+        """
+        spellings: dict[str, collections.Counter[str]] = {}
+        left_out = 0
+
+        def node(name: str) -> str:
+            key = fold(name)
+            if key:
+                spellings.setdefault(key, collections.Counter())[name] += 1
+            return key
+
+        for entity in entities:
+            left_out += not node(entity.name)
+        rows = []
+        for record in relations:
+            ends = fold(record.source), fold(record.target)
+            text = " ".join((record.description or record.keywords).split())
+            if not (all(ends) and text):
+                left_out += 1
+                continue
+            rows.append((node(record.source), text, node(record.target)))
+        if left_out:
+            warnings.warn(
+                f"{left_out:,} records without a name or description are left out", stacklevel=2
+            )
+        ranked = {id: sorted(c, key=lambda name: (-c[name], name)) for id, c in spellings.items()}
+        names = {id: spelled[0] for id, spelled in ranked.items()}
+        aliases = {id: spelled[1:] for id, spelled in ranked.items() if spelled[1:]}
+        return cls.from_triples(rows, names, aliases)
+
+    @classmethod
+    def read(
+        cls,
+        *paths: str | Path,
+        names: str | Path | None = None,
+        relation_names: str | Path | None = None,
+    ) -> "Triples":
+        """Reads a graph from files in any format of `triple_files`, or a saved folder.
+
+        Args:
+            paths: one file or folder, or several files whose triples are one graph.
+            names: a file with a line per node: id, name, and aliases joined by "|"; tabs between.
+            relation_names: the same for relations.
+
+        Raises:
+            BadInput: the files have problems; it lists all of them.
+        """
+        from ark_jax.graph import triple_files
+
+        return triple_files.load(paths, names, relation_names)
+
+    @functools.cached_property
+    def outgoing(self) -> np.ndarray:
+        """int64 [n + 1]: where the rows of each head begin."""
+        return _bounds(self.head, len(self.nodes))
+
+    @functools.cached_property
+    def incoming(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the rows of each tail begin in the second array, int64 [n + 1]; and the rows
+        themselves in order of tail, relation and head, int64 [m]."""
+        return _bounds(self.tail, len(self.nodes)), _order(self.tail, self.relation)
+
+    def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
+        """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.
+
+        Raises:
+            IndexError: there is no such node.
+            ValueError: the direction is another word.
+        """
+        self._check(node, self.nodes, "node")
+        if direction not in ("out", "in", "both"):
+            raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
+        parts = []
+        if direction != "in":
+            parts.append(np.arange(self.outgoing[node], self.outgoing[node + 1]))
+        if direction != "out":
+            bounds, order = self.incoming
+            parts.append(np.sort(order[bounds[node] : bounds[node + 1]]))
+        return parts[0] if len(parts) == 1 else np.union1d(*parts)  # a self-loop counts once
+
+    def neighbours(self, node: int, direction: Direction = "both") -> np.ndarray:
+        """The nodes that share a triple with a node, ascending; errors as `rows`.
+
+        A node is its own neighbour if it has a self-loop.
+        """
+        ends = []
+        if direction != "in":
+            ends.append(self.tail[self.rows(node, "out")])
+        if direction != "out":
+            rows = self.rows(node, "in" if direction == "both" else direction)
+            ends.append(self.head[rows])
+        return np.unique(np.concatenate(ends))
+
+    def tails(self, head: int, relation: int) -> np.ndarray:
+        """All t of triples (head, relation, t), ascending.
+
+        Raises:
+            IndexError: there is no such node or relation.
+        """
+        self._check(head, self.nodes, "node")
+        self._check(relation, self.relations, "relation")
+        rows = slice(self.outgoing[head], self.outgoing[head + 1])
+        return self.tail[rows][_run(self.relation[rows], relation)]
+
+    def heads(self, relation: int, tail: int) -> np.ndarray:
+        """All h of triples (h, relation, tail), ascending; errors as `tails`."""
+        self._check(tail, self.nodes, "node")
+        self._check(relation, self.relations, "relation")
+        bounds, order = self.incoming
+        rows = order[bounds[tail] : bounds[tail + 1]]
+        return self.head[rows[_run(self.relation[rows], relation)]]
+
+    @staticmethod
+    def _check(index: int, terms: Terms, kind: str) -> None:
+        if not 0 <= index < len(terms):
+            raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
+
+    def find(self, name: str) -> list[int]:
+        """All nodes with this name, alias or id, as `Terms.find`."""
+        return self.nodes.find(name)
+
+    def degrees(self) -> np.ndarray:
+        """int64 [n]: how many triples each node is in; a self-loop counts twice."""
+        count = lambda column: np.bincount(column, minlength=len(self.nodes))
+        return count(self.head) + count(self.tail)
+
+    def summary(self) -> dict:
+        """Sizes and counts for JSON. `hubs` are the three nodes with most triples."""
+        degrees = self.degrees()
+        hubs = np.argsort(-degrees, kind="stable")[:3].tolist()
+        return {
+            "triples": len(self),
+            "nodes": len(self.nodes),
+            "relations": len(self.relations),
+            "duplicates": self.duplicates,
+            "self_loops": int(np.count_nonzero(self.head == self.tail)),
+            "without_triple": int(np.count_nonzero(degrees == 0)),
+            "without_name": self.nodes.unnamed,
+            "shared_names": self.nodes.shared_names,
+            "hubs": [(self.nodes.name(node), int(degrees[node])) for node in hubs],
+        }
+
+    def to_networkx(self):
+        """A networkx.MultiDiGraph of ids; relation ids are its keys, names an attribute."""
+        import networkx as nx
+
+        graph = nx.MultiDiGraph()
+        for index, id in enumerate(self.nodes.ids.to_pylist()):
+            graph.add_node(id, name=self.nodes.name(index))
+        graph.add_edges_from((head, tail, relation) for head, relation, tail in self)
+        return graph
+
+    def save(self, folder: str | Path) -> None:
+        """Writes triples.arrow, nodes.arrow and relations.arrow, which `load` maps into memory."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = {part: pa.array(getattr(self, part)) for part in PARTS}
+        note = {"duplicates": str(self.duplicates)}
+        tables = {"triples": pa.table(columns).replace_schema_metadata(note)}
+        for kind, terms in (("nodes", self.nodes), ("relations", self.relations)):
+            values = (terms.ids, terms.names, terms.aliases)
+            tables[kind] = pa.table(dict(zip(_TERM_TYPES, values, strict=True)))
+        for kind, table in tables.items():
+            with (
+                pa.OSFile(str(folder / f"{kind}.arrow"), "wb") as file,
+                pa.ipc.new_file(file, table.schema) as writer,
+            ):
+                writer.write_table(table, max_chunksize=max(len(table), 1))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Triples":
+        """Maps what `save` wrote into memory; nothing is copied.
+
+        Raises:
+            FileNotFoundError: a file is missing.
+            ValueError: a file is damaged: a column is missing or of another type, ids repeat, a
+                triple names a node or relation that does not exist, or the rows are not in order.
+        """
+        paths = [Path(folder) / f"{kind}.arrow" for kind in TABLES]
+        nodes, relations = (Terms(*_mapped(path, _TERM_TYPES)[0]) for path in paths[1:])
+        for path, terms in zip(paths[1:], (nodes, relations), strict=True):
+            if terms.ids.null_count or len(terms.ids.unique()) < len(terms):
+                raise ValueError(f"{path}: an id is empty or comes twice: save the graph again")
+        types = dict.fromkeys(PARTS, (pa.int32(), pa.int64()))
+        columns, note = _mapped(paths[0], types)
+        head, relation, tail = (column.to_numpy() for column in columns)
+        for part, column, terms in zip(
+            PARTS, (head, relation, tail), (nodes, relations, nodes), strict=True
+        ):
+            outside = (column < 0) | (column >= len(terms))
+            if outside.any():
+                row = int(outside.argmax())
+                raise ValueError(
+                    f"{paths[0]}: row {row}, {part} is {column[row]}, but there are "
+                    f"{len(terms):,}: save the graph again"
+                )
+        if not _in_order(head, relation, tail):
+            raise ValueError(f"{paths[0]}: rows are not in order: save the graph again")
+        return cls(head, relation, tail, nodes, relations, int(note.get(b"duplicates", 0)))
+
+
+def _name_bad_triple(rows: Sequence[object]) -> None:
+    """Raises ValueError for the first triple with a fault; returns if none has one."""
+    for i, row in enumerate(rows):
+        if isinstance(row, str) or not isinstance(row, Sequence) or len(row) != 3:
+            raise ValueError(f"triples[{i}] is {row!r}: give (head, relation, tail), three strings")
+        for part, value in zip(PARTS, row, strict=True):
+            if fault := name_fault(value):
+                raise ValueError(f"triples[{i}]: {part} {fault[0]}; {fault[1]}")
+
+
+def _encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
+    """Columns of strings as indices of their distinct strings, in order of appearance."""
+    chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
+    # All chunks get one dictionary.
+    encoded = pa.chunked_array(chunks, TEXT).dictionary_encode().chunks
+    ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
+    arrays = [chunk.indices.to_numpy() for chunk in encoded]
+    codes = np.concatenate([np.zeros(0, np.int32), *arrays])
+    return np.split(codes, np.cumsum([len(x) for x in columns])[:-1]), ids
+
+
+def _widths(*columns: np.ndarray) -> list[int]:
+    """The bits that the numbers of each column need."""
+    return [int(column.max(initial=0)).bit_length() for column in columns]
+
+
+def _sort(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The rows in order. One integer a row is sorted if it can hold all three numbers."""
+    _, b, c = widths = _widths(head, relation, tail)
+    if sum(widths) > 62:
+        order = np.lexsort((tail, relation, head))
+        return head[order], relation[order], tail[order]
+    keys = head.astype(np.int64)
+    for column, bits in ((relation, b), (tail, c)):
+        keys <<= bits
+        keys |= column
+    keys.sort()
+    cut = lambda shift, bits, like: ((keys >> shift) & ((1 << bits) - 1)).astype(like.dtype)
+    return (keys >> (b + c)).astype(head.dtype), cut(c, b, relation), cut(0, c, tail)
+
+
+def _order(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The stable order of rows by `first`, then `second`: int64 [m]."""
+    rows = np.arange(len(first))
+    a, b, c = _widths(first, second, rows)
+    if a + b + c > 62:
+        return np.lexsort((second, first))
+    keys = ((first.astype(np.int64) << b) | second) << c | rows
+    keys.sort()
+    return keys & ((1 << c) - 1)
+
+
+def _bounds(column: np.ndarray, size: int) -> np.ndarray:
+    return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
+
+
+def _run(ascending: np.ndarray, value: int) -> slice:
+    """Where a value lies in a sorted array."""
+    # A value of the array's own type: numpy would copy the array to compare another one.
+    ends = np.searchsorted(ascending, np.array([value, value + 1], ascending.dtype))
+    return slice(*ends.tolist())
+
+
+def _in_order(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
+    ordered = np.diff(tail) > 0
+    for column in (relation, head):
+        step = np.diff(column)
+        ordered = (step > 0) | ((step == 0) & ordered)
+    return bool(ordered.all())
+
+
+def _mapped(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:
+    """Columns of an Arrow file as views of it, and the notes beside them."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is absent") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is no whole Arrow file ({reason}): save it again") from error
+    columns = []
+    for name, kind in types.items():
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if table.column_names.count(name) != 1 or table.schema.field(name).type not in kinds:
+            raise ValueError(f"{path}: needs one column {name!r} of {kinds[0]}: save it again")
+        chunks = table.column(name).chunks
+        columns.append(chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks())
+    return columns, table.schema.metadata or {}

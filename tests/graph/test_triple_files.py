@@ -1,0 +1,220 @@
+"""Graphs of triples from files of every format; each fault is one line with file, row and fix."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.paths import DATA
+
+from ark_jax.__main__ import _check
+from ark_jax.data.records import BadInput
+from ark_jax.graph import triple_files
+from ark_jax.graph.triples import Triples
+
+FACTS = [
+    ("Paris", "capital_of", "France"),
+    ("France", "contains", "Paris"),
+    ("Paris", "twin_of", "Paris"),
+    ("Comedy", "is", "comedy"),
+    ("Comedy", "was", "The Comedy"),
+    ("Paris", "capital_of", "France"),
+]
+IRI = "http://x.org/"
+
+
+def joined(separator: str) -> str:
+    return "".join(separator.join(fact) + "\n" for fact in FACTS)
+
+
+def objects(names) -> str:
+    return "".join(json.dumps(dict(zip(names, fact, strict=True))) + "\n" for fact in FACTS)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("kb.tsv", joined("\t")),
+        ("kb.txt", joined("|")),
+        ("bom.txt", "\ufeff" + joined("\t").replace("\n", "\r\n")),
+        ("kb.csv", joined(",")),
+        ("header.csv", "Subject,Predicate,Object\n" + joined(",").replace(",is,", ',"is",')),
+        ("kb.jsonl", objects(("head", "relation", "tail"))),
+        ("rdf.jsonl", objects(("subject", "predicate", "object"))),
+        ("rog.jsonl", json.dumps({"id": "q", "graph": FACTS})),
+        ("nsm.jsonl", json.dumps({"id": "q", "subgraph": {"tuples": FACTS}})),
+    ],
+)
+def test_every_text_format_gives_the_same_graph(name, text, tmp_path):
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    graph = Triples.read(tmp_path / name)
+    assert list(graph) == list(Triples.from_triples(FACTS))
+    assert graph.duplicates == 1
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_parquet_gives_the_same_graph(kind, tmp_path):
+    heads, relations, tails = (pa.array(column, kind) for column in zip(*FACTS, strict=True))
+    path = tmp_path / "kb.parquet"
+    pq.write_table(
+        pa.table({"tail": tails, "head": heads, "relation": relations.dictionary_encode()}), path
+    )
+    assert list(Triples.read(path)) == list(Triples.from_triples(FACTS))
+    pq.write_table(pa.table({"head": [1, 2], "relation": [0, 0], "tail": [2, 1]}), path)
+    assert list(Triples.read(path)) == [("1", "0", "2"), ("2", "0", "1")]
+
+
+def test_numbers_count_lines_of_the_files_beside(tmp_path):
+    (tmp_path / "entities.txt").write_text("m.1\nm.2\n")
+    (tmp_path / "relations.txt").write_text("r\n")
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 1]]}}))
+    assert list(Triples.read(path)) == [("m.1", "r", "m.2")]
+    path.write_text(json.dumps({"subgraph": {"tuples": [[0, 0, 2]]}}))
+    with pytest.raises(BadInput, match=r"data\.jsonl:1: subgraph\.tuples\[0\]: \[0, 0, 2\] names"):
+        Triples.read(path)
+
+
+@pytest.mark.parametrize("suffix", [".nt", ".nt.gz"])
+def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
+    pytest.importorskip("pyoxigraph", reason="pip install 'ark-jax[graphs]' reads N-Triples")
+    label = "<http://www.w3.org/2000/01/rdf-schema#label>"
+    integer = "<http://www.w3.org/2001/XMLSchema#integer>"
+    text = f'<{IRI}a> {label} "Köln"@de .\n<{IRI}a> {label} "Cologne"@en .\n'
+    text += f'<{IRI}a> <{IRI}p> "5"^^{integer} .\n<{IRI}a> <{IRI}p> "5" .\n'
+    text += f'_:b <{IRI}p> "a\\tb" .\n'
+    path = tmp_path / f"kb{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix == ".nt.gz" else text.encode())
+    graph = Triples.read(path)
+    assert {tail for _, _, tail in graph} == {
+        '"Köln"@de',
+        '"Cologne"@en',
+        f'"5"^^{integer}',
+        '"5"',
+        '"a\\tb"',
+    }
+    assert graph.find("Cologne")[0] == graph.nodes.index(f"{IRI}a")
+    assert graph.nodes.name(graph.nodes.index(f"{IRI}a")) == "Köln"
+    assert len(graph.find("5")) == 2
+    path = tmp_path / "bad.nt"
+    path.write_text(f"<{IRI}a> <{IRI}p> .\n" + text, encoding="utf-8")
+    found, findings = triple_files.read([path])
+    assert list(found) == list(graph)
+    assert [str(p)[len(str(path)) :][:20] for p in findings.problems] == [":1: is no N-Triples "]
+    path.write_bytes(f'<{IRI}a> <{IRI}p> "'.encode() + b'\xff" .\n')
+    with pytest.raises(BadInput, match=r"bad\.nt:1: Invalid UTF-8.*save the file as UTF-8"):
+        Triples.read(path)
+
+
+def test_names_stand_beside_ids(tmp_path):
+    (tmp_path / "kb.tsv").write_text("1\tr\t2\n1\tr\t3\n1\tr\t4\n")
+    (tmp_path / "names.tsv").write_text(
+        "1\tParis\tLutetia|Paname\n2\tParis\n3\tLyon\n3\tLugdunum\n"
+    )
+    graph = Triples.read(tmp_path / "kb.tsv", names=tmp_path / "names.tsv")
+    assert graph.find("Paris") == [0, 1] and graph.find("Paname") == [0]
+    assert graph.find("Lugdunum") == graph.find("Lyon") == [2]
+    assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
+    _, findings = triple_files.read([tmp_path / "kb.tsv"], tmp_path / "names.tsv")
+    remarks = "\n".join(map(str, findings.remarks))
+    assert "names.tsv:4: name: '3' of line 3 has a second name; it becomes an alias" in remarks
+    assert "1 ids have no name" in remarks and "1 names belong to several ids" in remarks
+
+
+@pytest.mark.parametrize(
+    "name, data, words",
+    [
+        ("a.tsv", b"a\tr\tb\na\tr\n", r"a\.tsv:2: 2 field\(s\), a triple has three; write"),
+        ("a.tsv", b"a\tr\tb\na\tr\tb\tc\td\n", r"a\.tsv:2: 5 field\(s\).*no name may hold a tab"),
+        ("a.txt", b"a|r|b\na||b\n", r"a\.txt:2: relation: is empty; fill it in"),
+        ("a.txt", b"a|r|b\na|r|b\tc\n", r"a\.txt:2: tail: 'b\\tc' holds a tab"),
+        ("a.csv", b'a,r,b\na,r,"b\n', r"a\.csv:2: the row is broken CSV"),
+        ("a.tsv", b"a\tr\tb\na\tr\t\xff\n", r"a\.tsv:2: byte 5 of line 2 \(0xff\) is not UTF-8"),
+        ("a.tsv", "a\tr\tb\n".encode("utf-16"), r"a\.tsv: is binary or UTF-16"),
+        ("a.tsv", b"", r"a\.tsv: is empty"),
+        ("a.csv", b"head,relation,tail\n", r"a\.csv: holds no triple; give another file"),
+        ("a.jsonl", b'{"head": "a", "relation": 7, "tail": "b"}', r":1: relation: is a number"),
+        ("a.jsonl", b'{"head": "a", "tail": "b"}', r":1: has the fields 'head', 'tail'.*name them"),
+        ("a.jsonl", b'{"graph": [["a", "r"]]}', r":1: graph\[0\]: is no list of three"),
+        ("a.parquet", b"PAR1", r"a\.parquet: cannot be read as Parquet"),
+    ],
+)
+def test_a_fault_is_one_line(name, data, words, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(BadInput, match=words) as raised:
+        Triples.read(tmp_path / name)
+    assert len(raised.value.problems) == 1
+
+
+def test_faults_of_parquet_are_named_by_row(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = {"head": ["a", "", "c", "d"], "relation": ["r"] * 4, "tail": ["b", "x", None, "e\t"]}
+    pq.write_table(pa.table(table), path)
+    graph, findings = triple_files.read([path])
+    assert list(graph) == [("a", "r", "b")]
+    for problem, words in zip(
+        findings.problems,
+        (":2: head: is empty in row 2", ":3: tail: is null in row 3", ":4: tail: 'e\\t' holds"),
+        strict=True,
+    ):
+        assert words in str(problem)
+
+
+def test_quotes_in_tsv_are_part_of_the_name_and_told(tmp_path):
+    (tmp_path / "a.tsv").write_text('"Great Guy"\tr\tb\n')
+    graph, findings = triple_files.read([tmp_path / "a.tsv"])
+    assert list(graph) == [('"Great Guy"', "r", "b")]
+    assert "1 rows have a field in quotes" in str(findings.remarks[0])
+
+
+def test_a_missing_file_or_plain_folder_is_named(tmp_path):
+    for path, words in ((tmp_path / "absent.tsv", "does not exist"), (tmp_path, "no saved graph")):
+        with pytest.raises((BadInput, FileNotFoundError), match=words):
+            Triples.read(path)
+
+
+def test_the_real_graph_of_metaqa():
+    folder = DATA / "kg" / "metaqa"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent: set ARK_DATA to read a real graph")
+    parts = [folder / f"kb_{part}.tsv" for part in ("train", "dev", "test", "test_old")]
+    names, relations = (folder / f"kb_{kind}2text.txt" for kind in ("entity", "relation"))
+    graph = Triples.read(*parts, names=names, relation_names=relations)
+    counts = graph.summary()
+    lines = [line for path in parts for line in path.read_text().splitlines()]
+    assert counts["triples"] == len(set(lines)) == 129_413
+    assert counts["duplicates"] == len(lines) - 129_413
+    assert (counts["relations"], counts["without_name"]) == (9, 1)
+    assert counts["hubs"] == [("Drama", 4_016), ("Comedy", 3_759), ("Horror", 1_148)]
+    for name in ("Comedy", "comedy", "The Comedy"):
+        assert [graph.nodes.name(node) for node in graph.find(name)] == [name]
+    heads = graph.heads(graph.relations.find("directed by")[0], graph.find("Joel Zwick")[0])
+    assert {graph.nodes.name(node) for node in heads.tolist()} == {"My Big Fat Greek Wedding"}
+
+
+def test_check_counts_a_graph_and_names_its_faults(tmp_path, capsys):
+    path = tmp_path / "kb.txt"
+    path.write_text(joined("|"))
+    assert _check([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for line in ("triples: 5", "duplicates: 1", "self loops: 1", "no problem found"):
+        assert line in lines
+    path.write_text(joined("|") + "a|b\n")
+    assert _check([str(path)]) == 1
+    assert f"{path}:7: 2 field(s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.tsv", "id\ttitle\ttext\n1\tT\tA text.\n"),
+        ("a.jsonl", '{"id": "1", "text": "A text."}\n'),
+        ("a.txt", "A text of several words.\n"),
+        ("a.csv", "id,title,text\n1,T,A text.\n"),
+        ("a.tsv", "query-id\tcorpus-id\tscore\n1\t2\t1\n"),
+    ],
+)
+def test_documents_are_no_graph(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert not triple_files.recognises(tmp_path / name)
