@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jax
 import jaxtyping
 import pytest
@@ -26,6 +27,10 @@ jaxtyping.install_import_hook(NUMERIC, CHECKER)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("any pace", deadline=None)
+hypothesis.settings.load_profile("any pace")
 
 # A process that a script starts in the background ignores Ctrl-C. Its children would ignore it too,
 # but tests interrupt them.
