@@ -454,7 +454,8 @@ def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
 def test_a_question_that_leaves_no_room_is_named(folder, mesh):
     lm = dataclasses.replace(open_model(folder("plain")), max_length=40)
     chunks = {"q1": [(Chunk("d#0", "d", 0, len(PASSAGES[0]), 9, PASSAGES[0]), 0.5)]}
-    with pytest.raises(ValueError, match=r"question 'q1': .* of the 40 tokens"):
+    said = r"question 'q1', answer 0, chunk 'd#0': .* of the 40 tokens"
+    with pytest.raises(ValueError, match=said):
         alignment.align(lm, TEMPLATES, [QUESTION], chunks, references=0, batch_tokens=0, label="")
 
 

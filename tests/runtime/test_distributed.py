@@ -160,7 +160,8 @@ def train_and_encode(folder: Path) -> dict:
 
     class CountedSlice:
         def __init__(self, tensor):
-            self.get_shape, self.tensor = tensor.get_shape, tensor
+            self.get_shape, self.get_dtype = tensor.get_shape, tensor.get_dtype
+            self.tensor = tensor
 
         def __getitem__(self, index):
             values = self.tensor[index]
@@ -348,7 +349,8 @@ def test_only_requested_texts_are_read(tmp_path):
     chunks = [Chunk(f"d#{i}", "d", i, i + 1, 3, f"{i} of the tide. " * 4000) for i in range(1000)]
     save_chunks(chunks, tmp_path)
     assert [
-        (x.id, x.document, x.start, x.end, x.tokens, x.text) for x in load_chunks(tmp_path)[::100]
+        (x.id, x.document, x.start, x.end, x.tokens, x.text, x.title)
+        for x in load_chunks(tmp_path)[::100]
     ] == list(map(dataclasses.astuple, chunks[::100]))
     done = subprocess.run(
         [sys.executable, "-c", MAPPED, str(tmp_path)], capture_output=True, text=True, check=True

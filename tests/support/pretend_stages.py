@@ -31,6 +31,7 @@ def pretending(world: str):
     c = config.ark()
     c.recipe = __name__
     c.data.path = str(Path(world) / "corpus.jsonl")
+    c.retriever.path, c.generator.path = "somebody/retriever", "somebody/generator"
     return c
 
 

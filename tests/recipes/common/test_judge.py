@@ -313,6 +313,7 @@ def test_the_judge_is_a_stage_only_where_it_is_asked_for(tmp_path):
 def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     context = answered(tmp_path, "http://x", against=("base", "stage1"), price=(5.0, 7.0))
     c, words = context.config, lambda texts: [len(text.split()) for text in texts]
+    c.evaluate.baselines, c.evaluate.hybrids = (), ()
     told = lambda done: estimate.answer_calls(c, context, systems(c), done, words)
     [judged] = told(set())
     assert (judged.label, judged.role, judged.total, judged.calls) == (
