@@ -131,7 +131,7 @@ assert _main(["data", *sys.argv[1:]]) == 0
 import jax
 count = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: count.update([event.rsplit("/")[-1]]))
-for verb in ("extract", "graph", "score"):
+for verb in ("candidates", "extract", "graph", "score"):
     assert _main([verb, *sys.argv[1:]]) == 0
 print(json.dumps(count))
 """

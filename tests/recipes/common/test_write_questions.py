@@ -222,6 +222,7 @@ def test_each_filter_drops_and_counts(world, workdir):
     assert elsewhere.question in kept(workdir)
 
 
+@pytest.mark.slow
 def test_the_margin_drops_answers_that_the_passage_makes_no_likelier(world, workdir):
     found = materials(world, workdir)
     answers = {i: [pair_about(x)] for i, x in enumerate(found) if not x.chunks[1:]}
@@ -301,6 +302,7 @@ def write_slowly(world: Path, workdir: Path, pause: float) -> subprocess.Popen:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
     process = write_slowly(world, workdir, pause=30.0)
     partial = workdir / ".partial" / "questions"
@@ -334,6 +336,7 @@ def get_config():
 """
 
 
+@pytest.mark.slow
 def test_documents_alone_end_in_an_export(world):
     """The whole pipeline without a language model and without a question, by the command line."""
     config = world / "alone.py"
