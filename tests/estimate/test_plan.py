@@ -333,7 +333,8 @@ def test_the_command(ark, flags):
     lines = said.splitlines()
     assert (status, wrong) == (0, "") and "GFLOP/s" in said and "assuming 60 tokens/s" in said
     assert (
-        lines[0].startswith("3 documents, ")
+        "a question searches its own documents" in lines[0]
+        and lines[1].startswith("3 documents, ")
         and lines[-1].startswith("total: $")
         and lines[-1].endswith(" of disk")
     )
