@@ -88,7 +88,9 @@ def token_counter(config) -> tuple[TokenCounter, str]:
         special = bool(asked and local and not chat)
         lengths = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
-            batch = tokenizer(texts[start : start + TEXTS_AT_ONCE], add_special_tokens=special)
+            batch = tokenizer(
+                texts[start : start + TEXTS_AT_ONCE], add_special_tokens=special, verbose=False
+            )
             lengths += map(len, batch["input_ids"])
         return lengths
 
