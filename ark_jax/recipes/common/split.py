@@ -167,8 +167,8 @@ def assign_folds(keys: Sequence[str], folds: int, seed: int) -> dict[str, int]:
     room = len(keys) // folds
     loads: dict[int, int] = dict.fromkeys(range(1, folds + 1), 0)
     fold_of: dict[str, int] = {}
-    for key in sorted(sizes, key=lambda key: (-sizes[key], _uniform(f"{seed} {key}"), key)):
-        preferred = sorted(loads, key=lambda fold: _uniform(f"{seed} {key} {fold}"))
+    for key in sorted(sizes, key=lambda key: (-sizes[key], uniform(f"{seed} {key}"), key)):
+        preferred = sorted(loads, key=lambda fold: uniform(f"{seed} {key} {fold}"))
         empty = [fold for fold in preferred if not loads[fold]]
         fitting = [fold for fold in preferred if loads[fold] + sizes[key] <= room]
         if len(empty) == len(sizes) - len(fold_of):  # each of the last keys fills one
@@ -183,7 +183,7 @@ def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
 
     Chance may leave a side empty where there are few: then the key nearest to the limit goes there.
     """
-    places = {key: _uniform(f"{seed} {key}") for key in keys}
+    places = {key: uniform(f"{seed} {key}") for key in keys}
     drawn = {key for key, place in places.items() if place < share}
     if len(places) > 1 and 0 < share < 1:
         if not drawn:
@@ -193,6 +193,6 @@ def _draw_held_out(keys: Iterable[str], share: float, seed: int) -> set[str]:
     return drawn
 
 
-def _uniform(text: str) -> float:
+def uniform(text: str) -> float:
     """A number in [0, 1) that a hash of `text` decides."""
     return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32

@@ -4,7 +4,6 @@ Nothing here happens as long as `questions.source` is "given".
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ark_jax.data.records import Chunk
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import chunks_by_document, given_questions, written_questions
-from ark_jax.recipes.common.split import Split
+from ark_jax.recipes.common.split import Split, uniform
 
 # What decides which passages are drawn, beside the data.
 DRAW_SETTINGS = ("questions.source", "questions.passages", "seed")
@@ -88,7 +87,7 @@ def _draw_documents(ids: list[str], config) -> set[str]:
             "their own, or questions of your own"
         )
     order = hash_order(ids, config.seed)
-    drawn = {id for id in ids if _fraction(f"{config.seed} {id}") < config.data.held_out}
+    drawn = {id for id in ids if uniform(f"{config.seed} {id}") < config.data.held_out}
     return (drawn or {order[0]}) - (set() if len(drawn) < len(ids) else {order[-1]})
 
 
@@ -126,12 +125,7 @@ def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int, seed: int) -
 
 def hash_order(ids: Sequence[str], seed: int) -> list[str]:
     """The ids in an order that their hashes decide, so that a new one moves no other."""
-    return sorted(ids, key=lambda id: (_fraction(f"{seed} {id}"), id))
-
-
-def _fraction(text: str) -> float:
-    """A number in [0, 1) that a hash of `text` decides."""
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+    return sorted(ids, key=lambda id: (uniform(f"{seed} {id}"), id))
 
 
 def note_on_test(context: Context) -> str:
