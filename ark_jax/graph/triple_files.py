@@ -37,6 +37,7 @@ from ark_jax.data.text_files import (
 )
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
+from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import Names, name_fault
 from ark_jax.graph.triples import PARTS, TABLES, Triples
 from ark_jax.runtime import storage
@@ -309,7 +310,7 @@ def _json_kind(values: dict) -> str | None:
 
 
 def _json_triples(path: Path, findings: Findings) -> Iterator[Row]:
-    beside = _Beside(path.parent, findings)
+    beside = TermLists(path.parent, findings)
     for row in json_rows(path, findings):
         kind = _json_kind(row.values)
         if kind == "triple":
@@ -323,7 +324,7 @@ def _json_triples(path: Path, findings: Findings) -> Iterator[Row]:
             findings.settle(row)
 
 
-def _triple_list(row: InputRow, kind: str, beside: "_Beside", findings: Findings) -> Iterator[Row]:
+def _triple_list(row: InputRow, kind: str, beside: TermLists, findings: Findings) -> Iterator[Row]:
     """The triples of a question's graph."""
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
@@ -339,26 +340,6 @@ def _triple_list(row: InputRow, kind: str, beside: "_Beside", findings: Findings
             else:
                 yield row.line, values
     findings.settle(row)
-
-
-class _Beside:
-    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one."""
-
-    def __init__(self, folder: Path, findings: Findings):
-        self._folder, self._findings = folder, findings
-        self._lines: dict[str, list[str]] = {}
-
-    def id(self, part: str, value: object) -> object:
-        """The id at a number; another value as it is; None for a number without a line."""
-        if type(value) is not int:
-            return value
-        name = "relations.txt" if part == "relation" else "entities.txt"
-        if name not in self._lines:
-            path = self._folder / name
-            lines = text_lines(path, self._findings) if path.is_file() else ()
-            self._lines[name] = [line.strip() for _, line in lines]
-        lines = self._lines[name]
-        return lines[value] if 0 <= value < len(lines) else None
 
 
 def _parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
