@@ -1,11 +1,10 @@
 """Reads question-answer pairs from a model's reply, and finds their evidence in the passages."""
 
 import dataclasses
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from ark_jax.llm.reply_cache import repair_json, strip_thinking
+from ark_jax.llm.reply_json import json_texts, json_values
 
 _QUESTION_KEYS = ("question", "q", "query")
 _ANSWER_KEYS = ("answer", "a", "answers")
@@ -28,9 +27,8 @@ def parse_pairs(reply: str) -> list[Pair] | None:
     Text around the JSON, code fences, `<think>` blocks, a bare list and broken JSON are tolerated.
     A pair without question, answer or evidence is left out.
     """
-    text = reply if _is_json(reply) else strip_thinking(reply)  # a pair may speak of the tags
     empty = None
-    for value in _values(text):
+    for value in json_values(reply):
         rows = _rows(value)
         if rows is None:
             continue
@@ -40,32 +38,6 @@ def parse_pairs(reply: str) -> list[Pair] | None:
         if not rows:
             empty = []
     return empty
-
-
-def _is_json(reply: str) -> bool:
-    try:
-        json.loads(reply)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _values(text: str) -> Iterator[object]:
-    """The JSON values in a text, the outermost first; at last what a repair makes of it."""
-    starts = [match.start() for match in re.finditer(r"[{\[]", text)]
-    end = 0
-    for start in starts:
-        if start < end:
-            continue
-        try:
-            value, end = json.JSONDecoder(strict=False).raw_decode(text, start)
-        except ValueError:
-            continue
-        except RecursionError:  # it would come again from each of its thousand brackets
-            break
-        yield value
-    if starts:
-        yield repair_json(text[starts[0] :])
 
 
 def _rows(value: object) -> list | None:
@@ -85,21 +57,13 @@ def _pair(row: object) -> Pair | None:
         return None
     row = {str(key).lower(): value for key, value in row.items()}
     texts = [
-        next((found for key in keys if (found := _texts(row.get(key)))), [])
+        next((found for key in keys if (found := json_texts(row.get(key)))), [])
         for keys in (_QUESTION_KEYS, _ANSWER_KEYS, _EVIDENCE_KEYS)
     ]
     if not all(texts):
         return None
     question, answer, evidence = texts
     return Pair(" ".join(question[0].split()), " ".join(answer[0].split()), tuple(evidence))
-
-
-def _texts(value: object) -> list[str]:
-    """The texts that a field holds: of one string, of a number, or of a list of them."""
-    items = value if isinstance(value, list) else [value]
-    scalar = lambda x: isinstance(x, str | int | float) and not isinstance(x, bool)
-    texts = [str(x).encode("utf-8", "replace").decode() for x in items if scalar(x)]
-    return [text for text in texts if text.strip()]
 
 
 def find_verbatim(quote: str, text: str) -> str | None:

@@ -35,7 +35,8 @@ def whole_word_pattern(words: str, pattern: str = "") -> str:
 
 def contains_words(text: str, words: str) -> bool:
     """Whether `text` holds `words` as whole words, whatever their case and blanks."""
-    words = " ".join(words.casefold().split())
-    if not words:
+    words, text = (" ".join(x.casefold().split()) for x in (words, text))
+    # Most texts do not hold the words at all, and a pattern of its own takes long to compile.
+    if not words or words not in text:
         return False
-    return re.search(whole_word_pattern(words), " ".join(text.casefold().split())) is not None
+    return re.search(whole_word_pattern(words), text) is not None

@@ -1,0 +1,256 @@
+"""Questions about one end of a triple, worded by rules of grammar, without a language model.
+
+All they know is the relation's text. "directed by" becomes "Who directed {entity}?" for the tail
+and "What has {entity} directed?" for the head. They repeat the relation's words, which people often
+do not; a model's wordings are better.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+
+from ark_jax.llm.relation_words import (
+    ADVERBS,
+    DEEDS,
+    ONE_OF_MANY,
+    OWN_ACTS,
+    PLACED,
+    PLACES_OF,
+    PREPOSITIONS,
+    TIMES,
+    VERBS,
+    infinitive,
+    is_modifier,
+    is_participle,
+    is_person,
+    is_plural,
+    past_tense,
+)
+
+PLACEHOLDER = "{entity}"
+MOST_WORDS = 5  # of a relation that is a phrase; a longer one is quoted as a whole
+
+E = "\0"  # stands for the placeholder until the end, since no relation holds it
+_Made = tuple[list[str], list[str]]  # questions for the head, questions for the tail
+
+
+@dataclasses.dataclass(frozen=True)
+class Wordings:
+    """Questions about a relation, each with `{entity}` once, where the known entity's name goes.
+
+    Attributes:
+        head: they ask for the head; the tail is known.
+        tail: they ask for the tail; the head is known.
+    """
+
+    head: tuple[str, ...]
+    tail: tuple[str, ...]
+
+
+def word_relation(relation: str) -> Wordings:
+    """Three or more questions for either end of a relation.
+
+    Args:
+        relation: its text, such as "directed by", "has genre", "place of birth".
+    """
+    words = _split_words(relation)
+    if not words or len(words) > MOST_WORDS or not any(re.search("[a-z]", x) for x in words):
+        return _as_wordings(_quote(" ".join(relation.split()) or "related to"))
+    return _as_wordings(_word(words))
+
+
+def _as_wordings(made: _Made) -> Wordings:
+    """With the placeholder for E, and a capital in front."""
+    finish = lambda text: (text[:1].upper() + text[1:]).replace("\0", PLACEHOLDER)
+    return Wordings(*(tuple(dict.fromkeys(map(finish, texts))) for texts in made))
+
+
+def _split_words(relation: str) -> list[str]:
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", relation.replace(E, " "))
+    text = re.sub(r"(\w+ed)by\b", r"\1 by", text.translate({ord("{"): "(", ord("}"): ")"}))
+    words = text.strip(" ?!.:;").split()
+    words = [word if word.isupper() and len(word) > 1 else word.lower() for word in words]
+    return words[:-1] if len(words) > 1 and words[-1] == "s" else words  # spouse_s
+
+
+def _word(words: Sequence[str]) -> _Made:
+    rules: tuple[Callable[[Sequence[str]], _Made | None], ...] = (
+        _having,
+        _being,
+        _passive,
+        _reduced,
+        _acting,
+        _governing,
+        _within,
+    )
+    for rule in rules:
+        if made := rule(words):
+            return made
+    return _noun(words)
+
+
+def _quote(relation: str) -> _Made:
+    text = relation.translate({ord("{"): "(", ord("}"): ")", ord(E): " "})
+    heads = [f'what has the relation "{text}" to {E}?', f'for what is {E} the "{text}"?']
+    tails = [f'to what has {E} the relation "{text}"?', f'what is the "{text}" of {E}?']
+    heads.append(f'which one does "{text}" link with {E}?')
+    tails.append(f'with what does "{text}" link {E}?')
+    return heads, tails
+
+
+def _having(words: Sequence[str]) -> _Made | None:
+    """Has genre."""
+    if words[0] not in ("has", "have", "had") or len(words) == 1:
+        return None
+    thing = " ".join(words[1:])
+    heads, tails = _word(words[1:])
+    return [f"what has the {thing} {E}?", *heads], [f"what {thing} does {E} have?", *tails]
+
+
+def _being(words: Sequence[str]) -> _Made | None:
+    """Is part of, was born in."""
+    if words[0] not in ("is", "are", "was", "were") or len(words) == 1:
+        return None
+    rest = words[1:]
+    rest = rest[1:] if rest[0] in ("a", "an", "the") and len(rest) > 1 else rest
+    return _word(rest)
+
+
+def _passive(words: Sequence[str]) -> _Made | None:
+    """Directed by, born in, named after, participated in."""
+    if len(words) < 2 or words[-1] not in PREPOSITIONS or not is_participle(words[-2]):
+        return None
+    if not all(map(is_modifier, words[:-2])):
+        return None
+    *adverbs, participle, preposition = words
+    if participle in OWN_ACTS:
+        return _own_act(participle, preposition)
+    done, relation = " ".join([*adverbs, participle]), " ".join(words)
+    heads = [f"what was {relation} {E}?", f"who or what was {relation} {E}?"]
+    if preposition == "by":
+        past = " ".join([*adverbs, past_tense(participle)])
+        heads.append(f"what has {E} {done}?")
+        return heads, [
+            f"who {past} {E}?",
+            f"{E} was {done} by whom?",
+            f"by whom was {E} {done}?",
+            f"who was {E} {done} by?",
+        ]
+    tails = [f"{E} was {relation} what?", f"what was {E} {relation}?"]
+    tails.append(f"{preposition} whom or what was {E} {done}?")
+    if preposition in ("in", "at") and participle in PLACED:
+        tails = [f"where was {E} {done}?", *tails[:2]]
+    return [*heads, f"which one was {relation} {E}?"], tails
+
+
+def _own_act(participle: str, preposition: str) -> _Made:
+    verb = OWN_ACTS[participle]
+    act = f"{participle} {preposition}"
+    heads = [f"who {act} {E}?", f"who or what {act} {E}?", f"which ones have {act} {E}?"]
+    tails = [f"what did {E} {verb} {preposition}?", f"{E} {act} what?"]
+    return heads, [*tails, f"{preposition} what did {E} {verb}?"]
+
+
+def _reduced(words: Sequence[str]) -> _Made | None:
+    """Languages spoken, countries spoken in, awards won."""
+    places = [i for i, word in enumerate(words) if is_participle(word)]
+    if not places or not places[-1] or len(words) - places[-1] > 2:
+        return None
+    i = places[-1]
+    ending = words[i + 1 :]
+    if ending and ending[0] not in PREPOSITIONS | ADVERBS:
+        return None
+    start = i - 1 if i > 1 and is_modifier(words[i - 1]) else i
+    things, whole = " ".join(words[:start]), " ".join(words)
+    done = " ".join(words[start : i + 1])
+    if ending and ending[0] in PREPOSITIONS:
+        return _with_preposition(things, done, ending[0])
+    heads = [f"what has {E} among its {whole}?", f"whose {whole} include {E}?"]
+    heads.append(f"{E} is one of the {whole} of what?")
+    tails = [f"what are the {whole} of {E}?", f"for {E}, which {things} are {done}?"]
+    if words[i] in OWN_ACTS:
+        return heads, [f"what {things} has {E} {done}?", *tails]
+    if words[i] in DEEDS and not ending:
+        past = " ".join([*words[start:i], past_tense(words[i])])
+        return [f"who {past} {E}?", *heads], [f"what {things} has {E} {done}?", *tails]
+    return heads, [f"which {things} are {done} in {E}?", *tails]
+
+
+def _with_preposition(things: str, done: str, preposition: str) -> _Made:
+    is_own = done in OWN_ACTS
+    has, be = ("has", "") if is_own else ("is", "is ")
+    ending = f"{be}{done} {preposition}"
+    heads = [f"{who} {ending} {E}?" for who in ("what", "who or what", "which one")]
+    return heads, [
+        f"which {things} {has} {E} {done} {preposition}?",
+        f"{preposition} which {things} {has} {E} {done}?",
+        f"{E} {has} {done} {preposition} which {things}?",
+    ]
+
+
+def _acting(words: Sequence[str]) -> _Made | None:
+    """Contains, plays for, influenced."""
+    whole = " ".join(words)
+    if len(words) == 1 and is_participle(words[0]):
+        past = past_tense(whole)
+        heads = [f"who {past} {E}?", f"who or what {past} {E}?", f"by whom was {E} {whole}?"]
+        return heads, [
+            f"what has {E} {whole}?",
+            f"whom or what has {E} {whole}?",
+            f"{E} {past} what?",
+        ]
+    if words[0] not in VERBS or (len(words) > 1 and words[-1] not in PREPOSITIONS):
+        return None
+    base = " ".join([infinitive(words[0]), *words[1:]])
+    heads = [f"what {whole} {E}?", f"who or what {whole} {E}?", f"which one {whole} {E}?"]
+    return heads, [f"what does {E} {base}?", f"whom or what does {E} {base}?", f"{E} {whole} what?"]
+
+
+def _governing(words: Sequence[str]) -> _Made | None:
+    """Capital of, member of, next to."""
+    if len(words) < 2 or words[-1] not in PREPOSITIONS:
+        return None
+    preposition, whole = words[-1], " ".join(words)
+    article = "the " if preposition == "of" else ""
+    if words[0] in ONE_OF_MANY:
+        article = "an " if words[0][0] in "aeiou" else "a "
+    thing = " ".join(words[:-1])
+    heads = [f"what is {article}{whole} {E}?", f"who or what is {article}{whole} {E}?"]
+    heads.append(f"which one is {article}{whole} {E}?")
+    tails = [f"what is {E} {article}{whole}?", f"{E} is {article}{whole} what?"]
+    return heads, [*tails, f"{preposition} whom or what is {E} {article}{thing}?"]
+
+
+def _within(words: Sequence[str]) -> _Made | None:
+    """In language, at location."""
+    if len(words) < 2 or words[0] not in PREPOSITIONS:
+        return None
+    preposition, thing = words[0], " ".join(words[1:])
+    heads = [f"what is {preposition} the {thing} {E}?", f"which one is {preposition} {E}?"]
+    heads.append(f"what is there {preposition} {E}?")
+    tails = [f"{preposition} what {thing} is {E}?", f"what {thing} is {E} {preposition}?"]
+    return heads, [*tails, f"what is the {thing} of {E}?"]
+
+
+def _noun(words: Sequence[str]) -> _Made:
+    """Genre, place of birth, release year, parents."""
+    whole = " ".join(words)
+    main = words[words.index("of") - 1] if "of" in words[1:] else words[-1]
+    many = is_plural(main)
+    who = "who" if is_person(main) else "what"
+    are = "are" if many else "is"
+    tails = [f"{who} {are} the {whole} of {E}?", f"{who} {are} {E}'s {whole}?"]
+    tails.append(f"which {whole} does {E} have?")
+    if many:
+        heads = [f"whose {whole} include {E}?", f"what has {E} among its {whole}?"]
+        heads.append(f"{E} is one of the {whole} of what?")
+    else:
+        heads = [f"whose {whole} is {E}?", f"what has {E} as its {whole}?"]
+        whom = "whom or what" if who == "who" else "what"
+        heads.append(f"{E} is the {whole} of {whom}?")
+    if main in TIMES and len(words) > 1 and words[-1] == main:
+        tails.insert(0, f"{TIMES[main]} was the {' '.join(words[:-1])} of {E}?")
+    if whole in PLACES_OF:
+        tails.insert(0, f"where was {E} {PLACES_OF[whole]}?")
+        heads.insert(0, f"who was {PLACES_OF[whole]} in {E}?")
+    return heads, tails
