@@ -14,14 +14,20 @@ def check_shared_sections(config) -> None:
     Raises:
         ValueError: the fields, their values and what to change.
     """
-    _check_mesh(config.mesh)
+    check_basics(config)
     _check_chunks(config.data)
     _check_fold(config)
+    _check_base_url(config.judge.base_url, "judge")
+    _check_metrics(config.evaluate.metrics)
+
+
+def check_basics(config) -> None:
+    """As `check_shared_sections`, of the sections that every recipe has."""
+    _check_mesh(config.mesh)
     _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
     _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
-    for role in ("llm", "reader", "judge"):
+    for role in ("llm", "reader"):
         _check_base_url(config[role].base_url, role)
-    _check_metrics(config.evaluate.metrics)
 
 
 def _check_mesh(mesh: tuple[int, int, int]) -> None:

@@ -9,7 +9,8 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.common.corpus import load_questions
-from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, cell_text, verdict
+from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, verdict
+from ark_jax.recipes.common.table import cell_text
 from ark_jax.recipes.common.written_from import note_on_test
 from ark_jax.report.results import metric_heading
 

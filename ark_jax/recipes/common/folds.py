@@ -12,6 +12,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import Pooled
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.common import evaluate
+from ark_jax.recipes.common.table import tabulate
 
 
 def pool_folds(workdirs: Sequence[Path]) -> Pooled:
@@ -34,7 +35,7 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
     measured = tuple(dict.fromkeys([*means, *metrics]))
     _leave_out_questions_without_gold(rows, results, measured)
     settings = read_manifest(folders[0])["config"]
-    table = evaluate.tabulate(
+    table = tabulate(
         rows,
         measured,
         draws=settings["evaluate.bootstrap"],

@@ -342,7 +342,7 @@ class JudgeSection(EndpointSection):
 
 
 @dataclasses.dataclass(frozen=True)
-class Common:
+class Basics:
     """What the config of every recipe holds."""
 
     recipe: str = field("", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
@@ -361,12 +361,18 @@ class Common:
         minimum=-1,
     )
     log: LogSection = LogSection()
-    data: DataSection = DataSection()
     retriever: RetrieverSection = RetrieverSection()
     generator: GeneratorSection = GeneratorSection()
     llm: LLMSection = LLMSection()
+    reader: ReaderSection = ReaderSection()
+
+
+@dataclasses.dataclass(frozen=True)
+class Common(Basics):
+    """What the config of every recipe over documents holds."""
+
+    data: DataSection = DataSection()
     questions: QuestionsSection = QuestionsSection()
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EvaluateSection()
-    reader: ReaderSection = ReaderSection()
     judge: JudgeSection = JudgeSection()

@@ -9,6 +9,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import evaluate, retrieve
+from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.report.results import metric_heading
 
 
@@ -57,7 +58,7 @@ COLUMNS = ("ndcg@10", "recall@5", "answer_f1")
 
 
 def tabulated(**values):
-    return evaluate.tabulate(rows(base=BASE, **values), COLUMNS, draws=200, flips=5000, seed=3)
+    return tabulate(rows(base=BASE, **values), COLUMNS, draws=200, flips=5000, seed=3)
 
 
 def test_differences_to_base_are_tested_and_corrected():
@@ -89,7 +90,7 @@ def test_the_closing_table_marks_what_differs():
         stage1=[x + 0.1 for x in BASE],
         stage2=[x + 0.05 * (i < 3) for i, x in enumerate(BASE)],
     )
-    lines = evaluate._as_text(table, COLUMNS).splitlines()
+    lines = as_text(table, COLUMNS).splitlines()
     assert len(lines) == 6 and lines[0].split() == ["system", "nDCG@10", "recall@5", "answer", "F1"]
     assert [line.split()[0] for line in lines[1:5]] == ["base", "full", "stage1", "stage2"]
     assert [line.count("]*") for line in lines[1:5]] == [0, 0, 3, 0] and lines[2].count("–") == 2
@@ -101,7 +102,7 @@ def test_the_closing_table_marks_what_differs():
         lines[5]
         == "  * differs from base, p < 0.05: paired randomisation test, two-sided, Holm-corrected over systems"  # noqa: E501
     )
-    unmarked = evaluate._as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
+    unmarked = as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
     assert (
         unmarked == "  No difference from base has p < 0.05: paired randomisation test, two-sided"
     )
@@ -139,7 +140,7 @@ def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
     for row in some:
         if row["system"] == "stage2":
             row["recall@5"] -= 0.2
-    table = evaluate.tabulate(some, COLUMNS, draws=200, flips=5000, seed=3)
+    table = tabulate(some, COLUMNS, draws=200, flips=5000, seed=3)
     told = evaluate.verdict(table, ("ndcg@10", "recall@5"), ("stage1", "stage2"))
     assert told.startswith(
         "Better and worse than the base on the held-out questions: nDCG@10 +0.100 (p = 0.016), "

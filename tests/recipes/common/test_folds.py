@@ -4,7 +4,7 @@ import pytest
 
 from ark_jax.pipeline.manifest import write_manifest
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common.evaluate import tabulate
+from ark_jax.recipes.common.table import tabulate
 from ark_jax.recipes.common.folds import pool_folds
 
 METRICS = ("ndcg@10", "answer_f1")

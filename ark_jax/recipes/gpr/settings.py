@@ -1,0 +1,235 @@
+"""Config sections of the GPR recipe: the graph, questions about its triples, two towers."""
+
+import dataclasses
+
+from ark_jax.graph.levels import NEIGHBOURS, SIBLINGS
+from ark_jax.recipes.common.settings import Basics
+from ark_jax.schema import field
+from ark_jax.train.triplet import LOSSES, NEGATIVES
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSection:
+    """The graph, and the questions that test what is retrieved from it."""
+
+    path: str = field(
+        "", "The graph: a file, a pattern such as `kb_*.tsv`, or a folder; see `ark-jax check`."
+    )
+    names: str = field("", "File with a line per node: id, name, aliases joined by `|`; tabs.")
+    relation_names: str = field("", "The same for relations.")
+    relations: str = field(
+        "last",
+        "Text of a relation without a name: the last part of its id, or the whole id.",
+        choices=("last", "whole"),
+    )
+    questions: str = field(
+        "", "File or pattern of questions with answers, to measure with; empty: nothing is measured."
+    )
+    held_out: float = field(
+        1.0,
+        "Share of these questions to measure with, drawn by a hash of their topics; the rest is "
+        "for choosing settings.",
+        unit="fraction of topics",
+        minimum=0,
+        maximum=1,
+    )
+    tolerate: float = field(
+        0.0,
+        "Share of rows that may be bad: they are listed and left out, and the rest is read.",
+        unit="fraction of rows",
+        minimum=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionsSection:
+    """Questions that ask for a masked entity of a triple."""
+
+    by: str = field(
+        "relations",
+        "What one prompt asks wordings for: a relation, to be filled with the names of all its "
+        "triples, or each triple by itself.",
+        choices=("relations", "triples"),
+    )
+    triples: int = field(
+        10_000,
+        "Triples to ask about, drawn evenly over the relations by a hash; 0: all.",
+        unit="triples",
+        minimum=0,
+    )
+    sides: str = field(
+        "both", "Which entity is masked.", choices=("both", "head", "tail")
+    )
+    per_triple: int = field(
+        1, "Questions for each masked entity of a triple.", unit="questions", minimum=1
+    )
+    wordings: int = field(
+        8, "Wordings to ask for, for each side of a relation.", unit="wordings", minimum=1
+    )
+    triples_per_prompt: int = field(
+        8, "Triples in one prompt, if prompts are by triple.", unit="triples", minimum=1
+    )
+    replies: str = field(
+        "", "Recorded replies.jsonl with questions or wordings, instead of asking the language model."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Training of the towers on three levels of relevance (eq. 4 and 5)."""
+
+    towers: str = field(
+        "one",
+        "One model for questions and triples, or two that start alike.",
+        choices=("one", "two"),
+    )
+    loss: str = field(
+        "nce",
+        "Two margins (eq. 5), or InfoNCE over the triples of the batch.",
+        choices=LOSSES,
+    )
+    margins: tuple[float, float] = field(
+        (0.1, 0.1),
+        "Of `triplet`: how far a neighbour lies below the triple, and the negative below it.",
+        unit="cosine",
+        minimum=0,
+    )
+    temperature: float = field(0.05, "Of `nce`: divisor of cosines.", above=0)
+    negatives: str = field(
+        "batch",
+        "Negatives of a question: the drawn one, or all triples of the batch that may be.",
+        choices=NEGATIVES,
+    )
+    siblings: str = field(
+        "skip",
+        "Other triples that answer the question, and those of the same two entities: never drawn, "
+        "drawn as neighbours (eq. 2), or as positives.",
+        choices=SIBLINGS,
+    )
+    neighbours: str = field(
+        "entity",
+        "How a neighbour is drawn: one of the two entities first, one of all triples of both, or "
+        "not at all.",
+        choices=NEIGHBOURS,
+    )
+    hub: int = field(
+        1000,
+        "An entity with more triples lends no neighbours if the other one has fewer; 0: all do.",
+        unit="triples",
+        minimum=0,
+    )
+    epochs: int = field(1, "Passes over the questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+    warmup: float = field(
+        0.1, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
+    )
+    weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
+    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    batch: int = field(32, "Questions per step.", unit="questions", minimum=1)
+    remat: str = field(
+        "products",
+        "What the backward pass computes again: all but products with weights, or everything, "
+        "which saves memory.",
+        choices=("products", "all"),
+    )
+    save_every: int = field(100, "Steps between two checkpoints.", unit="steps", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """How triples are searched for: by cosine, and on from the best ones along the graph."""
+
+    hops: int = field(
+        2,
+        "Longest chain of triples from one that is like the question; 1: cosines alone.",
+        unit="triples",
+        minimum=1,
+    )
+    share: float = field(
+        0.7,
+        "Weight of the triples before in the score of one that continues a chain.",
+        minimum=0,
+        maximum=1,
+    )
+    starts: int = field(20, "Best triples to go on from.", unit="triples", minimum=1)
+    hub: int = field(
+        1000,
+        "Entities with more triples are not walked through; 0: all are.",
+        unit="triples",
+        minimum=0,
+    )
+    dtype: str = field(
+        "float32", "Type of the stored vectors.", choices=("float32", "float16")
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant; empty: the packaged text."""
+
+    triple_questions: str = field("", "Writes questions about single triples.")
+    relation_wordings: str = field("", "Writes wordings that fit all triples of a relation.")
+    read_triples: str = field("", "Answers a question from retrieved triples.")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured, and which systems are compared."""
+
+    part: str = field(
+        "held_out",
+        "Questions to measure with: those of `data.held_out`, or the rest, to choose settings.",
+        choices=("held_out", "rest"),
+    )
+    questions: int = field(
+        0, "Questions of each group, drawn by a hash; 0: all.", unit="questions", minimum=0
+    )
+    hops: int = field(
+        3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
+    )
+    metrics: tuple[str, ...] = field(
+        (
+            "answer_triple@1",
+            "answer_triple@10",
+            "answer_triple@100",
+            "answer_recall@10",
+            "answer_recall@100",
+        ),
+        "answer_triple@k: whether a triple that bears an answer is among the first k; "
+        "answer_recall@k: share of the answers that are in the first k.",
+    )
+    baselines: tuple[str, ...] = field(
+        ("bm25",), "Untrained systems besides base.", choices=("bm25",)
+    )
+    hybrids: tuple[str, ...] = field(
+        ("bm25+gpr",), 'Systems to fuse by reciprocal ranks, as in "bm25+base".'
+    )
+    read: int = field(
+        0,
+        "Questions to answer from retrieved triples, drawn by a hash of their ids; -1: all, "
+        "0: none.",
+        unit="questions",
+        minimum=-1,
+    )
+    triples: int = field(20, "Retrieved triples that the reader gets.", unit="triples", minimum=1)
+    max_new_tokens: int = field(64, "Longest answer.", unit="tokens", minimum=1)
+    bootstrap: int = field(
+        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
+    )
+    randomisation: int = field(
+        10_000, "Draws of the paired randomisation test against base.", unit="draws", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpr(Basics):
+    """A run of GPR."""
+
+    recipe: str = field("gpr", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    data: DataSection = DataSection()
+    questions: QuestionsSection = QuestionsSection()
+    train: TrainSection = TrainSection()
+    search: SearchSection = SearchSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EvaluateSection()
