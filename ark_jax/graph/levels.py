@@ -13,8 +13,6 @@ from jaxtyping import Bool, Int
 from ark_jax.graph.triples import Triples
 
 ROUNDS = 16  # of drawing again what may not be drawn
-SIBLINGS = ("skip", "neighbour", "positive")
-NEIGHBOURS = ("entity", "triple", "none")
 NONE = -1  # instead of a row, where a question has no such triple
 
 
@@ -94,17 +92,10 @@ def draw_levels(
 def share_entity(graph: Triples, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Whether triples have an entity in common, row by row; `a` and `b` broadcast."""
     head, tail = graph.head, graph.tail
-    return (
-        (head[a] == head[b])
-        | (head[a] == tail[b])
-        | (tail[a] == head[b])
-        | (tail[a] == tail[b])
-    )
+    return (head[a] == head[b]) | (head[a] == tail[b]) | (tail[a] == head[b]) | (tail[a] == tail[b])
 
 
-def are_siblings(
-    graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.ndarray
-) -> np.ndarray:
+def are_siblings(graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Whether `b` answers the question about `a` too, or joins the same two entities.
 
     `a` is its own sibling. Arguments broadcast.

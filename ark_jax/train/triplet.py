@@ -1,7 +1,6 @@
 """Training of two towers on three levels of relevance (GPR): objective, and batches of triples."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from ark_jax.models.retriever import embed
 from ark_jax.models.towers import Towers
 from ark_jax.train import fit, flops, losses, optim
 from ark_jax.train.placement import TextGrid
-
-LOSSES = ("triplet", "nce")
-NEGATIVES = ("random", "batch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,9 +159,7 @@ class TripletObjective:
         )
         if self.loss == "nce":
             others = neighbour | negative
-            loss = losses.info_nce(
-                queries, triples, positive, others, temperature=self.temperature
-            )
+            loss = losses.info_nce(queries, triples, positive, others, temperature=self.temperature)
         else:
             loss = losses.two_margins(
                 queries, triples, positive, neighbour, negative, margins=self.margins
@@ -286,9 +280,7 @@ def pair_masks(
     own = epochs.questions.rows[chosen][:, None]
     asks_tail = epochs.questions.asks_tail[chosen][:, None]
     at = lambda field: field[:, None] == rows[None]
-    positive, neighbour, negative = map(
-        at, (levels.positives, levels.neighbours, levels.negatives)
-    )
+    positive, neighbour, negative = map(at, (levels.positives, levels.neighbours, levels.negatives))
     if config.negatives == "batch":
         negative = ~share_entity(graph, own, rows[None])
         if config.loss == "nce":

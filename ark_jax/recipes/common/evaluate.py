@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context

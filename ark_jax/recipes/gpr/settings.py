@@ -2,10 +2,8 @@
 
 import dataclasses
 
-from ark_jax.graph.levels import NEIGHBOURS, SIBLINGS
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
-from ark_jax.train.triplet import LOSSES, NEGATIVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +21,8 @@ class DataSection:
         choices=("last", "whole"),
     )
     questions: str = field(
-        "", "File or pattern of questions with answers, to measure with; empty: nothing is measured."
+        "",
+        "File or pattern of questions with answers, to measure with; empty: nothing is measured.",
     )
     held_out: float = field(
         1.0,
@@ -58,9 +57,7 @@ class QuestionsSection:
         unit="triples",
         minimum=0,
     )
-    sides: str = field(
-        "both", "Which entity is masked.", choices=("both", "head", "tail")
-    )
+    sides: str = field("both", "Which entity is masked.", choices=("both", "head", "tail"))
     per_triple: int = field(
         1, "Questions for each masked entity of a triple.", unit="questions", minimum=1
     )
@@ -71,7 +68,8 @@ class QuestionsSection:
         8, "Triples in one prompt, if prompts are by triple.", unit="triples", minimum=1
     )
     replies: str = field(
-        "", "Recorded replies.jsonl with questions or wordings, instead of asking the language model."
+        "",
+        "Recorded replies.jsonl with questions or wordings, instead of asking the language model.",
     )
 
 
@@ -87,7 +85,7 @@ class TrainSection:
     loss: str = field(
         "nce",
         "Two margins (eq. 5), or InfoNCE over the triples of the batch.",
-        choices=LOSSES,
+        choices=("triplet", "nce"),
     )
     margins: tuple[float, float] = field(
         (0.1, 0.1),
@@ -99,19 +97,19 @@ class TrainSection:
     negatives: str = field(
         "batch",
         "Negatives of a question: the drawn one, or all triples of the batch that may be.",
-        choices=NEGATIVES,
+        choices=("random", "batch"),
     )
     siblings: str = field(
         "skip",
         "Other triples that answer the question, and those of the same two entities: never drawn, "
         "drawn as neighbours (eq. 2), or as positives.",
-        choices=SIBLINGS,
+        choices=("skip", "neighbour", "positive"),
     )
     neighbours: str = field(
         "entity",
         "How a neighbour is drawn: one of the two entities first, one of all triples of both, or "
         "not at all.",
-        choices=NEIGHBOURS,
+        choices=("entity", "triple", "none"),
     )
     hub: int = field(
         1000,
@@ -159,9 +157,7 @@ class SearchSection:
         unit="triples",
         minimum=0,
     )
-    dtype: str = field(
-        "float32", "Type of the stored vectors.", choices=("float32", "float16")
-    )
+    dtype: str = field("float32", "Type of the stored vectors.", choices=("float32", "float16"))
 
 
 @dataclasses.dataclass(frozen=True)

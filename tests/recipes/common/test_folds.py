@@ -4,8 +4,8 @@ import pytest
 
 from ark_jax.pipeline.manifest import write_manifest
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common.table import tabulate
 from ark_jax.recipes.common.folds import pool_folds
+from ark_jax.recipes.common.table import tabulate
 
 METRICS = ("ndcg@10", "answer_f1")
 EVALUATION = {"evaluate.bootstrap": 200, "evaluate.randomisation": 500, "seed": 3}
