@@ -9,6 +9,7 @@ _PUBLIC = {
     "Retriever": "ark_jax.models.retriever",
     "LanguageModel": "ark_jax.models.language",
     "KnowledgeGraph": "ark_jax.graph.store",
+    "Towers": "ark_jax.models.towers",
     "Triples": "ark_jax.graph.triples",
     "personalized_pagerank": "ark_jax.graph.pagerank",
 }
@@ -16,6 +17,7 @@ __all__ = [
     "KnowledgeGraph",
     "LanguageModel",
     "Retriever",
+    "Towers",
     "Triples",
     "__version__",
     "personalized_pagerank",

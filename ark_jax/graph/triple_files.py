@@ -14,10 +14,7 @@ names of the columns may be there |
 `subject`, `predicate`, `object` are read as `head`, `relation`, `tail`.
 """
 
-import collections
-import csv
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +24,6 @@ from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput, Problem
 from ark_jax.data.row_files import is_parquet
-from ark_jax.data.rows import InputRow, has_surrogate, type_name
 from ark_jax.data.text_files import (
     file_head,
     file_problem,
@@ -37,18 +33,22 @@ from ark_jax.data.text_files import (
 )
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
-from ark_jax.graph.terms import Names, name_fault
-from ark_jax.graph.triples import PARTS, TABLES, Triples
+from ark_jax.graph.terms import Names
+from ark_jax.graph.triple_parquet import parquet_columns
+from ark_jax.graph.triple_rows import (
+    checked,
+    columns_of,
+    json_kind,
+    json_triples,
+    separator_of,
+    text_triples,
+)
+from ark_jax.graph.triples import TABLES, Triples
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import say
 
-RDF_PARTS = ("subject", "predicate", "object")
 _BATCH = 1 << 16
-# A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
-_PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 _FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` wrote"
-
-Row = tuple[int, Sequence[object]]  # its number, and head, relation and tail
 
 
 def load(
@@ -169,16 +169,16 @@ def recognises(path: Path) -> bool:
         return True
     if is_parquet(path):
         try:
-            return _header(pq.read_schema(path).names) is not None
+            return columns_of(pq.read_schema(path).names) is not None
         except (pa.ArrowException, OSError):
             return False
     lines = [line for line in file_head(path).decode("utf-8", "ignore").splitlines() if line]
     if lines[:1] and lines[0].lstrip()[:1] == "{":
         row = next(json_rows(path, Findings()), None)
-        return row is not None and _json_kind(row.values) is not None
-    separator = _separator(path, lines[:1])
+        return row is not None and json_kind(row.values) is not None
+    separator = separator_of(path, lines[:1])
     first = [field.strip().lower() for field in lines[0].split(separator)] if lines else []
-    if _header(first):
+    if columns_of(first):
         return True
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
@@ -202,215 +202,11 @@ def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) 
     if path.name.endswith((".nt", ".nt.gz")):
         columns.extend(n_triples(path, findings, names))
     elif is_parquet(path):
-        columns.add(_parquet_columns(path, findings))
+        columns.add(parquet_columns(path, findings))
     elif file_head(path).lstrip()[:1] in (b"{", b"["):
-        columns.extend(_checked(_json_triples(path, findings), path, findings))
+        columns.extend(checked(json_triples(path, findings), path, findings))
     else:
-        columns.extend(_checked(_text_triples(path, findings), path, findings))
-
-
-def _checked(
-    rows: Iterable[Row], path: Path, findings: Findings, fields: Sequence[str] = PARTS
-) -> Iterator[tuple]:
-    """The rows whose fields are all valid names; the faults of others are problems."""
-    for number, values in rows:
-        faults = [name_fault(value) if isinstance(value, str) else None for value in values]
-        if not any(faults) and all(isinstance(value, str) for value in values):
-            yield tuple(values)
-            continue
-        for field, value, fault in zip(fields, values, faults, strict=True):
-            if not isinstance(value, str):
-                fault = f"is {type_name(value)}", "write a string"
-            if fault:
-                message = f"{fault[0]}; {fault[1]}"
-                findings.problems.append(Problem(str(path), number, field, message))
-
-
-def _separator(path: Path, head: Sequence[str]) -> str:
-    """What separates the fields of a text file: by its first line, a comma in CSV."""
-    if path.suffix == ".csv":
-        return ","
-    first = head[0] if head else ""
-    return next((mark for mark in "\t|," if mark in first), "\t")
-
-
-def _header(columns: Sequence[str]) -> list[int] | None:
-    """Where head, relation and tail are among the names of columns; None if they are not."""
-    lowered = [str(column).strip().lower() for column in columns]
-    for parts in (PARTS, RDF_PARTS):
-        if all(lowered.count(part) == 1 for part in parts):
-            return [lowered.index(part) for part in parts]
-    return None
-
-
-def _text_triples(path: Path, findings: Findings) -> Iterator[Row]:
-    head = file_head(path).decode("utf-8", "ignore").splitlines()
-    separator = _separator(path, [line for line in head if line.strip()][:1])
-    order, width, first, quoted = [0, 1, 2], 3, True, 0
-    for number, fields in _fields(path, separator, findings):
-        if first:
-            first = False
-            if places := _header(fields):
-                order, width = places, len(fields)
-                continue
-        findings.problems.rows += 1
-        if any(map(has_surrogate, fields)):  # reported already
-            continue
-        if len(fields) != width:
-            findings.problems.append(_wrong_width(path, number, len(fields), separator))
-            continue
-        values = [fields[place] for place in order]
-        quoted += separator != "," and any(
-            len(value) > 1 and value[0] == value[-1] == '"' for value in values
-        )
-        yield number, values
-    if quoted:
-        message = f"{quoted:,} rows have a field in quotes; the quotes are part of the name"
-        findings.remarks.append(Problem(str(path), 0, "", message, quoted))
-
-
-def _wrong_width(path: Path, number: int, width: int, separator: str) -> Problem:
-    shown = {"\t": "a tab"}.get(separator, repr(separator))
-    if width > 3:
-        fix = f"no name may hold {shown}" + (" outside quotes" if separator == "," else "")
-    else:
-        fix = f"write head, relation and tail with {shown} between"
-    return file_problem(path, f"{width} field(s), a triple has three; {fix}", number)
-
-
-def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that is not blank. Only CSV knows quotes."""
-    if separator != ",":
-        for number, line in text_lines(path, findings):
-            line = line.rstrip("\r\n")
-            if line.strip():
-                yield number, line.split(separator)
-        return
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((line for _, line in text_lines(path, findings, newline="")), strict=True)
-    next_line = 1
-    try:
-        for fields in reader:
-            line, next_line = next_line, reader.line_num + 1
-            if any(fields):
-                yield line, fields
-    except csv.Error as error:
-        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
-        findings.problems.stop(file_problem(path, message, next_line))
-
-
-def _json_kind(values: dict) -> str | None:
-    """Which of the three forms an object has."""
-    if isinstance(values.get("subgraph"), dict) and "tuples" in values["subgraph"]:
-        return "subgraph.tuples"
-    if isinstance(values.get("graph"), list):
-        return "graph"
-    return "triple" if _header(list(values)) else None
-
-
-def _json_triples(path: Path, findings: Findings) -> Iterator[Row]:
-    beside = _Beside(path.parent, findings)
-    for row in json_rows(path, findings):
-        kind = _json_kind(row.values)
-        if kind == "triple":
-            values = list(row.values.values())
-            yield row.line, [values[place] for place in _header(list(row.values))]
-        elif kind:
-            yield from _triple_list(row, kind, beside, findings)
-        else:
-            fields = ", ".join(map(repr, list(row.values)[:5]))
-            row.add_problem("", f"has the fields {fields}", "name them head, relation and tail")
-            findings.settle(row)
-
-
-def _triple_list(row: InputRow, kind: str, beside: "_Beside", findings: Findings) -> Iterator[Row]:
-    """The triples of a question's graph."""
-    triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
-    for i, triple in enumerate(triples if isinstance(triples, list) else []):
-        if not isinstance(triple, list) or len(triple) != 3:
-            row.add_problem(f"{kind}[{i}]", "is no list of three", "write [head, relation, tail]")
-        elif kind == "graph":
-            yield row.line, triple
-        else:
-            values = [beside.id(part, value) for part, value in zip(PARTS, triple, strict=True)]
-            if None in values:
-                fix = "mend it, or put entities.txt and relations.txt beside the file"
-                row.add_problem(f"{kind}[{i}]", f"{triple} names no line of them", fix)
-            else:
-                yield row.line, values
-    findings.settle(row)
-
-
-class _Beside:
-    """The lines of entities.txt and relations.txt in a folder, read when a number asks for one."""
-
-    def __init__(self, folder: Path, findings: Findings):
-        self._folder, self._findings = folder, findings
-        self._lines: dict[str, list[str]] = {}
-
-    def id(self, part: str, value: object) -> object:
-        """The id at a number; another value as it is; None for a number without a line."""
-        if type(value) is not int:
-            return value
-        name = "relations.txt" if part == "relation" else "entities.txt"
-        if name not in self._lines:
-            path = self._folder / name
-            lines = text_lines(path, self._findings) if path.is_file() else ()
-            self._lines[name] = [line.strip() for _, line in lines]
-        lines = self._lines[name]
-        return lines[value] if 0 <= value < len(lines) else None
-
-
-def _parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
-    """Head, relation and tail without the rows that have a fault."""
-    import pyarrow.compute as pc
-
-    try:
-        names = pq.read_schema(path).names
-        if not (places := _header(names)):
-            message = f"has the columns {', '.join(names[:5])}; name them {', '.join(PARTS)}"
-            findings.problems.append(file_problem(path, message))
-            return [pa.chunked_array([], TEXT)] * 3
-        columns = []
-        for part, place in zip(PARTS, places, strict=True):
-            column = pq.read_table(path, columns=[names[place]]).column(0)
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            if not (pa.types.is_integer(column.type) or _is_text(column.type)):
-                message = f"is of type {column.type}; give strings or whole numbers"
-                findings.problems.append(Problem(str(path), 0, part, message))
-                return [pa.chunked_array([], TEXT)] * 3
-            columns.append(column.cast(TEXT))
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        message = f"cannot be read as Parquet ({reason}); copy it again"
-        findings.problems.append(file_problem(path, message))
-        return [pa.chunked_array([], TEXT)] * 3
-    findings.problems.rows += len(columns[0])
-    bad: dict[int, list[Problem]] = collections.defaultdict(list)
-    for part, column in zip(PARTS, columns, strict=True):
-        # A pattern passes most names. Only the others are looked at one by one, and rows only if
-        # one of those has a fault.
-        plain = pc.fill_null(pc.match_substring_regex(column, _PLAIN), False)
-        faults = {
-            name: name_fault(name) for name in column.filter(pc.invert(plain)).unique().to_pylist()
-        }
-        faulty = pa.array([name for name, fault in faults.items() if fault], TEXT)
-        if len(faulty):
-            hit = pc.or_(pc.is_in(column, faulty), column.is_null())
-            for row in pc.indices_nonzero(hit).to_pylist():
-                defect, fix = faults[column[row].as_py()]
-                message = f"{defect} in row {row + 1}; {fix}"
-                bad[row].append(Problem(str(path), row + 1, part, message))
-    if bad:
-        findings.problems.extend(problem for row in sorted(bad) for problem in bad[row])
-        valid = pa.array([row not in bad for row in range(len(columns[0]))])
-        columns = [column.filter(valid) for column in columns]
-    return columns
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        columns.extend(checked(text_triples(path, findings), path, findings))
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
@@ -428,7 +224,7 @@ def _read_names(path: str | Path | None, findings: Findings) -> Names | None:
             message = f"{len(fields)} field(s); write id, name and perhaps aliases, tabs between"
             findings.problems.append(file_problem(path, message, number))
             continue
-        for id, name in _checked([(number, fields[:2])], path, findings, ("id", "name")):
+        for id, name in checked([(number, fields[:2])], path, findings, ("id", "name")):
             if id in lines and name != names.names[id]:
                 message = f"{id!r} of line {lines[id]} has a second name; it becomes an alias"
                 findings.remarks.append(Problem(str(path), number, "name", message))

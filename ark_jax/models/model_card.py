@@ -8,6 +8,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ark_jax import __version__
 from ark_jax.models import hf
+from ark_jax.models.sentence_folder import KINDS, route_folder
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
 _POOLINGS = {
@@ -18,13 +19,14 @@ _POOLINGS = {
 
 
 def hub_name(folder: Path) -> str:
-    """`owner/model` of a folder in the hub's cache, "" of any other folder.
+    """`owner/model` of a folder in the hub's cache, or of a tower in one, "" of any other folder.
 
     The cache has the layout models--owner--model/snapshots/revision.
     """
-    name = folder.parent.parent.name
-    if name.startswith("models--") and folder.parent.name == "snapshots":
-        return "/".join(name.split("--")[1:])
+    for revision in (folder, folder.parent):
+        name = revision.parent.parent.name
+        if name.startswith("models--") and revision.parent.name == "snapshots":
+            return "/".join(name.split("--")[1:])
     return ""
 
 
@@ -46,35 +48,54 @@ def render_card(
     """
     settings = hf.read_json(folder / "config_sentence_transformers.json")
     prompts = {kind: prompt for kind, prompt in settings["prompts"].items() if prompt}
-    rows = _rows(folder, settings.get("truncate_dim"), prompts, base)
-    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    width = settings.get("truncate_dim")
+    has_towers = (folder / "router_config.json").is_file()
+    columns = (_tower_columns if has_towers else _column)(folder, width, prompts, base)
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
+    head = "| | query | document |\n|---|---|---|" if has_towers else "| | |\n|---|---|"
+    table = "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
     about = f"{about.strip()}\n\n" if about else ""
-    width = hf.read_json(folder / "1_Pooling/config.json")["word_embedding_dimension"]
-    is_narrowed = (settings.get("truncate_dim") or width) != width
+    usage = _usage(prompts, is_narrowed=width is not None, has_towers=has_towers)
     return (
-        f"{_front_matter(base, title, results)}\n# {plain_line(title)}\n\n{about}"
-        f"| | |\n|---|---|\n{table}\n\n{_usage(prompts, is_narrowed)}"
+        f"{_front_matter(base, title, results)}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
     )
 
 
-def _rows(
-    folder: Path, truncate_dim: int | None, prompts: dict[str, str], base: str
-) -> dict[str, str]:
-    """The rows of the card's table: how a text becomes a vector."""
-    pooling = hf.read_json(folder / "1_Pooling/config.json")
+def _column(
+    folder: Path, width: int | None, prompts: dict[str, str], base: str
+) -> dict[str, dict[str, str]]:
+    """The one column of the card's table for a folder with one model."""
+    rows = _rows(folder, folder / "1_Pooling", width, base)
+    return {"": rows | {f"prompt, {kind}": _code(prompt) for kind, prompt in prompts.items()}}
+
+
+def _tower_columns(
+    folder: Path, width: int | None, prompts: dict[str, str], base: str
+) -> dict[str, dict[str, str]]:
+    """A column for each tower of a folder with a Router."""
+    columns = {}
+    for kind in KINDS:
+        model, pooling = (route_folder(folder, kind, module) for module in (0, 1))
+        prompt = {"prompt": _code(prompts[kind])} if kind in prompts else {}
+        columns[kind] = _rows(model, pooling, width, base) | prompt
+    return columns
+
+
+def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> dict[str, str]:
+    """How a text becomes a vector: what a row of the card's table is about, and its cell."""
+    pooling = hf.read_json(pooling_folder / "config.json")
     limit = hf.read_json(folder / "sentence_bert_config.json")["max_seq_length"]
-    width = pooling["word_embedding_dimension"]
-    components = truncate_dim or width
-    narrowing = f", the first of {width}" if components != width else ""
+    components = pooling["word_embedding_dimension"]
+    narrowing = f", the first of {components}" if (width or components) != components else ""
     mode = next(words for key, words in _POOLINGS.items() if pooling[key])
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
         "architecture": hf.read_config(folder)["model_type"],
         "pooling": f"{mode}, then unit length",
-        "vector": f"{components} components{narrowing}",
+        "vector": f"{width or components} components{narrowing}",
         "longest text": f"{limit} tokens, prompt and special tokens included; what is longer is "
         "cut there",
-        **{f"prompt, {kind}": f"`{_table_cell(prompt)}`" for kind, prompt in prompts.items()},
     }
 
 
@@ -90,12 +111,12 @@ def _front_matter(base: str, title: str, results: Sequence[EvalResult]) -> str:
     return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _table_cell(prompt: str) -> str:
+def _code(prompt: str) -> str:
     """A prompt as one line of a code span in a Markdown table."""
-    return prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
+    return "`" + prompt.replace("\n", "\\n").replace("|", "\\|").replace("`", "'") + "`"
 
 
-def _usage(prompts: dict[str, str], is_narrowed: bool) -> str:
+def _usage(prompts: dict[str, str], *, is_narrowed: bool, has_towers: bool) -> str:
     """Code that opens the folder in both libraries."""
     # sentence-transformers cuts vectors to truncate_dim after they were normalised.
     normalize = ", normalize_embeddings=True" if is_narrowed else ""
@@ -103,20 +124,26 @@ def _usage(prompts: dict[str, str], is_narrowed: bool) -> str:
     def prompt_name(*kinds: str) -> str:
         return next((f', prompt_name="{kind}"' for kind in kinds if kind in prompts), "")
 
+    queries = f'encode(["a question"]{prompt_name("query")}{normalize})'
+    documents = f'encode(["a passage"]{prompt_name("document", "passage")}{normalize})'
+    if has_towers:
+        queries = f'encode_query(["a question"]{normalize})'
+        documents = f'encode_document(["a passage"]{normalize})'
+    opened = "Towers" if has_towers else "Retriever"
     return f"""With sentence-transformers:
 
 ```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder")
-queries = model.encode(["a question"]{prompt_name("query")}{normalize})
-documents = model.encode(["a passage"]{prompt_name("document", "passage")}{normalize})
+queries = model.{queries}
+documents = model.{documents}
 ```
 
 With ark_jax ({__version__} wrote this folder):
 
 ```python
 import ark_jax as ark
-retriever = ark.Retriever.from_pretrained("path/to/this/folder")
+retriever = ark.{opened}.from_pretrained("path/to/this/folder")
 queries = retriever.encode(["a question"], kind="query")
 documents = retriever.encode(["a passage"], kind="document")
 ```

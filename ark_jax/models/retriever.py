@@ -3,9 +3,8 @@
 import dataclasses
 import functools
 import itertools
-import json
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,21 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.models import decoder, hf, packing
 from ark_jax.models import model_card as cards
+from ark_jax.models import sentence_folder as files
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
-
-POOLINGS = ("mean", "cls", "lasttoken")
-# The legacy names, which every sentence-transformers version and text-embeddings-inference read.
-_POOLING_KEYS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-_MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
 
 
 def pool(
@@ -116,22 +104,44 @@ class Retriever:
         """
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))
+        return cls.from_files(
+            files.read_model(folder), dtype=dtype, compute=compute, attention=attention, width=width
+        )
+
+    @classmethod
+    def from_files(
+        cls,
+        model_files: files.ModelFiles,
+        *,
+        dtype: str = "float32",
+        compute: str = "float32",
+        attention: str = "xla",
+        width: int | None = None,
+    ) -> "Retriever":
+        """Opens one model of a folder; see `from_pretrained`."""
+        folder = model_files.folder
         model, cfg, extra_tensors = hf.load_model(
             str(folder), dtype=dtype, compute=compute, attention=attention, head=False
         )
-        is_decoder = isinstance(cfg, decoder.Config)
-        pooling = _read_pooling(folder) or ("lasttoken" if is_decoder else "mean")
-        prompts, declared_width = read_prompts_and_width(folder)
-        width = (declared_width or cfg.width) if width is None else width
+        pooling = model_files.pooling or _family_pooling(cfg, folder)
+        width = (model_files.width or cfg.width) if width is None else width
         if not 0 < width <= cfg.width:
             raise ValueError(
                 f"{folder}: width {width}, but the model has {cfg.width} components; give 1 to "
                 f"{cfg.width}"
             )
         tokenizer = tk.load_tokenizer(str(folder), cfg.vocab)
-        max_length, lower = read_max_length(folder, tokenizer), read_text_limit(folder)[1]
         return cls(
-            model, cfg, tokenizer, folder, extra_tensors, pooling, prompts, max_length, width, lower
+            model,
+            cfg,
+            tokenizer,
+            folder,
+            extra_tensors,
+            pooling,
+            model_files.prompts,
+            files.read_max_length(folder, tokenizer),
+            width,
+            files.read_text_limit(folder)[1],
         )
 
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
@@ -176,7 +186,7 @@ class Retriever:
         return [row[1:].tolist() for row in rows]
 
     def _prompt(self, kind: str) -> str:
-        return prompt_of(self.prompts, kind)
+        return files.prompt_of(self.prompts, kind)
 
     def encode(
         self, texts: Sequence[str], *, kind: str, batch_tokens: int = 0, label: str = ""
@@ -243,40 +253,25 @@ class Retriever:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
         """
         with hf.local_folder(folder) as local:
-            hf.save_model(
-                self.model, self.cfg, local, base=self.base, extra_tensors=self.extra_tensors
-            )
+            self.save_model(local)
             if distributed.is_first_process():
                 self._write_settings(local)
                 (local / "README.md").write_text(card or self._card(local), encoding="utf-8")
 
+    def save_model(self, folder: Path) -> None:
+        """Writes the model and its tokenizer alone. Every process must call this."""
+        hf.save_model(
+            self.model, self.cfg, folder, base=self.base, extra_tensors=self.extra_tensors
+        )
+
     def _write_settings(self, folder: Path) -> None:
         """The files that sentence-transformers reads beside those of the model."""
-        modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(_MODULES)
-        ]
-        _write_json(folder / "modules.json", modules)
-        modes = {key: pooling == self.pooling for pooling, key in _POOLING_KEYS.items()}
-        _write_json(
-            folder / "1_Pooling" / "config.json",
-            {"word_embedding_dimension": self.cfg.width, **modes, "include_prompt": True},
-        )
+        files.write_modules(folder)
+        files.write_pooling(folder / "1_Pooling", self.pooling, self.cfg.width)
         (folder / "2_Normalize").mkdir(exist_ok=True)
-        _write_json(
-            folder / "sentence_bert_config.json",
-            {"max_seq_length": self.max_length, "do_lower_case": self.lower},
-        )
-        truncation = {"truncate_dim": self.width} if self.width != self.cfg.width else {}
-        _write_json(
-            folder / "config_sentence_transformers.json",
-            {
-                "prompts": self.prompts,
-                "default_prompt_name": None,
-                "similarity_fn_name": "cosine",
-                **truncation,
-            },
-        )
+        files.write_text_limit(folder, self.max_length, lower=self.lower)
+        width = self.width if self.width != self.cfg.width else None
+        files.write_prompts_and_width(folder, self.prompts, width)
 
     def _card(self, folder: Path) -> str:
         """README.md for `folder`, whose other files are written."""
@@ -290,102 +285,8 @@ def _batch_tokens() -> int:
     return 1024 if jax.default_backend() == "cpu" else 16384
 
 
-def _read_optional(path: Path) -> dict:
-    return hf.read_json(path) if path.is_file() else {}
-
-
-def read_prompts_and_width(folder: Path) -> tuple[dict[str, str], int | None]:
-    """The prompts and the vector width that a sentence-transformers folder declares."""
-    path = folder / "config_sentence_transformers.json"
-    settings = _read_optional(path)
-    prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(
-            f"{path}: prompts must map kinds to texts, it is {prompts!r}; correct the field"
-        )
-    width = settings.get("truncate_dim")
-    if width is not None and type(width) is not int:
-        raise ValueError(
-            f"{path}: truncate_dim must be a number of components, it is {width!r}; "
-            "correct the field"
-        )
-    return prompts, width
-
-
-def prompt_of(prompts: dict[str, str], kind: str) -> str:
-    """The prompt of queries or documents; older models call that of documents "passage"."""
-    default = prompts.get("passage", "") if kind == "document" else ""
-    return prompts.get(kind, default)
-
-
-def read_max_length(folder: Path, tokenizer) -> int:
-    """Tokens of a text that a model folder reads, with prompt and special tokens."""
-    settings = hf.read_config(folder)
-    kind, _, _ = hf.architecture(settings)
-    positions = (
-        settings.get("max_position_embeddings", 512)
-        if kind is decoder.Config
-        else kind.from_hf(settings).max_length
-    )
-    # Version 6 of sentence-transformers stores the limit with the tokenizer.
-    return min(read_text_limit(folder)[0] or tokenizer.model_max_length, positions)
-
-
-def read_text_limit(folder: Path) -> tuple[int | None, bool]:
-    """max_seq_length and do_lower_case of a sentence-transformers folder."""
-    path = folder / "sentence_bert_config.json"
-    settings = _read_optional(path)
-    limit, lower = settings.get("max_seq_length"), settings.get("do_lower_case") or False
-    if limit is not None and not (type(limit) is int and limit > 0):
-        raise ValueError(
-            f"{path}: max_seq_length must be a number of tokens, it is {limit!r}; correct the field"
-        )
-    if not isinstance(lower, bool):
-        raise ValueError(
-            f"{path}: do_lower_case must be true or false, it is {lower!r}; correct the field"
-        )
-    return limit, lower
-
-
-def _write_json(path: Path, value) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _read_pooling(folder: Path) -> str | None:
-    """The pooling that a sentence-transformers folder declares; None for a bare model."""
+def _family_pooling(cfg, folder: Path) -> str:
+    """The pooling of a model whose folder declares none."""
     if not (folder / "modules.json").is_file():
         say(f"{folder.name}: no modules.json, a bare model; pooling is chosen by its family")
-        return None
-    pooling = None
-    for module in hf.read_json(folder / "modules.json", list):
-        fields = [module.get(name) for name in ("type", "path")] if isinstance(module, dict) else []
-        if list(map(type, fields)) != [str, str]:
-            raise ValueError(
-                f"{folder}/modules.json: {module} has no type or no path; fetch the file again"
-            )
-        kind = module["type"].rsplit(".", 1)[-1]
-        if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise ValueError(f"{folder}/modules.json: module {module['type']} is not implemented")
-        if kind == "Pooling":
-            pooling = _read_pooling_module(folder, module["path"])
-    return pooling
-
-
-def _read_pooling_module(folder: Path, module: str) -> str:
-    """The pooling that the configuration of a Pooling module selects."""
-    hf.check_inside(folder / "modules.json", module)
-    name = PurePosixPath(module, "config.json").as_posix()
-    if not (folder / name).is_file():
-        raise FileNotFoundError(f"{folder}: no {name}, which modules.json names; fetch it too")
-    config = hf.read_json(folder / name)
-    selected = [pooling for pooling, key in _POOLING_KEYS.items() if config.get(key) is True]
-    selected = selected or [config.get("pooling_mode")]
-    if len(selected) != 1 or selected[0] not in POOLINGS:
-        raise ValueError(
-            f"{folder}/{module}: pooling {selected} is not implemented; implemented: "
-            f"{', '.join(POOLINGS)}"
-        )
-    if not config.get("include_prompt", True):
-        raise ValueError(f"{folder}/{module}: include_prompt=false is not implemented")
-    return selected[0]
+    return "lasttoken" if isinstance(cfg, decoder.Config) else "mean"

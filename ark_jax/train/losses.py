@@ -1,4 +1,4 @@
-"""InfoNCE over the whole global batch, and its Matryoshka variant."""
+"""Losses over the whole global batch: InfoNCE, its Matryoshka variant, and two margins."""
 
 from collections.abc import Sequence
 
@@ -24,11 +24,7 @@ def info_nce(
     Another positive of the question is in the denominator only where it is in both masks. A
     question without positives has no pair.
     """
-    passages = jax.sharding.reshard(passages, P())
-    products = jnp.einsum(
-        "be,ce->bc", queries, passages, out_sharding=P(BATCH), preferred_element_type=jnp.float32
-    )
-    scores = products / temperature
+    scores = _cosines(queries, passages) / temperature
     # A finite floor: a question whose batch holds no negative has loss 0, not NaN.
     floored = jnp.where(negative, scores, -1e30)
     negatives = jax.nn.logsumexp(floored, axis=1, keepdims=True)
@@ -58,6 +54,50 @@ def matryoshka(
         for vectors in [(queries, passages), *shortened]
     ]
     return sum(losses) / len(losses)
+
+
+def two_margins(
+    queries: Float[Array, "b e"],
+    triples: Float[Array, "c e"],
+    positive: Bool[Array, "b c"],
+    neighbour: Bool[Array, "b c"],
+    negative: Bool[Array, "b c"],
+    *,
+    margins: tuple[float, float],
+) -> Float[Array, ""]:
+    """Mean over questions of two hinges: neighbour below positive, negative below neighbour.
+
+    Eq. 4 and 5 of GPR, max(0, γ1 + cos n - cos p) + max(0, γ2 + cos g - cos n), where g is the
+    nearest of a question's negatives. A question without a neighbour keeps the negative γ1 + γ2
+    below the positive, one without a negative has the first hinge alone. A row without a positive
+    is no question.
+    """
+    scores = _cosines(queries, triples)
+    first, second = margins
+    is_question, has_neighbour, has_negative = (
+        mask.any(axis=1) for mask in (positive, neighbour, negative)
+    )
+    p, n, g = (
+        jnp.where(mask, scores, -1e30).max(axis=1) for mask in (positive, neighbour, negative)
+    )
+    hinge = lambda keep, value: jnp.where(keep, jnp.maximum(jnp.where(keep, value, 0), 0), 0)
+    losses = (
+        hinge(is_question & has_neighbour, first + n - p)
+        + hinge(is_question & has_neighbour & has_negative, second + g - n)
+        + hinge(is_question & ~has_neighbour & has_negative, first + second + g - p)
+    )
+    return losses.sum() / jnp.maximum(is_question.sum(), 1)
+
+
+def _cosines(queries: Float[Array, "b e"], texts: Float[Array, "c e"]) -> Float[Array, "b c"]:
+    """Inner products of unit vectors; each device has its questions and all texts."""
+    return jnp.einsum(
+        "be,ce->bc",
+        queries,
+        jax.sharding.reshard(texts, P()),
+        out_sharding=P(BATCH),
+        preferred_element_type=jnp.float32,
+    )
 
 
 def _unit(x: Float[Array, "n e"]) -> Float[Array, "n e"]:

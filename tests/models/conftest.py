@@ -1,6 +1,8 @@
 """Small decoders, written once."""
 
 import functools
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -35,3 +37,24 @@ def heard(monkeypatch):
     for name in ("_prefill", "_decode", "_select"):
         hear(name, getattr(generate, name))
     return calls
+
+
+@pytest.fixture(scope="session")
+def old_libraries(tmp_path_factory):
+    """The oldest release of sentence-transformers that is promised, with the libraries of its time,
+    in a folder of their own beside today's torch.
+    """
+    pytest.importorskip(
+        "torch", reason="the reference implementation; extra [reference] is not installed"
+    )
+    folder = tmp_path_factory.mktemp("old")
+    libraries = (
+        "sentence-transformers==5.1.*",
+        "transformers==4.57.*",
+        "huggingface_hub==0.36.*",
+        "tokenizers==0.22.*",
+        "datasets==4.0.*",
+    )
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder)]
+    subprocess.run([*pip, *libraries], check=True)
+    return folder

@@ -229,37 +229,13 @@ for folder in sys.argv[2:]:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_sentence_transformers_5_1_gives_the_same_vectors(saved, tmp_path, mesh):
-    """The oldest release that is promised, with the libraries of its time, in a folder of their own
-    beside today's torch.
-    """
-    pytest.importorskip(
-        "torch", reason="the reference implementation; extra [reference] is not installed"
-    )
-    old = (
-        "sentence-transformers==5.1.*",
-        "transformers==4.57.*",
-        "huggingface_hub==0.36.*",
-        "tokenizers==0.22.*",
-        "datasets==4.0.*",
-    )
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--target",
-        str(tmp_path / "old"),
-    ]
-    subprocess.run([*pip, *old], check=True)
+def test_sentence_transformers_5_1_gives_the_same_vectors(saved, old_libraries, mesh):
     folders = [saved(family)[0] for family in FAMILIES]
     done = subprocess.run(
         [sys.executable, "-c", OPEN, json.dumps(TEXTS), *map(str, folders)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "old")},
+        env={**os.environ, "PYTHONPATH": str(old_libraries)},
     )
     assert done.returncode == 0, done.stderr
     for family, folder in zip(FAMILIES, folders, strict=True):

@@ -1,0 +1,186 @@
+"""Where many names, or the names in a text, lead in a graph; and which names are near another."""
+
+import collections
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+from ark_jax.graph.parquet import TEXT
+from ark_jax.graph.terms import Terms
+from ark_jax.text.word_boundaries import UNSPACED
+
+_STOP_WORDS = frozenset(STOPWORDS_EN_PLUS)
+# Words without underscores, each character of a script without blanks, and each mark.
+_TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}_])\w)+|[^\w\s]")
+_BATCH = 1 << 16
+_QUESTIONS = 1 << 12  # how many texts are searched at a time
+_NEAR = 50  # candidates that difflib compares
+
+
+@dataclasses.dataclass
+class Lookup:
+    """What names lead to.
+
+    Attributes:
+        nodes: name -> indices of its nodes, ascending; a name that leads nowhere is absent.
+        also_ids: names that are at the same time the id of another node.
+    """
+
+    nodes: dict[str, tuple[int, ...]]
+    also_ids: list[str]
+
+
+def look_up(names: Iterable[str], terms: Terms) -> Lookup:
+    """All nodes of each name.
+
+    Names and aliases go before ids, and these before equality in all but case.
+    """
+    pending = list(dict.fromkeys(names))
+    nodes = _owners(pending, *_called(terms))
+    by_id = _owners(pending, terms.ids, np.arange(len(terms)))
+    also_ids = [name for name in nodes if set(by_id.get(name, ())) - set(nodes[name])]
+    nodes = by_id | nodes
+    pending = [name for name in pending if name not in nodes]
+    if pending:
+        texts, owners = _called(terms)
+        texts = _mapped(str.casefold, [*texts.chunks, terms.ids])
+        owners = np.concatenate([owners, np.arange(len(terms))])
+        folded = _owners({name.casefold() for name in pending}, texts, owners)
+        nodes |= {name: folded[name.casefold()] for name in pending if name.casefold() in folded}
+    return Lookup(nodes, also_ids)
+
+
+def _called(terms: Terms) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """All names and aliases, and the term of each."""
+    named = np.flatnonzero(pc.is_valid(terms.names).to_numpy(zero_copy_only=False))
+    aliased = pc.list_parent_indices(terms.aliases).to_numpy()
+    texts = pa.chunked_array([terms.names.drop_null(), pc.list_flatten(terms.aliases)], TEXT)
+    return texts, np.concatenate([named, aliased])
+
+
+def _mapped(change, chunks: Iterable[pa.Array]) -> pa.ChunkedArray:
+    """Arrow strings after a change of each, without a list of them all."""
+    parts = (chunk[i : i + _BATCH] for chunk in chunks for i in range(0, len(chunk), _BATCH))
+    return pa.chunked_array(
+        [pa.array(map(change, part.to_pylist()), TEXT, size=len(part)) for part in parts], TEXT
+    )
+
+
+def _owners(
+    names: Iterable[str], texts: pa.Array | pa.ChunkedArray, terms: np.ndarray
+) -> dict[str, tuple[int, ...]]:
+    """The terms whose texts are among the names."""
+    # The names are hashed and not the texts: a graph has many more.
+    names = list(names)
+    if not names:
+        return {}
+    places = pc.index_in(texts, value_set=pa.array(names, TEXT))
+    places = places.fill_null(-1).to_numpy()
+    owners: dict[str, set[int]] = collections.defaultdict(set)
+    for row in np.flatnonzero(places >= 0).tolist():
+        owners[names[places[row]]].add(int(terms[row]))
+    return {name: tuple(sorted(nodes)) for name, nodes in owners.items()}
+
+
+class Mentions:
+    """Finds the names of a graph in texts.
+
+    The rule: names are compared word by word, an underscore counts as a blank. The longest match
+    goes first, and matches do not overlap. Case counts; only a text without a match is searched
+    again without it. A name of English stop words alone ("Her", "the") never matches, nor does one
+    character. A name with one other word, in lower case ("film", "the story"), matches only if the
+    text has no other match.
+
+    Args:
+        terms: the nodes of the graph.
+    """
+
+    def __init__(self, terms: Terms):
+        texts, self._terms = _called(terms)
+        self._forms = _mapped(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks)
+        self._folded: pa.ChunkedArray | None = None
+        blanks = pc.max(pc.count_substring(self._forms, " ")).as_py()
+        self._longest = (blanks or 0) + 1
+
+    def find(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+        """For each text, the names in it and the nodes of each, in order of the text."""
+        found: list[dict[str, tuple[int, ...]]] = []
+        for start in range(0, len(texts), _QUESTIONS):
+            found += self._batch(texts[start : start + _QUESTIONS])
+        return found
+
+    def _batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+        tokens = [_TOKEN.findall(text) for text in texts]
+        found = self._search(tokens, self._forms)
+        rest = [i for i, names in enumerate(found) if not names]
+        if rest:
+            if self._folded is None:
+                self._folded = _mapped(str.casefold, self._forms.chunks)
+            folded = [[token.casefold() for token in tokens[i]] for i in rest]
+            for i, names in zip(rest, self._search(folded, self._folded), strict=True):
+                found[i] = names
+        return found
+
+    def _search(
+        self, texts: Sequence[list[str]], forms: pa.ChunkedArray
+    ) -> list[dict[str, tuple[int, ...]]]:
+        grams = {gram for tokens in texts for _, _, gram in self._grams(tokens)}
+        owners = _owners(filter(_is_telling, grams), forms, self._terms)
+        return [self._longest_first(tokens, owners) for tokens in texts]
+
+    def _grams(self, tokens: list[str]) -> Iterator[tuple[int, int, str]]:
+        """Start, end and text of all runs of tokens, the longest first."""
+        for length in range(min(self._longest, len(tokens)), 0, -1):
+            for start in range(len(tokens) - length + 1):
+                yield start, start + length, " ".join(tokens[start : start + length])
+
+    def _longest_first(
+        self, tokens: list[str], owners: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        free = [True] * len(tokens)
+        matches = []
+        for start, end, gram in self._grams(tokens):
+            if gram in owners and all(free[start:end]):
+                free[start:end] = [False] * (end - start)
+                matches.append((start, gram))
+        marked = [m for m in matches if not m[1].islower() or len(_telling_words(m[1])) > 1]
+        return {gram: owners[gram] for _, gram in sorted(marked or matches)}
+
+
+def _telling_words(gram: str) -> list[str]:
+    """The words that are neither marks nor stop words."""
+    return [w for w in gram.split() if w[0].isalnum() and w.casefold() not in _STOP_WORDS]
+
+
+def _is_telling(gram: str) -> bool:
+    """Whether words can be a name that a text means."""
+    return len(gram) > 1 and bool(_telling_words(gram))
+
+
+def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
+    """The names most like another, by difflib, among those that share most runs of three letters.
+
+    Args:
+        name: any text.
+        terms: whose names and aliases are compared; ids where a term has no name.
+        k: how many names.
+    """
+    texts = pa.concat_arrays([pc.coalesce(terms.names, terms.ids), pc.list_flatten(terms.aliases)])
+    if not len(texts):
+        return []
+    folded, wanted = pc.utf8_lower(texts), name.lower()
+    runs = {wanted[i : i + 3] for i in range(max(len(wanted) - 2, 1))}
+    shared = np.zeros(len(texts))
+    for run in sorted(runs):
+        shared += pc.match_substring(folded, run).to_numpy(zero_copy_only=False)
+    shared /= len(runs) + np.maximum(pc.utf8_length(texts).to_numpy() - 2, 1) - shared + 1e-9
+    best = np.argsort(-shared, kind="stable")[:_NEAR]
+    candidates = {texts[int(i)].as_py() for i in best if shared[i] > 0}
+    likeness = lambda other: difflib.SequenceMatcher(None, wanted, other.lower()).ratio()
+    return sorted(candidates, key=lambda other: (-likeness(other), other))[:k]

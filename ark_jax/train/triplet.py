@@ -1,0 +1,303 @@
+"""Training of two towers on three levels of relevance (GPR): objective, and batches of triples."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ark_jax import layout
+from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_levels, share_entity
+from ark_jax.graph.triples import Triples
+from ark_jax.models.retriever import embed
+from ark_jax.models.towers import Towers
+from ark_jax.train import fit, flops, losses, optim
+from ark_jax.train.placement import TextGrid
+
+LOSSES = ("triplet", "nce")
+NEGATIVES = ("random", "batch")
+
+
+@dataclasses.dataclass(frozen=True)
+class TripletConfig:
+    """How the towers are trained; the fields have the names of `config.train`."""
+
+    epochs: int
+    learning_rate: float  # at its peak
+    warmup: float  # share of the steps
+    weight_decay: float
+    clip: float  # largest global norm of a gradient
+    batch: int  # questions a step
+    loss: str  # "triplet": two margins; "nce": InfoNCE
+    margins: tuple[float, float]  # of "triplet": neighbour below positive, negative below it
+    temperature: float  # of "nce"
+    negatives: str  # "random": the drawn one; "batch": all of the batch that may be
+    siblings: str  # see `levels.DrawRules`, as the next two
+    neighbours: str
+    hub: int
+    save_every: int  # steps
+    remat: str  # what the backward pass computes again, see the models' `Config`
+    seed: int
+
+    @property
+    def draw_rules(self) -> DrawRules:
+        return DrawRules(self.siblings, self.neighbours, self.hub)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedQuestions:
+    """Questions that each ask for one entity of a triple."""
+
+    texts: Sequence[str]
+    rows: np.ndarray  # int64 [n], of the triples in the graph
+    asks_tail: np.ndarray  # bool [n]; the others ask for the head
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def train(
+    towers: Towers,
+    graph: Triples,
+    questions: MaskedQuestions,
+    triple_texts: Callable[[np.ndarray], list[str]],
+    config: TripletConfig,
+    folder: Path,
+    *,
+    on_step: Callable[[dict], None] = lambda row: None,
+    on_pace: Callable[..., None] = lambda **pace: None,
+) -> tuple[Towers, list[dict]]:
+    """Trains a copy of the towers.
+
+    Args:
+        triple_texts: rows of the graph -> the texts of these triples.
+        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues.
+        on_step, on_pace: see `fit.fit`.
+
+    Returns:
+        The trained towers, and the curve.
+
+    Raises:
+        ValueError: there are no questions, or no negative for any.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+    """
+    if not len(questions):
+        raise ValueError(
+            "no question to train on; see the counts of the stage questions, which says why none "
+            "was written"
+        )
+    both = (towers.query, towers.document)
+    configs = tuple(dataclasses.replace(tower.cfg, remat=config.remat) for tower in both)
+    epochs = Epochs(graph, questions, config)
+    query_tokens = towers.query.tokenize(questions.texts, kind="query", label="train, questions")
+    used = epochs.rows_used()
+    triple_tokens = towers.document.tokenize(
+        triple_texts(used), kind="document", label="train, triples"
+    )
+    maker = TripletBatches.create(
+        epochs, query_tokens, dict(zip(used.tolist(), triple_tokens, strict=True)), configs
+    )
+    steps = epochs.steps * config.epochs
+    run = fit.TrainingRun(
+        label="train",
+        folder=folder,
+        steps=steps,
+        schedule=optim.schedule(config.learning_rate, steps, config.warmup),
+        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
+        save_every=config.save_every,
+    )
+    objective = TripletObjective(
+        configs,
+        tuple(tower.pooling for tower in both),
+        towers.query.width,
+        (maker.questions.piece_tokens, maker.triples.piece_tokens),
+        config.loss,
+        tuple(config.margins),
+        config.temperature,
+    )
+    one = towers.query is towers.document
+    models = (towers.query.model,) if one else tuple(tower.model for tower in both)
+    trained, curve = fit.fit(run, objective, maker, models, on_step=on_step, on_pace=on_pace)
+    query = dataclasses.replace(towers.query, model=trained[0])
+    document = query if one else dataclasses.replace(towers.document, model=trained[1])
+    return Towers(query, document), curve
+
+
+@dataclasses.dataclass(frozen=True)
+class TripletObjective:
+    """Two margins (eq. 5), or InfoNCE, between the questions and the triples of a batch."""
+
+    cfgs: tuple[Any, Any]  # of the question's and the triple's tower
+    poolings: tuple[str, str]
+    width: int  # components of the vectors
+    piece_tokens: tuple[int | None, int | None]  # of the questions' and the triples' `TextGrid`
+    loss: str
+    margins: tuple[float, float]
+    temperature: float
+
+    def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple[jax.Array, dict]:
+        """The loss; see `fit.Objective`.
+
+        Args:
+            trainable: the models of both towers, or the one model of both.
+            batch: `queries` and `triples`, each tokens and mask `[b t]`; `positive`, `neighbour`
+                and `negative`, bool `[b c]`.
+        """
+        models = (trainable[0], trainable[-1])
+        queries, triples = (
+            embed(model, cfg, pooling, self.width, tokens, *batch[kind])
+            for model, cfg, pooling, tokens, kind in zip(
+                models,
+                self.cfgs,
+                self.poolings,
+                self.piece_tokens,
+                ("queries", "triples"),
+                strict=True,
+            )
+        )
+        positive, neighbour, negative = (
+            batch[name] for name in ("positive", "neighbour", "negative")
+        )
+        if self.loss == "nce":
+            others = neighbour | negative
+            loss = losses.info_nce(
+                queries, triples, positive, others, temperature=self.temperature
+            )
+        else:
+            loss = losses.two_margins(
+                queries, triples, positive, neighbour, negative, margins=self.margins
+            )
+        return loss, {}
+
+
+class Epochs:
+    """The questions of each step, and the triples drawn for them; drawn anew in each epoch."""
+
+    def __init__(self, graph: Triples, questions: MaskedQuestions, config: TripletConfig):
+        self.graph, self.questions, self.config = graph, questions, config
+        self.steps = -(-len(questions) // config.batch)  # of one epoch
+        self._drawn: tuple[int, np.ndarray, Levels] | None = None
+
+    def draw(self, epoch: int) -> tuple[np.ndarray, Levels]:
+        """The order of the questions in an epoch, and for each question its triples."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            rng = np.random.default_rng([self.config.seed, epoch])
+            order = rng.permutation(len(self.questions))
+            levels = draw_levels(
+                self.graph,
+                self.questions.rows,
+                self.questions.asks_tail,
+                self.config.draw_rules,
+                rng,
+            )
+            self._drawn = epoch, order, levels
+        return self._drawn[1:]
+
+    def step(self, step: int) -> tuple[np.ndarray, Levels]:
+        """The questions of a step, and their triples."""
+        epoch, place = divmod(step, self.steps)
+        order, levels = self.draw(epoch)
+        chosen = order[place * self.config.batch : (place + 1) * self.config.batch]
+        fields = (levels.positives, levels.neighbours, levels.negatives)
+        return chosen, Levels(*(field[chosen] for field in fields))
+
+    def rows_used(self) -> np.ndarray:
+        """All triples that some step encodes, ascending."""
+        used = np.zeros(len(self.graph), bool)
+        for epoch in range(self.config.epochs):
+            levels = self.draw(epoch)[1]
+            for rows in (levels.positives, levels.neighbours, levels.negatives):
+                used[rows[rows != NONE]] = True
+        return np.flatnonzero(used)
+
+
+@dataclasses.dataclass(frozen=True)
+class TripletBatches:
+    """Makes the batches of a run: tokens of questions and triples, masks of their pairs."""
+
+    epochs: Epochs
+    question_tokens: Sequence[Sequence[int]]
+    triple_tokens: Mapping[int, Sequence[int]]  # row -> ids
+    cfgs: tuple[Any, Any]
+    questions: TextGrid
+    triples: TextGrid
+
+    @classmethod
+    def create(
+        cls,
+        epochs: Epochs,
+        question_tokens: Sequence[Sequence[int]],
+        triple_tokens: Mapping[int, Sequence[int]],
+        cfgs: tuple[Any, Any],
+    ) -> "TripletBatches":
+        """Finds the two shapes that hold every batch on the current mesh."""
+        lengths: tuple[list, list] = ([], [])
+        for step in range(epochs.steps * epochs.config.epochs):
+            chosen, levels = epochs.step(step)
+            lengths[0].append([len(question_tokens[number]) for number in chosen])
+            lengths[1].append([len(triple_tokens[row]) for row in distinct_rows(levels).tolist()])
+        grids = map(TextGrid.from_lengths, lengths)
+        return cls(epochs, question_tokens, triple_tokens, cfgs, *grids)
+
+    def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
+        """The batch after `step` steps; see `fit.MakeBatch`. Each triple is encoded once."""
+        chosen, levels = self.epochs.step(step)
+        rows = distinct_rows(levels)
+        questions = [self.question_tokens[number] for number in chosen]
+        triples = [self.triple_tokens[row] for row in rows.tolist()]
+        question_places, queries = self.questions.place(questions)
+        triple_places, documents = self.triples.place(triples)
+
+        def spread(pairs: np.ndarray) -> jax.Array:
+            """A mask of the batch's pairs as one of all rows."""
+            mask = np.zeros((self.questions.rows, self.triples.rows), bool)
+            mask[np.ix_(question_places, triple_places)] = pairs
+            return layout.rows(mask)
+
+        masks = pair_masks(self.epochs, chosen, levels, rows)
+        arrays = {"queries": queries, "triples": documents}
+        arrays |= {name: spread(mask) for name, mask in masks.items()}
+        lengths = [list(map(len, questions)), list(map(len, triples))]
+        work = sum(
+            flops.training(cfg, counts, 0) for cfg, counts in zip(self.cfgs, lengths, strict=True)
+        )
+        ids = {"questions": list(map(str, chosen)), "triples": list(map(str, rows))}
+        return fit.TrainingBatch(arrays, ids, sum(map(sum, lengths)), work)
+
+
+def distinct_rows(levels: Levels) -> np.ndarray:
+    """The triples of a batch, each once, ascending."""
+    rows = np.unique(np.concatenate([levels.positives, levels.neighbours, levels.negatives]))
+    return rows[rows != NONE]
+
+
+def pair_masks(
+    epochs: Epochs, chosen: np.ndarray, levels: Levels, rows: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Which triples of a batch are at which level for each question, bool `[b c]`.
+
+    With `negatives="batch"` every triple of the batch that shares no entity with the question's is
+    a negative. InfoNCE has those that do as negatives too, except siblings where these are spared.
+    """
+    graph, config = epochs.graph, epochs.config
+    own = epochs.questions.rows[chosen][:, None]
+    asks_tail = epochs.questions.asks_tail[chosen][:, None]
+    at = lambda field: field[:, None] == rows[None]
+    positive, neighbour, negative = map(
+        at, (levels.positives, levels.neighbours, levels.negatives)
+    )
+    if config.negatives == "batch":
+        negative = ~share_entity(graph, own, rows[None])
+        if config.loss == "nce":
+            spared = own == rows[None]
+            if config.siblings != "neighbour":
+                spared = spared | are_siblings(graph, own, asks_tail, rows[None])
+            negative = ~spared
+    return {
+        "positive": positive,
+        "neighbour": neighbour & ~positive,
+        "negative": negative & ~positive,
+    }
