@@ -94,17 +94,10 @@ def draw_levels(
 def share_entity(graph: Triples, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Whether triples have an entity in common, row by row; `a` and `b` broadcast."""
     head, tail = graph.head, graph.tail
-    return (
-        (head[a] == head[b])
-        | (head[a] == tail[b])
-        | (tail[a] == head[b])
-        | (tail[a] == tail[b])
-    )
+    return (head[a] == head[b]) | (head[a] == tail[b]) | (tail[a] == head[b]) | (tail[a] == tail[b])
 
 
-def are_siblings(
-    graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.ndarray
-) -> np.ndarray:
+def are_siblings(graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Whether `b` answers the question about `a` too, or joins the same two entities.
 
     `a` is its own sibling. Arguments broadcast.

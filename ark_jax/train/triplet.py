@@ -163,9 +163,7 @@ class TripletObjective:
         )
         if self.loss == "nce":
             others = neighbour | negative
-            loss = losses.info_nce(
-                queries, triples, positive, others, temperature=self.temperature
-            )
+            loss = losses.info_nce(queries, triples, positive, others, temperature=self.temperature)
         else:
             loss = losses.two_margins(
                 queries, triples, positive, neighbour, negative, margins=self.margins
@@ -286,9 +284,7 @@ def pair_masks(
     own = epochs.questions.rows[chosen][:, None]
     asks_tail = epochs.questions.asks_tail[chosen][:, None]
     at = lambda field: field[:, None] == rows[None]
-    positive, neighbour, negative = map(
-        at, (levels.positives, levels.neighbours, levels.negatives)
-    )
+    positive, neighbour, negative = map(at, (levels.positives, levels.neighbours, levels.negatives))
     if config.negatives == "batch":
         negative = ~share_entity(graph, own, rows[None])
         if config.loss == "nce":
