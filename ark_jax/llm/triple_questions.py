@@ -42,10 +42,16 @@ class Written:
 
 
 def parse_triple_questions(reply: str) -> list[Written] | None:
-    """The questions of a reply; None if it has no list of them. Never raises."""
-    empty = None
+    """The questions of a reply; None if it has no list of them. Never raises.
+
+    Of a list that breaks off, the whole rows are read.
+    """
+    empty, loose = None, []
     for value in json_values(reply):
-        rows = _rows(value)
+        if row := _written(value):
+            loose.append(row)
+            continue
+        rows = None if loose else _rows(value)
         if rows is None:
             continue
         written = [x for row in rows if (x := _written(row))]
@@ -53,13 +59,11 @@ def parse_triple_questions(reply: str) -> list[Written] | None:
             return written
         if not rows:
             empty = []
-    return empty
+    return list(dict.fromkeys(loose)) or empty
 
 
 def _rows(value: object) -> list | None:
     if isinstance(value, Mapping):
-        if _written(value):
-            return [value]
         lists = [value.get("questions"), *value.values()]
         value = next((x for x in lists if isinstance(x, list)), None)
     if not isinstance(value, list):
