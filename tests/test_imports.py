@@ -27,6 +27,7 @@ ROOMS = (
     "demo",
     "recipes.common",
     "recipes.ark",
+    "recipes.gpr",
     "config",
     "doctor",
     "__main__",

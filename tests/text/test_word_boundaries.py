@@ -1,8 +1,12 @@
 """Whole words in a text."""
 
-import pytest
+import re
 
-from ark_jax.text.word_boundaries import contains_words
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ark_jax.text.word_boundaries import contains_words, whole_word_pattern
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,13 @@ from ark_jax.text.word_boundaries import contains_words
 )
 def test_whole_words_are_found(text, words, inside):
     assert contains_words(text, words) is inside
+
+
+LETTERS = st.text("ab1_ -.東京ก가é", max_size=8)
+
+
+@given(LETTERS, LETTERS)
+def test_the_pattern_finds_the_same(text, words):
+    wanted = " ".join(words.split())
+    found = wanted and re.search(whole_word_pattern(wanted), " ".join(text.split()))
+    assert contains_words(text, words) is bool(found)

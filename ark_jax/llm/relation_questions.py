@@ -1,0 +1,108 @@
+"""Reads wordings of a relation, with a placeholder for the known entity, from a model's reply."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from ark_jax.llm.reply_json import json_texts, json_values
+from ark_jax.llm.triple_questions import SIDES, same_words
+from ark_jax.llm.triple_wordings import PLACEHOLDER, Wordings
+from ark_jax.text.word_boundaries import contains_words
+
+FEWEST_WORDS = 2  # of a wording, with the placeholder
+FORM = "Reply in the JSON form that was asked for, and with nothing else."
+_PLACEHOLDERS = re.compile(r"[{\[<(]{1,2}\s*entity\s*[}\]>)]{1,2}", re.IGNORECASE)
+
+
+def parse_wordings(replies: Iterable[str]) -> dict[str, list[str]] | None:
+    """The wordings of all replies by side; None if no reply holds any. Never raises.
+
+    Other brackets around the placeholder are mended.
+    """
+    read = [sides for reply in replies if (sides := _sides(reply))]
+    if not read:
+        return None
+    return {side: [text for sides in read for text in sides[side]] for side in SIDES}
+
+
+def _sides(reply: str) -> dict[str, list[str]] | None:
+    for value in json_values(reply):
+        if not isinstance(value, Mapping):
+            continue
+        fields = {str(key).lower(): item for key, item in value.items()}
+        if any(side in fields for side in SIDES):
+            return {side: list(map(_mend, json_texts(fields.get(side)))) for side in SIDES}
+    return None
+
+
+def _mend(wording: str) -> str:
+    return _PLACEHOLDERS.sub(PLACEHOLDER, " ".join(wording.split()))
+
+
+def wording_defect(wording: str, names: Sequence[str]) -> str:
+    """What is wrong with a wording; empty if nothing is.
+
+    Args:
+        names: those of the facts that the model was shown.
+    """
+    count = wording.count(PLACEHOLDER)
+    if count != 1:
+        return f"{PLACEHOLDER} comes {count} times" if count else f"{PLACEHOLDER} is missing"
+    if len(wording.split()) < FEWEST_WORDS:
+        return "it is no question"
+    rest = wording.replace(PLACEHOLDER, " ")
+    shown = next((name for name in names if contains_words(rest, name)), None)
+    return "" if shown is None else "it holds a name of a fact"
+
+
+def usable_wordings(
+    parsed: Mapping[str, Sequence[str]] | None, names: Sequence[str]
+) -> tuple[Wordings, list[tuple[str, str, str]]]:
+    """The wordings without a defect, and (side, wording, defect) of the others."""
+    usable: dict[str, dict[str, str]] = {side: {} for side in SIDES}
+    defects = []
+    for side in SIDES:
+        for wording in (parsed or {}).get(side, ()):
+            key = same_words(wording)
+            defect = wording_defect(wording, names) or (
+                "it comes twice" if key in usable[side] else ""
+            )
+            if defect:
+                defects.append((side, wording, defect))
+            else:
+                usable[side][key] = wording
+    return Wordings(**{side: tuple(usable[side].values()) for side in SIDES}), defects
+
+
+def wordings_remark(
+    replies: Sequence[str],
+    names: Sequence[str],
+    count: int,
+    sides: Sequence[str] = SIDES,
+    *,
+    is_cut: bool = False,
+) -> str | None:
+    """What the model is told about its replies; None if they will do.
+
+    Args:
+        replies: all replies so far; wordings of each count.
+        names: those of the facts that the model was shown.
+        count: how many wordings of a side were asked for.
+        sides: the sides that are needed.
+        is_cut: the last reply broke off.
+    """
+    parsed = parse_wordings(replies)
+    if parsed is None:
+        cut = "Your reply broke off; write shorter wordings. " if is_cut else ""
+        return f'{cut}No "head" and "tail" with wordings could be read from your reply. {FORM}'
+    wordings, defects = usable_wordings(parsed, names)
+    lacking = {side: count - len(getattr(wordings, side)) for side in sides}
+    lacking = {side: n for side, n in lacking.items() if n > 0}
+    if not lacking:
+        return None
+    bad = "; ".join(f"{side}, {text!r}: {defect}" for side, text, defect in defects[:8])
+    more = " and ".join(f"{n} more that ask for the {side}" for side, n in lacking.items())
+    return (
+        f"Some wordings cannot be used ({bad}). " * bool(bad)
+        + f"Write {more}, each with {PLACEHOLDER} exactly once, all different from those before. "
+        + FORM
+    )

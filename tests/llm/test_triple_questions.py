@@ -1,0 +1,118 @@
+"""Questions about numbered triples in a reply: what is read, dropped, and asked for again."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ark_jax.llm.triple_questions import (
+    Asked,
+    Written,
+    parse_triple_questions,
+    questions_remark,
+    sort_questions,
+)
+
+TAIL = Asked(1, "tail", "Kismet", ("William Dieterle", "Dieterle"))
+HEAD = Asked(1, "head", "William Dieterle", ("Kismet",))
+OTHER = Asked(2, "tail", "Marrowgate", ("Pellin",))
+WHO = Written(1, "tail", "Who made Kismet?")
+WHAT = Written(1, "head", "What did William Dieterle make?")
+NEXT = Written(2, "tail", "Where does one go from Marrowgate?")
+
+
+def reply(*rows: Written) -> str:
+    form = [{"triple": x.number, "ask": x.side, "question": x.question} for x in rows]
+    return json.dumps({"questions": form})
+
+
+@pytest.mark.parametrize(
+    "text, written",
+    [
+        (reply(WHO, WHAT), [WHO, WHAT]),
+        (f"Sure!\n```json\n{reply(WHO)}\n```\nI hope this helps.", [WHO]),
+        (f'<think>{{"questions": []}}</think>{reply(WHO)}', [WHO]),
+        (reply(WHO, WHAT)[:-2], [WHO, WHAT]),
+        (reply(WHO, WHAT)[:-5], [WHO]),  # a question that breaks off is none
+        (json.dumps([{"triple": "1.", "ask": "Tail", "question": " Who made\nKismet? "}]), [WHO]),
+        (json.dumps({"Triple": 1, "side": "tail", "question": WHO.question}), [WHO]),
+        (json.dumps([{"question": "Who?"}]), [Written(0, "", "Who?")]),
+        (
+            json.dumps([{"triple": True, "ask": "both", "question": "Who?"}]),
+            [Written(0, "", "Who?")],
+        ),
+        (json.dumps([{"triple": 1, "ask": "tail", "question": ""}]), None),
+        ('{"questions": []}', []),
+        ('{"questions": ["Who made Kismet?"]}', None),
+        ("Who made Kismet?", None),
+        ("", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_what_is_read(text, written):
+    assert parse_triple_questions(text) == written
+
+
+MARKS = st.sampled_from(['{"questions": [', '"triple": 1', '"question": "a"', *'[]{}",:\\1a\n'])
+
+
+@given(st.text() | st.lists(MARKS).map("".join))
+def test_no_reply_raises(text):
+    for written in parse_triple_questions(text) or ():
+        assert written.question.strip() and written.side in ("head", "tail", "")
+    assert questions_remark([text], [TAIL], 1) is None or sort_questions([text], [TAIL], 1)
+
+
+@pytest.mark.parametrize(
+    "written, defect",
+    [
+        (Written(1, "tail", "Who made kismet ?"), None),
+        (Written(1, "tail", "Who made it?"), "the known entity is not named"),
+        (Written(1, "tail", "Who made Kismets?"), "the known entity is not named"),
+        (Written(1, "tail", "Did William Dieterle make Kismet?"), "the answer is in the question"),
+        (Written(1, "tail", "Did dieterle make Kismet?"), "the answer is in the question"),
+        (Written(3, "tail", "Who made Kismet?"), "no such end was asked for"),
+        (Written(2, "head", "Who made Kismet?"), "no such end was asked for"),
+        (Written(0, "", "Who made Kismet?"), "no such end was asked for"),
+    ],
+)
+def test_defects(written, defect):
+    usable, defects = sort_questions([reply(written)], [TAIL, OTHER], 1)
+    if defect:
+        assert defects == [(written, defect)] and not any(usable.values())
+    else:
+        assert not defects and usable[TAIL] == [written.question]
+
+
+def test_later_replies_add_and_what_is_beyond_the_count_is_left_out():
+    same = Written(1, "tail", "who made Kismet")
+    more = Written(1, "tail", "Whose work is Kismet?")
+    usable, defects = sort_questions([reply(WHO, same), reply(more, NEXT)], [TAIL, OTHER], 2)
+    assert usable == {TAIL: [WHO.question, more.question], OTHER: [NEXT.question]}
+    assert defects == [(same, "the question comes twice")]
+    usable, _ = sort_questions([reply(WHO, more)], [TAIL], 1)
+    assert usable == {TAIL: [WHO.question]}
+
+
+@pytest.mark.parametrize(
+    "replies, is_cut, words",
+    [
+        ([reply(WHO, WHAT, NEXT)], False, None),
+        ([reply(WHO), reply(WHAT, NEXT)], False, None),
+        ([reply(WHO, NEXT)], False, "Questions are missing: 1 for the head of fact 1."),
+        ([reply(WHO)], False, "1 for the head of fact 1; 1 for the tail of fact 2."),
+        (
+            [reply(Written(1, "tail", "Who is it?"), WHAT, NEXT)],
+            False,
+            "fact 1, tail: the known entity is not named",
+        ),
+        ([reply()], False, "Questions are missing"),
+        (["I cannot."], False, "No questions with numbers of facts could be read"),
+        (['{"ques'], True, "broke off before its first question"),
+        ([reply(WHO)[:-2]], True, "Questions are missing"),
+    ],
+)
+def test_what_the_model_is_told(replies, is_cut, words):
+    said = questions_remark(replies, [TAIL, HEAD, OTHER], 1, is_cut=is_cut)
+    assert said is None if words is None else words in said
