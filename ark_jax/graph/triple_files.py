@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
@@ -34,7 +33,8 @@ from ark_jax.data.text_files import (
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
-from ark_jax.graph.triple_parquet import parquet_columns
+from ark_jax.graph.triple_columns import joined_chunks
+from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_rows import (
     checked,
     columns_of,
@@ -120,7 +120,7 @@ class _Columns:
 
 def _graph(columns: _Columns, nodes: Names | None, relations: Names | None) -> Triples:
     return Triples.from_columns(
-        *(pa.chunked_array(chunks, TEXT) for chunks in columns.parts),
+        *map(joined_chunks, columns.parts),
         names=nodes.names if nodes else None,
         aliases=nodes.aliases if nodes else None,
         relation_names=relations.names if relations else None,
@@ -168,10 +168,7 @@ def recognises(path: Path) -> bool:
     if path.name.endswith((".nt", ".nt.gz")):
         return True
     if is_parquet(path):
-        try:
-            return columns_of(pq.read_schema(path).names) is not None
-        except (pa.ArrowException, OSError):
-            return False
+        return has_triples(path)
     lines = [line for line in file_head(path).decode("utf-8", "ignore").splitlines() if line]
     if lines[:1] and lines[0].lstrip()[:1] == "{":
         row = next(json_rows(path, Findings()), None)

@@ -11,6 +11,7 @@ from support.paths import DATA
 from ark_jax.__main__ import _check
 from ark_jax.data.records import BadInput
 from ark_jax.graph import triple_files
+from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
 FACTS = [
@@ -63,6 +64,56 @@ def test_parquet_gives_the_same_graph(kind, tmp_path):
     assert list(Triples.read(path)) == list(Triples.from_triples(FACTS))
     pq.write_table(pa.table({"head": [1, 2], "relation": [0, 0], "tail": [2, 1]}), path)
     assert list(Triples.read(path)) == [("1", "0", "2"), ("2", "0", "1")]
+
+
+def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
+    path = tmp_path / "kb.parquet"
+    relation = pa.DictionaryArray.from_arrays([2, 0, 2], ["r", "unused", "s"])
+    table = pa.table({"head": ["a", "b", "c"], "relation": relation, "tail": ["b", "c", "a"]})
+    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=2)
+    graph = Triples.read(path)
+    assert graph.relations.ids.to_pylist() == ["s", "r"] and graph.duplicates == 3
+    assert list(graph) == list(Triples.from_triples(zip(*table.to_pydict().values(), strict=True)))
+    (tmp_path / "more.tsv").write_text("x\tr\ty\n")
+    assert len(Triples.read(path, tmp_path / "more.tsv")) == 4
+
+
+@pytest.mark.parametrize("name", ["a b", " a", "Ä", "\u200ba", "東京", "é\u3000", "x\x7f", "\x01x"])
+def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
+    path = tmp_path / "a.parquet"
+    faulty = ["\u200b", "", "\u3000", "a\tb", "\n", "\x00a"]
+    heads = [name, *faulty, None, "b"]
+    pq.write_table(
+        pa.table({"head": heads, "relation": ["r"] * 8 + [name], "tail": [name] * 9}), path
+    )
+    graph, findings = triple_files.read([path])
+    assert set(graph) == {(name, "r", name), ("b", name, name)}
+    assert [problem.line for problem in findings.problems] == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
+    rows = [
+        {"id": "1", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[:4]},
+        {"id": "2", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[3:]},
+    ]
+    (tmp_path / "rog.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
+    for path in (tmp_path / "rog.jsonl", tmp_path / "rog.parquet"):
+        assert triple_files.recognises(path)
+        graph, findings = triple_files.read([path])
+        assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
+        assert "2 graphs, one a question, are read as one" in str(findings.remarks[0])
+        assert len(read_questions(path)[0]) == 2
+    rows[1]["graph"] = [["a", "r"], ["a", "", "b"], ["x", "r", "y"]]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
+    graph, findings = triple_files.read([tmp_path / "rog.parquet"])
+    assert ("x", "r", "y") in list(graph)
+    for problem, words in zip(
+        findings.problems,
+        (":2: graph: row 2 has a triple that is no list of three", ":2: relation: is empty in row"),
+        strict=True,
+    ):
+        assert words in str(problem)
 
 
 def test_numbers_count_lines_of_the_files_beside(tmp_path):
