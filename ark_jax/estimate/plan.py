@@ -96,7 +96,7 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
         if name != "path" or not path:
             continue
         if known_models.known_model(path) and _is_missing(path):
-            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs.data))
+            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs))
             folder = known_models.write_stand_in(path, tokenizer, scratch)
             missing.append(path)
         else:
@@ -110,14 +110,12 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
     return local, remarks
 
 
-def _sample(data: str | None) -> list[str]:
+def _sample(needs: Needs) -> list[str]:
     """Texts of the input; none if it cannot be read, which its stage reports."""
-    from ark_jax.estimate import known_models
-
-    if not data:
+    try:
+        return needs.read()[1]
+    except (ValueError, OSError):
         return []
-    corpus, _ = readers.read(data)
-    return known_models.sample_texts(corpus.documents)
 
 
 def _is_missing(name: str) -> bool:

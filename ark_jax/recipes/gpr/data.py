@@ -29,6 +29,7 @@ DATA_SETTINGS = (
     "evaluate.hops",
 )
 GRAPH, TEST_FILE = "graph", "questions_test.parquet"
+SAMPLE = 5000  # triples whose texts show how long they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,3 +197,14 @@ def _digest(path: str) -> str:
     else:
         files = [Path(file) for file in sorted(glob.glob(str(local), recursive=True))]
     return fingerprint([[file.name, file_digest(file)] for file in files if file.is_file()])
+
+
+def look_at(config) -> tuple[str, list[str]]:
+    """What the graph holds, in one line, and the texts of some triples.
+
+    Raises:
+        BadInput: its problems.
+    """
+    graph = read_graph(config.data)
+    line = f"{len(graph):,} triples, {len(graph.nodes):,} entities"
+    return line, texts_of(graph, config, np.arange(min(len(graph), SAMPLE)))
