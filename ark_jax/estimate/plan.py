@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax.data import readers
 from ark_jax.estimate.llm_calls import SET_PRICE, Calls
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import Metrics, duration

@@ -425,12 +425,7 @@ def membership(node: Mapping) -> str:
 
 
 def graph(
-    name: str,
-    title: str,
-    nodes: Sequence[Mapping],
-    edges: Sequence[Mapping],
-    *,
-    desc: str = "",
+    name: str, title: str, nodes: Sequence[Mapping], edges: Sequence[Mapping], *, desc: str = ""
 ) -> str:
     """A graph of the report's data, with at least one node.
 

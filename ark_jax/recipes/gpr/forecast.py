@@ -83,7 +83,5 @@ def _training(
     """Tokens and FLOPs of all epochs; a backward pass takes twice the products of a forward one."""
     seen = questions * config.train.epochs
     again = int(config.train.remat == "all")
-    flops = seen * (
-        model.text_flops([question]) + TEXTS_A_QUESTION * model.text_flops([triple])
-    )
+    flops = seen * (model.text_flops([question]) + TEXTS_A_QUESTION * model.text_flops([triple]))
     return seen * (question + TEXTS_A_QUESTION * triple), flops * (3 + again, 3.5 + again)

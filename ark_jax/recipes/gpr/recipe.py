@@ -105,8 +105,13 @@ def stages(config) -> list[Stage]:
                 dependencies.prompt_texts("read_triples"), dependencies.language_model("reader")
             ),
         ),
-        Stage("export", ("data", "questions", "train", "evaluate"), (), export.export_towers,
-              alone=True),
+        Stage(
+            "export",
+            ("data", "questions", "train", "evaluate"),
+            (),
+            export.export_towers,
+            alone=True,
+        ),
     ]
     return with_report(made, title="GPR run", gather=report.gather, sections=report.SECTIONS)
 

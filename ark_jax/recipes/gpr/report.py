@@ -56,7 +56,9 @@ def gather(context: Context, counts: Counts) -> dict:
 
 def _facts(context: Context, counts: Counts) -> list[list]:
     data, config = counts["data"], context.config
-    size = f"{data['triples']:,} triples, {data['nodes']:,} entities, {data['relations']:,} relations"
+    size = (
+        f"{data['triples']:,} triples, {data['nodes']:,} entities, {data['relations']:,} relations"
+    )
     tested = data["test_questions"]
     told = [["Smallest difference that so many can tell", f"{smallest_difference(tested):.2f}"]]
     return [
@@ -122,9 +124,7 @@ def _drawn(graph: Triples, ranked: Sequence[int], question: TestQuestion) -> dic
         for node in nodes
     ]
     ends = zip(graph.head[first].tolist(), graph.tail[first].tolist(), strict=True)
-    edges = [
-        {"a": places[a], "b": places[b], "similarity": False} for a, b in ends if a != b
-    ]
+    edges = [{"a": places[a], "b": places[b], "similarity": False} for a, b in ends if a != b]
     return {"nodes": described, "edges": edges}
 
 

@@ -129,9 +129,7 @@ def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> d
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     rankings = {name: _load(context / "baselines", name) for name in systems.untrained}
-    _search_vectors(
-        context, systems, TUNED, lambda: load_tuned(context), folder, context / "index"
-    )
+    _search_vectors(context, systems, TUNED, lambda: load_tuned(context), folder, context / "index")
     rankings |= {name: _load(folder, name) for name in systems.trained}
     for name, parts in systems.hybrids.items():
         rankings[name] = {
@@ -191,9 +189,7 @@ def _rankings(context: Context, matches: Sequence[Sequence[int]] | np.ndarray) -
 def _stored(folder: Path, system: str, make_rows: Callable[[], list[dict]]) -> None:
     """Stores a ranking unless it is there and whole."""
     if not _is_stored(folder, system):
-        write = lambda: store_part(
-            _file(folder, system), functools.partial(save_rows, make_rows())
-        )
+        write = lambda: store_part(_file(folder, system), functools.partial(save_rows, make_rows()))
         distributed.on_first_process(write)
 
 
