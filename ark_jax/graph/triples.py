@@ -20,6 +20,7 @@ from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
+from ark_jax.graph.triple_columns import bounds_of, encode, in_order, order_by, run, sort_rows
 
 Direction = Literal["out", "in", "both"]
 PARTS = ("head", "relation", "tail")
@@ -104,13 +105,14 @@ class Triples:
         relation_names: Mapping[str, str] | None = None,
         relation_aliases: Mapping[str, Sequence[str]] | None = None,
     ) -> "Triples":
-        """Makes a graph of three columns of ids, strings of equal length without a null.
+        """Makes a graph of three columns of ids, of equal length and without a null.
 
-        Names and aliases are as in `from_triples`, of nodes and of relations.
+        They are strings, which may be dictionary-encoded. Names and aliases are as in
+        `from_triples`, of nodes and of relations.
         """
-        (head, tail), node_ids = _encode([heads, tails])
-        (relation,), relation_ids = _encode([relations])
-        head, relation, tail = _sort(head, relation, tail)
+        (head, tail), node_ids = encode([heads, tails])
+        (relation,), relation_ids = encode([relations])
+        head, relation, tail = sort_rows(head, relation, tail)
         distinct = np.ones(len(head), bool)
         distinct[1:] = (np.diff(head) != 0) | (np.diff(relation) != 0) | (np.diff(tail) != 0)
         duplicates = len(head) - int(np.count_nonzero(distinct))
@@ -185,13 +187,13 @@ class Triples:
     @functools.cached_property
     def outgoing(self) -> np.ndarray:
         """int64 [n + 1]: where the rows of each head begin."""
-        return _bounds(self.head, len(self.nodes))
+        return bounds_of(self.head, len(self.nodes))
 
     @functools.cached_property
     def incoming(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the rows of each tail begin in the second array, int64 [n + 1]; and the rows
         themselves in order of tail, relation and head, int64 [m]."""
-        return _bounds(self.tail, len(self.nodes)), _order(self.tail, self.relation)
+        return bounds_of(self.tail, len(self.nodes)), order_by(self.tail, self.relation)
 
     def rows(self, node: int, direction: Direction = "both") -> np.ndarray:
         """The rows with a node as head ("out"), as tail ("in") or as either: int64, ascending.
@@ -233,7 +235,7 @@ class Triples:
         self._check(head, self.nodes, "node")
         self._check(relation, self.relations, "relation")
         rows = slice(self.outgoing[head], self.outgoing[head + 1])
-        return self.tail[rows][_run(self.relation[rows], relation)]
+        return self.tail[rows][run(self.relation[rows], relation)]
 
     def heads(self, relation: int, tail: int) -> np.ndarray:
         """All h of triples (h, relation, tail), ascending; errors as `tails`."""
@@ -241,7 +243,7 @@ class Triples:
         self._check(relation, self.relations, "relation")
         bounds, order = self.incoming
         rows = order[bounds[tail] : bounds[tail + 1]]
-        return self.head[rows[_run(self.relation[rows], relation)]]
+        return self.head[rows[run(self.relation[rows], relation)]]
 
     @staticmethod
     def _check(index: int, terms: Terms, kind: str) -> None:
@@ -327,7 +329,7 @@ class Triples:
                     f"{paths[0]}: row {row}, {part} is {column[row]}, but there are "
                     f"{len(terms):,}: save the graph again"
                 )
-        if not _in_order(head, relation, tail):
+        if not in_order(head, relation, tail):
             raise ValueError(f"{paths[0]}: rows are not in order: save the graph again")
         return cls(head, relation, tail, nodes, relations, int(note.get(b"duplicates", 0)))
 
@@ -340,67 +342,6 @@ def _name_bad_triple(rows: Sequence[object]) -> None:
         for part, value in zip(PARTS, row, strict=True):
             if fault := name_fault(value):
                 raise ValueError(f"triples[{i}]: {part} {fault[0]}; {fault[1]}")
-
-
-def _encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
-    """Columns of strings as indices of their distinct strings, in order of appearance."""
-    chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
-    # All chunks get one dictionary.
-    encoded = pa.chunked_array(chunks, TEXT).dictionary_encode().chunks
-    ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
-    arrays = [chunk.indices.to_numpy() for chunk in encoded]
-    codes = np.concatenate([np.zeros(0, np.int32), *arrays])
-    return np.split(codes, np.cumsum([len(x) for x in columns])[:-1]), ids
-
-
-def _widths(*columns: np.ndarray) -> list[int]:
-    """The bits that the numbers of each column need."""
-    return [int(column.max(initial=0)).bit_length() for column in columns]
-
-
-def _sort(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The rows in order. One integer a row is sorted if it can hold all three numbers."""
-    _, b, c = widths = _widths(head, relation, tail)
-    if sum(widths) > 62:
-        order = np.lexsort((tail, relation, head))
-        return head[order], relation[order], tail[order]
-    keys = head.astype(np.int64)
-    for column, bits in ((relation, b), (tail, c)):
-        keys <<= bits
-        keys |= column
-    keys.sort()
-    cut = lambda shift, bits, like: ((keys >> shift) & ((1 << bits) - 1)).astype(like.dtype)
-    return (keys >> (b + c)).astype(head.dtype), cut(c, b, relation), cut(0, c, tail)
-
-
-def _order(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The stable order of rows by `first`, then `second`: int64 [m]."""
-    rows = np.arange(len(first))
-    a, b, c = _widths(first, second, rows)
-    if a + b + c > 62:
-        return np.lexsort((second, first))
-    keys = ((first.astype(np.int64) << b) | second) << c | rows
-    keys.sort()
-    return keys & ((1 << c) - 1)
-
-
-def _bounds(column: np.ndarray, size: int) -> np.ndarray:
-    return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
-
-
-def _run(ascending: np.ndarray, value: int) -> slice:
-    """Where a value lies in a sorted array."""
-    # A value of the array's own type: numpy would copy the array to compare another one.
-    ends = np.searchsorted(ascending, np.array([value, value + 1], ascending.dtype))
-    return slice(*ends.tolist())
-
-
-def _in_order(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
-    ordered = np.diff(tail) > 0
-    for column in (relation, head):
-        step = np.diff(column)
-        ordered = (step > 0) | ((step == 0) & ordered)
-    return bool(ordered.all())
 
 
 def _mapped(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ark_jax as ark
-from ark_jax.graph import triples as module
+from ark_jax.graph import triple_columns
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.triples import Triples
 
@@ -75,10 +75,11 @@ def test_edges_and_neighbours_are_those_of_networkx(triples):
 def test_rows_too_wide_for_one_integer_are_sorted_equally(triples):
     graph = Triples.from_triples(triples)
     columns = [x[::-1].astype(np.int64) for x in (graph.head, graph.relation, graph.tail)]
-    widths = module._widths
+    widths = triple_columns.bit_widths
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_widths", lambda *x: [w + 40 for w in widths(*x)])
-        wide, order = module._sort(*columns), module._order(graph.tail, graph.relation)
+        patch.setattr(triple_columns, "bit_widths", lambda *x: [w + 40 for w in widths(*x)])
+        wide = triple_columns.sort_rows(*columns)
+        order = triple_columns.order_by(graph.tail, graph.relation)
     for column, ours in zip(wide, (graph.head, graph.relation, graph.tail), strict=True):
         assert column.tolist() == ours.tolist()
     assert order.tolist() == graph.incoming[1].tolist()
@@ -220,3 +221,33 @@ def test_a_damaged_folder_is_named(tmp_path):
     (tmp_path / "nodes.arrow").unlink()
     with pytest.raises(FileNotFoundError, match=r"nodes\.arrow is absent"):
         Triples.load(tmp_path)
+
+
+def test_a_graph_without_a_triple_answers_nothing():
+    graph = Triples.from_triples([])
+    assert len(graph) == len(graph.nodes) == len(graph.relations) == 0
+    assert list(graph) == graph.find("a") == [] and graph.degrees().tolist() == []
+    assert graph.to_networkx().size() == graph.summary()["triples"] == 0
+
+
+def test_a_graph_of_one_triple():
+    graph = Triples.from_triples([("a", "r", "b")])
+    assert list(graph) == [("a", "r", "b")] and graph.rows(0).tolist() == [0]
+    assert graph.neighbours(0).tolist() == graph.tails(0, 0).tolist() == [1]
+    assert graph.neighbours(0, "in").tolist() == graph.tails(1, 0).tolist() == []
+
+
+def test_a_hub_of_a_hundred_thousand_triples_is_one_slice():
+    spokes = [f"n{i}" for i in range(100_000)]
+    rows = [(id, "likes", "hub") for id in spokes] + [("hub", "knows", id) for id in spokes]
+    graph = Triples.from_triples([*rows, ("hub", "made", "n7"), ("hub", "likes", "hub")])
+    hub, likes, knows, made = (
+        *graph.find("hub"),
+        *(graph.relations.index(id) for id in ("likes", "knows", "made")),
+    )
+    expected = sorted(map(graph.nodes.index, ("n0", "n1", "n99999")))
+    assert set(expected) <= set(graph.neighbours(hub).tolist())
+    assert len(graph.neighbours(hub)) == len(graph.heads(likes, hub)) == 100_001
+    assert len(graph.tails(hub, knows)) == 100_000 and len(graph.rows(hub)) == 200_002
+    assert ids(graph, graph.tails(hub, made)) == ["n7"]  # a relation that is seen once
+    assert graph.summary()["hubs"][0] == ("hub", 200_003)

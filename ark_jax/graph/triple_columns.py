@@ -1,0 +1,97 @@
+"""Columns of triples: encoded, in order, and searched."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ark_jax.graph.parquet import TEXT
+
+
+def encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
+    """Columns of strings as indices of their distinct strings, in order of appearance.
+
+    The columns may be dictionary-encoded, which saves a look-up a row.
+    """
+    chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
+    joined = joined_chunks(chunks)
+    if pa.types.is_dictionary(joined.type):
+        codes, ids = _by_appearance(joined.unify_dictionaries().chunks)
+    else:
+        encoded = joined.dictionary_encode().chunks  # all chunks get one dictionary
+        ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
+        codes = _indices(encoded)
+    return np.split(codes, np.cumsum([len(x) for x in columns])[:-1]), ids
+
+
+def joined_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """One column of chunks; plain strings if not all are dictionary-encoded in one way."""
+    if len({chunk.type for chunk in chunks}) == 1:
+        return pa.chunked_array(chunks)
+    return pa.chunked_array([chunk.cast(TEXT) for chunk in chunks], TEXT)
+
+
+def _indices(chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+    arrays = [chunk.indices.to_numpy() for chunk in chunks]
+    return np.concatenate([np.zeros(0, np.int32), *arrays])
+
+
+def _by_appearance(chunks: Sequence[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
+    """Indices and strings of chunks with one dictionary, whose order and extent may be any."""
+    codes, values = _indices(chunks), chunks[0].dictionary.cast(TEXT)
+    first = np.full(len(values), len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one written is the first one
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
+    places = np.empty(len(values), np.int32)
+    places[order] = np.arange(len(order))
+    return places[codes], values.take(pa.array(order))
+
+
+def bit_widths(*columns: np.ndarray) -> list[int]:
+    """The bits that the numbers of each column need."""
+    return [int(column.max(initial=0)).bit_length() for column in columns]
+
+
+def sort_rows(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The rows in order. One integer a row is sorted if it can hold all three numbers."""
+    _, b, c = widths = bit_widths(head, relation, tail)
+    if sum(widths) > 62:
+        order = np.lexsort((tail, relation, head))
+        return head[order], relation[order], tail[order]
+    keys = head.astype(np.int64)
+    for column, bits in ((relation, b), (tail, c)):
+        keys <<= bits
+        keys |= column
+    keys.sort()
+    cut = lambda shift, bits, like: ((keys >> shift) & ((1 << bits) - 1)).astype(like.dtype)
+    return (keys >> (b + c)).astype(head.dtype), cut(c, b, relation), cut(0, c, tail)
+
+
+def order_by(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The stable order of rows by `first`, then `second`: int64 [m]."""
+    rows = np.arange(len(first))
+    a, b, c = bit_widths(first, second, rows)
+    if a + b + c > 62:
+        return np.lexsort((second, first))
+    keys = ((first.astype(np.int64) << b) | second) << c | rows
+    keys.sort()
+    return keys & ((1 << c) - 1)
+
+
+def bounds_of(column: np.ndarray, size: int) -> np.ndarray:
+    return np.append(0, np.cumsum(np.bincount(column, minlength=size)))
+
+
+def run(ascending: np.ndarray, value: int) -> slice:
+    """Where a value lies in a sorted array."""
+    # A value of the array's own type: numpy would copy the array to compare another one.
+    ends = np.searchsorted(ascending, np.array([value, value + 1], ascending.dtype))
+    return slice(*ends.tolist())
+
+
+def in_order(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
+    ordered = np.diff(tail) > 0
+    for column in (relation, head):
+        step = np.diff(column)
+        ordered = (step > 0) | ((step == 0) & ordered)
+    return bool(ordered.all())

@@ -1,0 +1,161 @@
+"""Rows of triples in text and JSON files."""
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ark_jax.data.json_files import json_rows
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import Problem
+from ark_jax.data.rows import InputRow, has_surrogate, type_name
+from ark_jax.data.text_files import file_head, file_problem, text_lines
+from ark_jax.graph.term_lists import TermLists
+from ark_jax.graph.terms import name_fault
+from ark_jax.graph.triples import PARTS
+
+RDF_PARTS = ("subject", "predicate", "object")
+
+Row = tuple[int, Sequence[object]]  # its number, and head, relation and tail
+
+
+def checked(
+    rows: Iterable[Row], path: Path, findings: Findings, fields: Sequence[str] = PARTS
+) -> Iterator[tuple]:
+    """The rows whose fields are all valid names; the faults of others are problems."""
+    for number, values in rows:
+        faults = [name_fault(value) if isinstance(value, str) else None for value in values]
+        if not any(faults) and all(isinstance(value, str) for value in values):
+            yield tuple(values)
+            continue
+        for field, value, fault in zip(fields, values, faults, strict=True):
+            if not isinstance(value, str):
+                fault = f"is {type_name(value)}", "write a string"
+            if fault:
+                message = f"{fault[0]}; {fault[1]}"
+                findings.problems.append(Problem(str(path), number, field, message))
+
+
+def separator_of(path: Path, head: Sequence[str]) -> str:
+    """What separates the fields of a text file: by its first line, a comma in CSV."""
+    if path.suffix == ".csv":
+        return ","
+    first = head[0] if head else ""
+    return next((mark for mark in "\t|," if mark in first), "\t")
+
+
+def columns_of(columns: Sequence[str]) -> list[int] | None:
+    """Where head, relation and tail are among the names of columns; None if they are not."""
+    lowered = [str(column).strip().lower() for column in columns]
+    for parts in (PARTS, RDF_PARTS):
+        if all(lowered.count(part) == 1 for part in parts):
+            return [lowered.index(part) for part in parts]
+    return None
+
+
+def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
+    head = file_head(path).decode("utf-8", "ignore").splitlines()
+    separator = separator_of(path, [line for line in head if line.strip()][:1])
+    order, width, first, quoted = [0, 1, 2], 3, True, 0
+    for number, fields in _fields(path, separator, findings):
+        if first:
+            first = False
+            if places := columns_of(fields):
+                order, width = places, len(fields)
+                continue
+        findings.problems.rows += 1
+        if any(map(has_surrogate, fields)):  # reported already
+            continue
+        if len(fields) != width:
+            findings.problems.append(_wrong_width(path, number, len(fields), separator))
+            continue
+        values = [fields[place] for place in order]
+        quoted += separator != "," and any(
+            len(value) > 1 and value[0] == value[-1] == '"' for value in values
+        )
+        yield number, values
+    if quoted:
+        message = f"{quoted:,} rows have a field in quotes; the quotes are part of the name"
+        findings.remarks.append(Problem(str(path), 0, "", message, quoted))
+
+
+def _wrong_width(path: Path, number: int, width: int, separator: str) -> Problem:
+    shown = {"\t": "a tab"}.get(separator, repr(separator))
+    if width > 3:
+        fix = f"no name may hold {shown}" + (" outside quotes" if separator == "," else "")
+    else:
+        fix = f"write head, relation and tail with {shown} between"
+    return file_problem(path, f"{width} field(s), a triple has three; {fix}", number)
+
+
+def _fields(path: Path, separator: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each line that is not blank. Only CSV knows quotes."""
+    if separator != ",":
+        for number, line in text_lines(path, findings):
+            line = line.rstrip("\r\n")
+            if line.strip():
+                yield number, line.split(separator)
+        return
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((line for _, line in text_lines(path, findings, newline="")), strict=True)
+    next_line = 1
+    try:
+        for fields in reader:
+            line, next_line = next_line, reader.line_num + 1
+            if any(fields):
+                yield line, fields
+    except csv.Error as error:
+        message = f"the row is broken CSV ({error}); check its quotes: nothing behind it was read"
+        findings.problems.stop(file_problem(path, message, next_line))
+
+
+def json_kind(values: dict) -> str | None:
+    """Which of the three forms an object has."""
+    if isinstance(values.get("subgraph"), dict) and "tuples" in values["subgraph"]:
+        return "subgraph.tuples"
+    if isinstance(values.get("graph"), list):
+        return "graph"
+    return "triple" if columns_of(list(values)) else None
+
+
+def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
+    """The triples of objects that are triples themselves or hold a question's graph."""
+    lists, graphs = TermLists(path.parent, findings), 0
+    for row in json_rows(path, findings):
+        kind = json_kind(row.values)
+        if kind == "triple":
+            values = list(row.values.values())
+            yield row.line, [values[place] for place in columns_of(list(row.values))]
+        elif kind:
+            graphs += 1
+            yield from _triple_list(row, kind, lists, findings)
+        else:
+            fields = ", ".join(map(repr, list(row.values)[:5]))
+            row.add_problem("", f"has the fields {fields}", "name them head, relation and tail")
+            findings.settle(row)
+    remark_graphs(path, graphs, findings)
+
+
+def remark_graphs(path: Path, count: int, findings: Findings) -> None:
+    """Says that the graphs of several questions become one."""
+    if count > 1:
+        message = f"{count:,} graphs, one a question, are read as one"
+        findings.remarks.append(Problem(str(path), 0, "", message, count))
+
+
+def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:
+    """The triples of a question's graph."""
+    triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
+    for i, triple in enumerate(triples if isinstance(triples, list) else []):
+        if not isinstance(triple, list) or len(triple) != 3:
+            row.add_problem(f"{kind}[{i}]", "is no list of three", "write [head, relation, tail]")
+        elif kind == "graph":
+            yield row.line, triple
+        else:
+            values = [lists.id(part, value) for part, value in zip(PARTS, triple, strict=True)]
+            if None in values:
+                fix = "mend it, or put entities.txt and relations.txt beside the file"
+                row.add_problem(f"{kind}[{i}]", f"{triple} names no line of them", fix)
+            else:
+                yield row.line, values
+    findings.settle(row)
