@@ -90,6 +90,11 @@ class TripleIndex:
         """The number of triples."""
         return len(self.texts)
 
+    def cosines(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Cosines of some triples with one query `[e]`, float32 `[n]`."""
+        found = np.asarray(self.vectors[self.texts[rows]], np.float64)
+        return (found @ query.astype(np.float64)).astype(np.float32)
+
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best triples of each query: int64 rows and float32 scores, `[q k]`, best first.
 

@@ -1,6 +1,7 @@
 """A retriever of triples: questions to the facts of a graph that support their answers."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,12 +10,15 @@ import numpy as np
 
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triple_texts import By
+from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
 
+TWO_HOPS = WalkRules(hops=2)
+
 
 class Triple(NamedTuple):
-    """A fact by names, or by ids where a node or relation has no name, and its cosine."""
+    """A fact by names, or by ids where a node or relation has no name, and its score."""
 
     head: str
     relation: str
@@ -60,22 +64,38 @@ class TripleRetriever:
         return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype))
 
     def search_rows(
-        self, questions: Sequence[str], *, k: int = 20
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the graph with the k best triples of each question, int64 `[q k]`, best
-        first, and their cosines, float32 `[q k]`.
+        first, and their scores, float32 `[q k]`.
 
         A graph of fewer triples gives all of them. Every process must call this.
+
+        Args:
+            rules: how far the search goes along the graph, see `triple_walk.walk`. With `hops=1` a
+                score is the cosine.
 
         Raises:
             ValueError: k is below 1.
         """
         queries = self.towers.encode(questions, kind="query", batch_tokens=self.batch_tokens)
-        return self.index.search(queries, k)
+        rows, scores = self.index.search(queries, max(k, rules.starts))
+        if rules.hops > 1:
+            cosines = [functools.partial(self.index.cosines, query) for query in queries]
+            found = [
+                walk(self.graph, of_query, *nearest, rules)
+                for of_query, *nearest in zip(cosines, rows, scores, strict=True)
+            ]
+            # Each walk returns at least the triples that it began with.
+            rows = np.stack([best[:k] for best, _ in found])
+            scores = np.stack([best[:k] for _, best in found])
+        return rows[:, :k], scores[:, :k]
 
-    def search(self, questions: Sequence[str], *, k: int = 20) -> list[list[Triple]]:
+    def search(
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+    ) -> list[list[Triple]]:
         """The k best triples of each question, best first; see `search_rows`."""
-        rows, scores = self.search_rows(questions, k=k)
+        rows, scores = self.search_rows(questions, k=k, rules=rules)
         return [
             [self.triple(int(row), float(score)) for row, score in zip(*found, strict=True)]
             for found in zip(rows, scores, strict=True)

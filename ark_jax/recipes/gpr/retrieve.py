@@ -168,7 +168,7 @@ def _search_vectors(
     asked = [question.question for question in load_test(context)]
     for each in names:
         rules = systems.walk if each != name else WalkRules(hops=1)
-        rows, _ = retriever.search_rows(asked, k=systems.depth, walk=rules)
+        rows, _ = retriever.search_rows(asked, k=systems.depth, rules=rules)
         _stored(folder, each, lambda rows=rows: _rankings(context, rows))
 
 
