@@ -13,18 +13,11 @@ FORM = "Reply in the JSON form that was asked for, and with nothing else."
 _PLACEHOLDERS = re.compile(r"[{\[<(]{1,2}\s*entity\s*[}\]>)]{1,2}", re.IGNORECASE)
 
 
-def parse_wordings(replies: Iterable[str]) -> dict[str, list[str]] | None:
-    """The wordings of all replies by side; None if no reply holds any. Never raises.
+def parse_wordings(reply: str) -> dict[str, list[str]] | None:
+    """The wordings of a reply by side; None if it holds none. Never raises.
 
     Other brackets around the placeholder are mended.
     """
-    read = [sides for reply in replies if (sides := _sides(reply))]
-    if not read:
-        return None
-    return {side: [text for sides in read for text in sides[side]] for side in SIDES}
-
-
-def _sides(reply: str) -> dict[str, list[str]] | None:
     for value in json_values(reply):
         if not isinstance(value, Mapping):
             continue
@@ -55,21 +48,30 @@ def wording_defect(wording: str, names: Sequence[str]) -> str:
 
 
 def usable_wordings(
-    parsed: Mapping[str, Sequence[str]] | None, names: Sequence[str]
+    replies: Iterable[str], names: Sequence[str]
 ) -> tuple[Wordings, list[tuple[str, str, str]]]:
-    """The wordings without a defect, and (side, wording, defect) of the others."""
+    """The wordings of all replies without a defect, and (side, wording, defect) of the others.
+
+    Args:
+        replies: all replies to a prompt. In a later one the model may have mended an earlier.
+        names: those of the facts that the model was shown.
+    """
     usable: dict[str, dict[str, str]] = {side: {} for side in SIDES}
     defects = []
-    for side in SIDES:
-        for wording in (parsed or {}).get(side, ()):
-            key = same_words(wording)
-            defect = wording_defect(wording, names) or (
-                "it comes twice" if key in usable[side] else ""
-            )
-            if defect:
-                defects.append((side, wording, defect))
-            else:
-                usable[side][key] = wording
+    for parsed in map(parse_wordings, replies):
+        before = {side: set(texts) for side, texts in usable.items()}
+        for side in SIDES if parsed else ():
+            for wording in parsed[side]:
+                key = same_words(wording)
+                if key in before[side]:  # a correction may repeat what was right
+                    continue
+                defect = wording_defect(wording, names)
+                if not defect and key in usable[side]:
+                    defect = "it comes twice"
+                if defect:
+                    defects.append((side, wording, defect))
+                else:
+                    usable[side][key] = wording
     return Wordings(**{side: tuple(usable[side].values()) for side in SIDES}), defects
 
 
@@ -90,11 +92,10 @@ def wordings_remark(
         sides: the sides that are needed.
         is_cut: the last reply broke off.
     """
-    parsed = parse_wordings(replies)
-    if parsed is None:
+    if all(parse_wordings(reply) is None for reply in replies):
         cut = "Your reply broke off; write shorter wordings. " if is_cut else ""
         return f'{cut}No "head" and "tail" with wordings could be read from your reply. {FORM}'
-    wordings, defects = usable_wordings(parsed, names)
+    wordings, defects = usable_wordings(replies, names)
     lacking = {side: count - len(getattr(wordings, side)) for side in sides}
     lacking = {side: n for side, n in lacking.items() if n > 0}
     if not lacking:

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ark_jax.llm.reply_json import json_texts, json_values
 from ark_jax.text.word_boundaries import contains_words
@@ -115,25 +115,24 @@ def sort_questions(
     wanted = {(x.number, x.side): x for x in asked}
     usable: dict[Asked, dict[str, str]] = {x: {} for x in asked}
     defects = []
-    for written in _all_written(replies):
-        end = wanted.get((written.number, written.side))
-        if end is None:
-            defects.append((written, "no such end was asked for"))
-            continue
-        key = same_words(written.question)
-        defect = question_defect(written.question, end.known, end.answers)
-        if not defect and key in usable[end]:
-            defect = "the question comes twice"
-        if defect:
-            defects.append((written, defect))
-        elif len(usable[end]) < count:
-            usable[end][key] = written.question
-    return {end: list(texts.values()) for end, texts in usable.items()}, defects
-
-
-def _all_written(replies: Iterable[str]) -> Iterator[Written]:
     for reply in replies:
-        yield from parse_triple_questions(reply) or ()
+        before = {end: set(texts) for end, texts in usable.items()}
+        for written in parse_triple_questions(reply) or ():
+            end = wanted.get((written.number, written.side))
+            if end is None:
+                defects.append((written, "no such end was asked for"))
+                continue
+            key = same_words(written.question)
+            if key in before[end]:  # a correction may repeat what was right
+                continue
+            defect = question_defect(written.question, end.known, end.answers)
+            if not defect and key in usable[end]:
+                defect = "the question comes twice"
+            if defect:
+                defects.append((written, defect))
+            elif len(usable[end]) < count:
+                usable[end][key] = written.question
+    return {end: list(texts.values()) for end, texts in usable.items()}, defects
 
 
 def questions_remark(

@@ -44,7 +44,7 @@ def reply(tail=TAIL, head=HEAD) -> str:
     ],
 )
 def test_what_is_read(text, read):
-    assert parse_wordings([text]) == read
+    assert parse_wordings(text) == read
 
 
 MARKS = st.sampled_from(['{"tail": [', '"head": "', "{entity}", "who ", *'[]{}",:\\a\n'])
@@ -52,7 +52,7 @@ MARKS = st.sampled_from(['{"tail": [', '"head": "', "{entity}", "who ", *'[]{}",
 
 @given(st.lists(st.text() | st.lists(MARKS).map("".join)))
 def test_no_reply_raises_and_what_is_usable_has_the_placeholder_once(replies):
-    wordings, _ = usable_wordings(parse_wordings(replies), NAMES)
+    wordings, _ = usable_wordings(replies, NAMES)
     for text in (*wordings.head, *wordings.tail):
         assert text.count("{entity}") == 1 and wording_defect(text, NAMES) == ""
     assert wordings_remark(replies, NAMES, 9)
@@ -75,9 +75,9 @@ def test_defects(wording, defect):
     assert wording_defect(wording, NAMES) == defect
 
 
-def test_later_replies_add_and_repeated_wordings_are_dropped():
-    parsed = parse_wordings([reply(), reply(["who made {entity}"], ["Made by {entity}?"])])
-    wordings, defects = usable_wordings(parsed, NAMES)
+def test_later_replies_add_and_repeated_wordings_are_left_out():
+    replies = [reply([*TAIL, "who made {entity}"]), reply(TAIL, ["Made by {entity}?"])]
+    wordings, defects = usable_wordings(replies, NAMES)
     assert wordings.tail == tuple(TAIL) and wordings.head == (*HEAD, "Made by {entity}?")
     assert defects == [("tail", "who made {entity}", "it comes twice")]
 

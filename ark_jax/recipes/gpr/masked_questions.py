@@ -14,6 +14,7 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.runtime.distributed import is_first_process
 
 LEAK = "the answer is in the question"
+NAMELESS = "the other end has no name"
 QUESTIONS_FILE, QUARANTINE_FILE = "questions.parquet", "quarantine.parquet"
 _SCHEMA = pa.schema(
     [("row", pa.int64()), ("side", pa.string()), ("text", pa.string()), ("source", pa.string())]
@@ -89,6 +90,14 @@ class Tally:
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] += 1
+
+    def take_obstacles(self, obstacles: Iterable[str]) -> None:
+        """Counts ends that cannot be asked for: NAMELESS or LEAK."""
+        for obstacle in obstacles:
+            self.nameless += obstacle == NAMELESS
+            if obstacle == LEAK:
+                self.drop(LEAK)
+                self.unasked += 1
 
     def quarantine(self, item: str, reason: str, texts: Sequence[str]) -> None:
         self.quarantined.append({"item": item, "reason": reason, "text": "\n".join(texts)})

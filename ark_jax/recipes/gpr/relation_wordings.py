@@ -10,17 +10,16 @@ import numpy as np
 
 from ark_jax.graph.triple_texts import relation_texts
 from ark_jax.llm import complete
-from ark_jax.llm.relation_questions import parse_wordings, usable_wordings, wordings_remark
+from ark_jax.llm.relation_questions import usable_wordings, wordings_remark
 from ark_jax.llm.triple_questions import SIDES
 from ark_jax.llm.triple_wordings import PLACEHOLDER, word_relation
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.gpr.asked_triples import AskedTriples, Triple, hash_triples, triples_at
-from ark_jax.recipes.gpr.masked_questions import LEAK, MaskedQuestion, Tally
+from ark_jax.recipes.gpr.masked_questions import LEAK, NAMELESS, MaskedQuestion, Tally
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
 
-WORDINGS = 8  # of a side that a model is asked for
 EXAMPLES = 5  # facts of a relation that a model is shown
 
 
@@ -54,14 +53,13 @@ def fill_wordings(
             tally.ends += 1
             name = asked.nodes.names[known]
             if name is None:
-                tally.nameless += 1
+                tally.take_obstacles([NAMELESS])
                 continue
             of_side = wordings[triple.relation, side]
             start = int(asked.draw(triple, side) * len(of_side.cut))
             texts = _fill(of_side, start, name, asked.nodes.answers(wanted), count)
             if not texts:
-                tally.drop(LEAK)
-                tally.unasked += 1
+                tally.take_obstacles([LEAK])
             for text in texts:
                 yield MaskedQuestion(triple.row, side, text, of_side.source)
 
@@ -99,7 +97,7 @@ def word_by_rules(asked: AskedTriples) -> dict[tuple[int, str], SideWordings]:
 
 def wanted_wordings(config) -> int:
     """How many wordings of a side a model is asked for."""
-    return max(WORDINGS, config.questions.per_triple)
+    return max(config.questions.wordings, config.questions.per_triple)
 
 
 def relation_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
@@ -153,7 +151,7 @@ def word_by_model(
     wordings = word_by_rules(asked)
     for call in calls:
         relation, texts = call.fields["relation"], answers.texts[call.item]
-        made, defects = usable_wordings(parse_wordings(texts), call.fields["names"])
+        made, defects = usable_wordings(texts, call.fields["names"])
         tally.wordings.update(defect for _, _, defect in defects)
         lacking = [side for side in asked.sides if not getattr(made, side)]
         if lacking:

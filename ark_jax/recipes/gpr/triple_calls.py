@@ -9,13 +9,18 @@ from ark_jax.llm.triple_questions import Asked, questions_remark, sort_questions
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.gpr.asked_triples import AskedTriples, Triple
-from ark_jax.recipes.gpr.masked_questions import MaskedQuestion, Tally
+from ark_jax.recipes.gpr.masked_questions import LEAK, NAMELESS, MaskedQuestion, Tally
 from ark_jax.text import prompts
+from ark_jax.text.word_boundaries import contains_words
 
 
 @dataclasses.dataclass(frozen=True)
 class _Fact:
-    """A triple with its ends that can be asked for, since the other end has a name."""
+    """A triple with its ends that can be asked for.
+
+    The other end has a name, and this does not hold the answer, as Marrowgate Courier holds
+    Marrowgate.
+    """
 
     triple: Triple
     sides: tuple[str, ...]
@@ -46,11 +51,20 @@ def triple_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
 
 
 def _facts(asked: AskedTriples) -> Iterator[_Fact]:
-    names = asked.nodes.names
     for triple in asked:
-        sides = tuple(side for side in asked.sides if names[triple.ends(side)[0]] is not None)
+        sides = tuple(side for side in asked.sides if not _obstacle(triple, side, asked))
         if sides:
             yield _Fact(triple, sides)
+
+
+def _obstacle(triple: Triple, side: str, asked: AskedTriples) -> str:
+    """Why an end cannot be asked for; empty if it can."""
+    known, wanted = triple.ends(side)
+    name = asked.nodes.names[known]
+    if name is None:
+        return NAMELESS
+    gives_away = any(contains_words(name, answer) for answer in asked.nodes.answers(wanted))
+    return LEAK if gives_away else ""
 
 
 def _line(number: int, fact: _Fact, asked: AskedTriples, texts: Sequence[str]) -> str:
@@ -79,7 +93,8 @@ def write_by_triples(
     answers = ask(context, calls, "questions", accept, role="questions")
     tally.take_completions(len(calls), answers)
     tally.ends = len(asked.rows) * len(asked.sides)
-    tally.nameless = tally.ends - sum(len(call.fields["asked"]) for call in calls)
+    for triple in asked:
+        tally.take_obstacles(_obstacle(triple, side, asked) for side in asked.sides)
     for call in calls:
         texts = answers.texts[call.item]
         usable, defects = sort_questions(texts, call.fields["asked"], count)

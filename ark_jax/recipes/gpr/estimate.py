@@ -1,0 +1,98 @@
+"""What writing questions about triples has still to ask, for `ark-jax plan`."""
+
+import statistics
+from collections.abc import Sequence
+
+from ark_jax.estimate.llm_calls import (
+    ENDPOINT_SPEED,
+    ENOUGH_REPLIES,
+    SET_PRICE,
+    Calls,
+    TokenCounter,
+    cost_of,
+    measured_ratio,
+    price_for,
+    token_counter,
+    unanswered,
+    waiting_seconds,
+)
+from ark_jax.llm import complete
+from ark_jax.llm.reply_cache import ReplyCache
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.gpr.relation_wordings import wanted_wordings
+from ark_jax.recipes.gpr.write_questions import writing_calls
+
+SAMPLE = 1024  # prompts whose tokens are counted; of more, an even sample stands for all
+WORDING_TOKENS = 13  # of a wording in the demo's recording
+QUESTION_TOKENS = 35  # of a question with its number and side in a reply
+
+
+def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]:
+    """The calls that write questions about triples, and notes on what the figures rest on."""
+    calls = writing_calls(context)
+    if not calls:
+        return [], ["questions: rules word them; no language model is asked"]
+    config = context.config
+    count, counted_by = token_counter(config)
+    settings = llm_settings(config, "questions")
+    replies = _known_replies(context)
+    pending = [] if "questions" in done else unanswered(settings, calls, replies)
+    prompt_tokens = _mean_tokens(calls, count)
+    read = prompt_tokens * len(pending)
+    ratio, source = _output_ratio(config, calls, replies, count)
+    each = _expected_tokens(config, calls) if ratio is None else ratio * prompt_tokens
+    written = min(each, settings.max_tokens) * len(pending)
+    pace = _seconds_a_reply(replies, min(each, settings.max_tokens))
+    notes = [f"LLM tokens: counted by {counted_by}"]
+    if pending:
+        notes.append(f"questions: {written / read:.2f} tokens out for one in, by {source}")
+    if settings.backend == "openai" and price_for(settings) is None:
+        notes.append(f"price: that of {settings.model!r} is unknown; {SET_PRICE}")
+    estimated = Calls(
+        "questions",
+        "questions",
+        len(calls),
+        len(pending),
+        round(read),
+        round(written),
+        cost_of(price_for(settings), read, written),
+        waiting_seconds(settings, len(pending), read + written, pace),
+    )
+    return [estimated], notes
+
+
+def _known_replies(context: Context) -> list[dict]:
+    rows = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()
+    return [row for row in rows if row.get("kind") == "questions"]
+
+
+def _mean_tokens(calls: Sequence[complete.Call], count: TokenCounter) -> float:
+    texts = [call.turns[0] for call in calls[:: -(-len(calls) // SAMPLE)]]
+    return statistics.fmean(count(texts, asked=True))
+
+
+def _output_ratio(
+    config, calls: Sequence[complete.Call], replies: Sequence[dict], count: TokenCounter
+) -> tuple[float | None, str]:
+    """Tokens out for one token in and where that is from; None if nothing is known."""
+    if config.llm.output_ratio:
+        return config.llm.output_ratio, "config.llm.output_ratio"
+    by_item = {call.item: call.turns[0] for call in calls}
+    known = [row["item"] for row in replies if row.get("item") in by_item][:SAMPLE]
+    lengths = count([by_item[item] for item in known], asked=True) if known else []
+    ratio, measured = measured_ratio(replies, dict(zip(known, lengths, strict=True)), count)
+    return ratio, f"{measured:,} replies at hand" if ratio else "what a reply has to hold"
+
+
+def _expected_tokens(config, calls: Sequence[complete.Call]) -> float:
+    """The tokens of a reply that holds what is asked for."""
+    if config.questions.by == "relations":
+        return 2.0 * wanted_wordings(config) * WORDING_TOKENS
+    ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
+    return ends * config.questions.per_triple * QUESTION_TOKENS
+
+
+def _seconds_a_reply(replies: Sequence[dict], tokens: float) -> float:
+    seconds = [row["seconds"] for row in replies if row.get("seconds")]
+    return statistics.fmean(seconds) if len(seconds) >= ENOUGH_REPLIES else tokens / ENDPOINT_SPEED
