@@ -10,7 +10,7 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common.table import as_text, tabulate
-from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test
+from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_graph, load_test
 from ark_jax.recipes.gpr.retrieve import SEARCH_SETTINGS, Systems, parse_metric, retrieve_all
 from ark_jax.runtime.log import say
 
@@ -58,7 +58,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         say(as_text(part, columns))
     say(f"  all: {len(questions):,} questions" if groups else "")
     say(as_text(table, columns))
-    say(f"  {len(questions):,} questions: {what_can_be_told(len(questions))}")
+    say(f"  {len(questions):,} questions: {what_can_be_told(len(questions), HEADLINE)}")
     return {"questions": len(questions), "systems": len(rankings)}
 
 
