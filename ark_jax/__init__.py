@@ -10,6 +10,7 @@ _PUBLIC = {
     "LanguageModel": "ark_jax.models.language",
     "KnowledgeGraph": "ark_jax.graph.store",
     "Towers": "ark_jax.models.towers",
+    "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
     "personalized_pagerank": "ark_jax.graph.pagerank",
 }
@@ -18,6 +19,7 @@ __all__ = [
     "LanguageModel",
     "Retriever",
     "Towers",
+    "TripleRetriever",
     "Triples",
     "__version__",
     "personalized_pagerank",

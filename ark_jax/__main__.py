@@ -34,7 +34,9 @@ ark-jax: answer-centric retriever tuning
                                    which stages are done, stale (and why) or missing; with
                                    --verify also whether any file was damaged since, which takes
                                    as long as reading them all
-  ark-jax check  FILE              what is understood of an input, and every bad row
+  ark-jax check  FILE              what is understood of an input, and every bad row; of a graph
+                                   of triples also with --names=FILE, --relation-names=FILE and
+                                   --questions=FILE
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
                                    run; it spends nothing
@@ -49,6 +51,7 @@ Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and
 kernels cudnn and tokamax.
 """
 DOCUMENTS_ONLY = "--documents-only"  # of the demo
+CHECK_FLAG = r"--?(names|relation-names|questions)=(.+)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,21 +142,23 @@ def _save_trace(flags: list[str]) -> Path:
 def _check(args: list[str]) -> int:
     from ark_jax.data import readers
     from ark_jax.evaluate.significance import what_can_be_told
-    from ark_jax.graph import triple_files
+    from ark_jax.graph import triple_check
 
-    if len(args) != 1 or args[0].startswith("-"):
-        print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
-        return 2
-    if triple_files.recognises(Path(args[0])):
-        graph, findings = triple_files.read(args)
-        for line in (*findings.remarks, *findings.problems):
-            print(line)
-        print(triple_files.summary(graph))
+    paths = [arg for arg in args if not arg.startswith("-")]
+    matches = [re.fullmatch(CHECK_FLAG, arg) for arg in args if arg.startswith("-")]
+    if len(paths) != 1 or not all(matches):
         print(
-            f"{findings.problems.total:,} problem(s)" if findings.problems else "no problem found"
+            "usage: ark-jax check FILE_OR_FOLDER, and for a graph of triples [--names=FILE] "
+            "[--relation-names=FILE] [--questions=FILE]",
+            file=sys.stderr,
         )
-        return 1 if findings.problems else 0
-    corpus, problems = readers.read(args[0])
+        return 2
+    files = {match[1].replace("-", "_"): match[2] for match in matches}
+    if files or triple_check.recognises(Path(paths[0])):
+        lines, good = triple_check.check(paths[0], **files)
+        print("\n".join(lines))
+        return 0 if good else 1
+    corpus, problems = readers.read(paths[0])
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))

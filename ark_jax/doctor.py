@@ -116,7 +116,7 @@ def diagnose(parse: Callable[[], object]) -> int:
             if path or field == "llm.replies":
                 look(field, file, field, path)
         if needs.data is not None:
-            look("data.path", data, needs.data, late="warning")
+            look("data.path", data, needs, late="warning")
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
     print(", ".join(texts) or "no problem found")
@@ -486,17 +486,12 @@ def endpoint(config, role: str) -> Iterator[Finding]:
         )
 
 
-def data(path: str) -> Iterator[Finding]:
-    from ark_jax.data import readers
-
+def data(needs: Needs) -> Iterator[Finding]:
+    path = needs.data
     if not path:
         raise ValueError("data.path is empty: give --config.data.path=FILE_OR_FOLDER")
     if "://" in path:
         _in_bucket(path)
         yield ok(f"data.path: {path}, in its bucket; `ark-jax check` reads it")
     else:
-        corpus = readers.load(path)
-        yield ok(
-            f"data.path: {path}, {len(corpus.documents):,} documents, "
-            f"{len(corpus.questions):,} questions"
-        )
+        yield ok(f"data.path: {path}, {needs.read()[0]}")

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax.data import readers
 from ark_jax.estimate.llm_calls import SET_PRICE, Calls
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import Metrics, duration
@@ -96,7 +95,7 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
         if name != "path" or not path:
             continue
         if known_models.known_model(path) and _is_missing(path):
-            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs.data))
+            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs))
             folder = known_models.write_stand_in(path, tokenizer, scratch)
             missing.append(path)
         else:
@@ -110,14 +109,12 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
     return local, remarks
 
 
-def _sample(data: str | None) -> list[str]:
+def _sample(needs: Needs) -> list[str]:
     """Texts of the input; none if it cannot be read, which its stage reports."""
-    from ark_jax.estimate import known_models
-
-    if not data:
+    try:
+        return needs.read()[1]
+    except (ValueError, OSError):
         return []
-    corpus, _ = readers.read(data)
-    return known_models.sample_texts(corpus.documents)
 
 
 def _is_missing(name: str) -> bool:

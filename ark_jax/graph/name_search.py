@@ -3,19 +3,18 @@
 import collections
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import Terms
 from ark_jax.text.word_boundaries import UNSPACED
 
-_STOP_WORDS = frozenset(STOPWORDS_EN_PLUS)
 # Words without underscores, each character of a script without blanks, and each mark.
 _TOKEN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}_])\w)+|[^\w\s]")
 _BATCH = 1 << 16
@@ -153,9 +152,16 @@ class Mentions:
         return {gram: owners[gram] for _, gram in sorted(marked or matches)}
 
 
+@functools.cache
+def _stop_words() -> frozenset[str]:
+    from bm25s.stopwords import STOPWORDS_EN_PLUS  # which takes a second
+
+    return frozenset(STOPWORDS_EN_PLUS)
+
+
 def _telling_words(gram: str) -> list[str]:
     """The words that are neither marks nor stop words."""
-    return [w for w in gram.split() if w[0].isalnum() and w.casefold() not in _STOP_WORDS]
+    return [w for w in gram.split() if w[0].isalnum() and w.casefold() not in _stop_words()]
 
 
 def _is_telling(gram: str) -> bool:

@@ -79,6 +79,8 @@ class Terms:
     @functools.cached_property
     def shared_names(self) -> int:
         """How many names belong to more than one id."""
+        if self.names.equals(self.ids):  # which are all different
+            return 0
         counts = self.names.drop_null().value_counts().field("counts")
         return pc.sum(pc.greater(counts, 1)).as_py() or 0
 

@@ -9,14 +9,42 @@ from ark_jax.graph.parquet import TEXT
 
 
 def encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
-    """Columns of strings as indices of their distinct strings, in order of appearance."""
+    """Columns of strings as indices of their distinct strings, in order of appearance.
+
+    The columns may be dictionary-encoded, which saves a look-up a row.
+    """
     chunks = [c for x in columns for c in (x.chunks if isinstance(x, pa.ChunkedArray) else [x])]
-    # All chunks get one dictionary.
-    encoded = pa.chunked_array(chunks, TEXT).dictionary_encode().chunks
-    ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
-    arrays = [chunk.indices.to_numpy() for chunk in encoded]
-    codes = np.concatenate([np.zeros(0, np.int32), *arrays])
+    joined = joined_chunks(chunks)
+    if pa.types.is_dictionary(joined.type):
+        codes, ids = _by_appearance(joined.unify_dictionaries().chunks)
+    else:
+        encoded = joined.dictionary_encode().chunks  # all chunks get one dictionary
+        ids = encoded[-1].dictionary if encoded else pa.array([], TEXT)
+        codes = _indices(encoded)
     return np.split(codes, np.cumsum([len(x) for x in columns])[:-1]), ids
+
+
+def joined_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
+    """One column of chunks; plain strings if not all are dictionary-encoded in one way."""
+    if len({chunk.type for chunk in chunks}) == 1:
+        return pa.chunked_array(chunks)
+    return pa.chunked_array([chunk.cast(TEXT) for chunk in chunks], TEXT)
+
+
+def _indices(chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+    arrays = [chunk.indices.to_numpy() for chunk in chunks]
+    return np.concatenate([np.zeros(0, np.int32), *arrays])
+
+
+def _by_appearance(chunks: Sequence[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
+    """Indices and strings of chunks with one dictionary, whose order and extent may be any."""
+    codes, values = _indices(chunks), chunks[0].dictionary.cast(TEXT)
+    first = np.full(len(values), len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one written is the first one
+    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
+    places = np.empty(len(values), np.int32)
+    places[order] = np.arange(len(order))
+    return places[codes], values.take(pa.array(order))
 
 
 def bit_widths(*columns: np.ndarray) -> list[int]:

@@ -10,6 +10,7 @@ relations.txt from 0 |
 | text | a triple a line, three fields between tabs, `|` or, in CSV, commas; a first line with the
 names of the columns may be there |
 | saved | the folder that `Triples.save` wrote |
+| several | a glob, or a folder whose files all hold triples, of one format or several |
 
 `subject`, `predicate`, `object` are read as `head`, `relation`, `tail`.
 """
@@ -18,23 +19,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
 from ark_jax.data.records import BadInput, Problem
 from ark_jax.data.row_files import is_parquet
-from ark_jax.data.text_files import (
-    file_head,
-    file_problem,
-    missing_file,
-    text_lines,
-    unreadable_file,
-)
+from ark_jax.data.text_files import file_head, file_problem, text_lines
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
-from ark_jax.graph.triple_parquet import parquet_columns
+from ark_jax.graph.triple_columns import joined_chunks
+from ark_jax.graph.triple_parquet import has_triples, parquet_columns
+from ark_jax.graph.triple_paths import files_in, is_glob, local_files, matches_of
+from ark_jax.graph.triple_questions import is_questions
 from ark_jax.graph.triple_rows import (
     checked,
     columns_of,
@@ -72,9 +69,9 @@ def read(
 ) -> tuple[Triples, Findings]:
     """The graph of all valid rows, and what came up. Arguments are those of `Triples.read`."""
     findings, columns = Findings(), _Columns()
-    local = [storage.local_copy(str(path)) for path in paths]
-    if len(local) == 1 and local[0].is_dir():
-        return _saved(local[0], findings), findings
+    if len(paths) == 1 and is_saved(folder := storage.local_copy(str(paths[0]))):
+        return _saved(folder, findings), findings
+    local = local_files(paths, findings, recognises)
     terms = [_read_names(file, findings) for file in (names, relation_names)]
     found = Names()  # in the files of triples themselves
     for path in local:
@@ -84,7 +81,8 @@ def read(
     graph = _graph(columns, nodes, terms[1])
     if not len(graph) and not findings.problems:
         findings.problems.append(file_problem(local[0], "holds no triple; give another file"))
-    _remark_names(graph, local[0], findings)
+    if local:
+        _remark_names(graph, local[0], findings)
     findings.problems.condense()
     findings.remarks.condense()
     return graph, findings
@@ -120,7 +118,7 @@ class _Columns:
 
 def _graph(columns: _Columns, nodes: Names | None, relations: Names | None) -> Triples:
     return Triples.from_columns(
-        *(pa.chunked_array(chunks, TEXT) for chunks in columns.parts),
+        *map(joined_chunks, columns.parts),
         names=nodes.names if nodes else None,
         aliases=nodes.aliases if nodes else None,
         relation_names=relations.names if relations else None,
@@ -161,21 +159,32 @@ def summary(graph: Triples) -> str:
     return "\n".join(lines)
 
 
+def is_saved(path: Path) -> bool:
+    """Whether a path is a folder with any file of a saved graph."""
+    return any((path / f"{name}.arrow").is_file() for name in TABLES)
+
+
 def recognises(path: Path) -> bool:
-    """Whether a path is a graph of triples, and no file of documents or questions."""
+    """Whether a file, a saved folder, or any file of a folder or glob is a graph of triples.
+
+    A file of documents or questions is none.
+    """
     if path.is_dir():
-        return all((path / f"{name}.arrow").is_file() for name in TABLES)
+        return is_saved(path) or any(map(recognises, files_in(path)))
+    if is_glob(path):
+        return any(map(recognises, matches_of(path)))
     if path.name.endswith((".nt", ".nt.gz")):
         return True
     if is_parquet(path):
-        try:
-            return columns_of(pq.read_schema(path).names) is not None
-        except (pa.ArrowException, OSError):
-            return False
+        return has_triples(path)
     lines = [line for line in file_head(path).decode("utf-8", "ignore").splitlines() if line]
     if lines[:1] and lines[0].lstrip()[:1] == "{":
         row = next(json_rows(path, Findings()), None)
         return row is not None and json_kind(row.values) is not None
+    return _is_text_of_triples(path, lines)
+
+
+def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     separator = separator_of(path, lines[:1])
     first = [field.strip().lower() for field in lines[0].split(separator)] if lines else []
     if columns_of(first):
@@ -185,26 +194,19 @@ def recognises(path: Path) -> bool:
     # A table of documents or questions names its columns; a text has few lines of three fields.
     whole = [line for line in lines[:20] if len(line.split(separator)) == 3]
     named = {"id", "_id", "text", "title", "question", "query-id", "answer", "answers"}
-    return not named & set(first) and 2 * len(whole) > len(lines[:20])
+    return not named & set(first) and 2 * len(whole) > len(lines[:20]) and not is_questions(path)
 
 
 def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) -> None:
-    try:
-        path.stat()
-    except OSError as error:
-        absent = isinstance(error, FileNotFoundError)
-        problem = missing_file(path) if absent else unreadable_file(path, error)
-        findings.problems.append(problem)
-        return
-    if path.is_dir():
-        findings.problems.append(file_problem(path, f"is a folder; give files, or {_FORMATS}"))
-        return
     if path.name.endswith((".nt", ".nt.gz")):
         columns.extend(n_triples(path, findings, names))
     elif is_parquet(path):
         columns.add(parquet_columns(path, findings))
     elif file_head(path).lstrip()[:1] in (b"{", b"["):
         columns.extend(checked(json_triples(path, findings), path, findings))
+    elif is_questions(path):
+        message = "holds questions, not triples; give the graph, and this file as its questions"
+        findings.problems.append(file_problem(path, message))
     else:
         columns.extend(checked(text_triples(path, findings), path, findings))
 

@@ -1,8 +1,10 @@
 """Columns of triples in Parquet files."""
 
 import collections
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -12,58 +14,158 @@ from ark_jax.data.records import Problem
 from ark_jax.data.text_files import file_problem
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triple_rows import columns_of
+from ark_jax.graph.triple_rows import columns_of, remark_graphs
 from ark_jax.graph.triples import PARTS
 
 # A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
 _PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 
 
+def has_triples(path: Path) -> bool:
+    """Whether a Parquet file has columns of triples, or a graph a row."""
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return columns_of(schema.names) is not None or _has_graphs(schema)
+
+
 def parquet_columns(path: Path, findings: Findings) -> list[pa.ChunkedArray]:
     """Head, relation and tail without the rows that have a fault."""
     try:
-        names = pq.read_schema(path).names
-        if not (places := columns_of(names)):
-            message = f"has the columns {', '.join(names[:5])}; name them {', '.join(PARTS)}"
-            findings.problems.append(file_problem(path, message))
-            return [pa.chunked_array([], TEXT)] * 3
-        columns = []
-        for part, place in zip(PARTS, places, strict=True):
-            column = pq.read_table(path, columns=[names[place]]).column(0)
-            if pa.types.is_dictionary(column.type):
-                column = column.cast(column.type.value_type)
-            if not (pa.types.is_integer(column.type) or _is_text(column.type)):
-                message = f"is of type {column.type}; give strings or whole numbers"
-                findings.problems.append(Problem(str(path), 0, part, message))
-                return [pa.chunked_array([], TEXT)] * 3
-            columns.append(column.cast(TEXT))
+        schema = pq.read_schema(path)
+        if places := columns_of(schema.names):
+            columns = _columns(path, [schema.names[place] for place in places], findings)
+            return _without_faults(columns, None, path, findings) if columns else _nothing()
+        if _has_graphs(schema):
+            return _without_faults(*_graphs(path, findings), path, findings)
+        message = f"has the columns {', '.join(schema.names[:5])}; name them {', '.join(PARTS)}"
+        findings.problems.append(file_problem(path, message))
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         message = f"cannot be read as Parquet ({reason}); copy it again"
         findings.problems.append(file_problem(path, message))
-        return [pa.chunked_array([], TEXT)] * 3
+    return _nothing()
+
+
+def _nothing() -> list[pa.ChunkedArray]:
+    return [pa.chunked_array([], TEXT)] * 3
+
+
+def _columns(path: Path, names: Sequence[str], findings: Findings) -> list[pa.ChunkedArray]:
+    """The three columns; none if one has another type."""
+    columns = []
+    for part, name in zip(PARTS, names, strict=True):
+        # Few relations repeat often: they stay encoded. Nodes are many, and encoding them a row
+        # group at a time is slower than all at once.
+        encoded = [name] if part == "relation" else []
+        column = pq.read_table(path, columns=[name], read_dictionary=encoded).column(0)
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if not (pa.types.is_integer(kind) or _is_text(kind)):
+            message = f"is of type {kind}; give strings or whole numbers"
+            findings.problems.append(Problem(str(path), 0, part, message))
+            return []
+        stays = part == "relation" and column.type.equals(pa.dictionary(pa.int32(), TEXT))
+        columns.append(column if stays else column.cast(TEXT))
     findings.problems.rows += len(columns[0])
-    bad: dict[int, list[Problem]] = collections.defaultdict(list)
-    for part, column in zip(PARTS, columns, strict=True):
-        # A pattern passes most names. Only the others are looked at one by one, and rows only if
-        # one of those has a fault.
-        plain = pc.fill_null(pc.match_substring_regex(column, _PLAIN), False)
-        faults = {
-            name: name_fault(name) for name in column.filter(pc.invert(plain)).unique().to_pylist()
-        }
-        faulty = pa.array([name for name, fault in faults.items() if fault], TEXT)
-        if len(faulty):
-            hit = pc.or_(pc.is_in(column, faulty), column.is_null())
-            for row in pc.indices_nonzero(hit).to_pylist():
-                defect, fix = faults[column[row].as_py()]
-                message = f"{defect} in row {row + 1}; {fix}"
-                bad[row].append(Problem(str(path), row + 1, part, message))
-    if bad:
-        findings.problems.extend(problem for row in sorted(bad) for problem in bad[row])
-        valid = pa.array([row not in bad for row in range(len(columns[0]))])
-        columns = [column.filter(valid) for column in columns]
     return columns
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _has_graphs(schema: pa.Schema) -> bool:
+    """Whether each row has a list of triples in `graph`, as RoG's have."""
+    kind = schema.field("graph").type if schema.names.count("graph") == 1 else None
+    return kind is not None and _is_list(kind) and _is_list(kind.value_type)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.ndarray]:
+    """The triples of all rows' graphs as three columns, and the row from 0 of each triple."""
+    parts: tuple[list[pa.Array], ...] = ([], [], [])
+    rows, count = [np.zeros(0, np.int64)], 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=256, columns=["graph"]):
+            triples = pc.list_flatten(batch.column(0))
+            row = count + pc.list_parent_indices(batch.column(0)).to_numpy()
+            whole = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
+            whole = whole.to_numpy(zero_copy_only=False)
+            for place in row[~whole].tolist():
+                message = f"row {place + 1} has a triple that is no list of three; write [head, "
+                message += "relation, tail]"
+                findings.problems.append(Problem(str(path), place + 1, "graph", message))
+            names = pc.list_flatten(triples.filter(pa.array(whole))).cast(TEXT)
+            for i, chunks in enumerate(parts):
+                chunks.append(names.take(pa.array(np.arange(i, len(names), 3))))
+            rows.append(row[whole])
+            count += len(batch)
+    findings.problems.rows += count
+    remark_graphs(path, count, findings)
+    return [pa.chunked_array(chunks, TEXT) for chunks in parts], np.concatenate(rows)
+
+
+def _without_faults(
+    columns: list[pa.ChunkedArray], rows: np.ndarray | None, path: Path, findings: Findings
+) -> list[pa.ChunkedArray]:
+    """The columns without triples that have a fault.
+
+    Args:
+        columns: head, relation and tail.
+        rows: int [m], the row from 0 of each triple; None if each has its own.
+        path: the file that problems name.
+        findings: where they go.
+    """
+    bad: dict[int, list[Problem]] = collections.defaultdict(list)
+    for part, column in zip(PARTS, columns, strict=True):
+        # Most names are valid at first sight. Only the others are looked at one by one, and rows
+        # only if one of those has a fault.
+        faults = {name: name_fault(name) for name in _suspects(column)}
+        faulty = pa.array([name for name, fault in faults.items() if fault], TEXT)
+        if len(faulty):
+            column = column.cast(TEXT)
+            hit = pc.or_(pc.is_in(column, faulty), column.is_null())
+            for place in pc.indices_nonzero(hit).to_pylist():
+                defect, fix = faults[column[place].as_py()]
+                row = 1 + (place if rows is None else int(rows[place]))
+                message = f"{defect} in row {row}; {fix}"
+                bad[place].append(Problem(str(path), row, part, message))
+    if bad:
+        findings.problems.extend(problem for place in sorted(bad) for problem in bad[place])
+        valid = np.ones(len(columns[0]), bool)
+        valid[list(bad)] = False
+        columns = [column.filter(pa.array(valid)) for column in columns]
+    return columns
+
+
+def _suspects(column: pa.ChunkedArray) -> Iterator[str | None]:
+    """The distinct names of a column that may have a fault; None if there is a null."""
+    if column.null_count:
+        yield None
+    encoded = pa.types.is_dictionary(column.type)
+    for chunk in column.chunks:
+        names = (chunk.dictionary if encoded else chunk).drop_null()
+        yield from names.filter(pa.array(~_plain_at_first_sight(names))).unique().to_pylist()
+
+
+def _plain_at_first_sight(names: pa.StringArray) -> np.ndarray:
+    """Whether each name has a visible ASCII character, no tab and no break: bool [n]."""
+    if not len(names):
+        return np.zeros(0, bool)
+    _, offsets, letters = names.buffers()
+    ends = np.frombuffer(offsets, np.int32)[names.offset : names.offset + len(names) + 1]
+    letters = np.frombuffer(letters or b"", np.uint8)[ends[0] : ends[-1]]
+    if letters.min(initial=32) < 32:
+        return pc.match_substring_regex(names, _PLAIN).to_numpy(zero_copy_only=False)
+    # Without control characters the first byte tells; a pattern takes ten times as long.
+    filled = np.flatnonzero(np.diff(ends))
+    first = letters[ends[filled] - ends[0]]
+    plain = np.zeros(len(names), bool)
+    plain[filled] = (first > 32) & (first < 127)
+    return plain

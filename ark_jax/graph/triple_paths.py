@@ -1,22 +1,55 @@
-"""Files that paths and globs name."""
+"""Files that paths, globs and folders name."""
 
 import glob
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ark_jax.data.problems import Findings
 from ark_jax.data.text_files import file_problem, missing_file, unreadable_file
 from ark_jax.runtime import storage
 
+SUFFIXES = (".tsv", ".txt", ".csv", ".nt", ".nt.gz", ".parquet", ".jsonl", ".json")
+_BESIDE = ("entities.txt", "relations.txt")  # which a file of triples may name by number
 
-def local_files(paths: Sequence[str | Path], findings: Findings) -> list[Path]:
-    """The files that paths or globs name, in order; a path that names none is a problem."""
+
+def is_glob(path: Path) -> bool:
+    """Whether a path is a pattern and no file itself."""
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def matches_of(pattern: Path) -> list[Path]:
+    """The files that match a pattern, in order."""
+    paths = map(Path, sorted(glob.glob(str(pattern), recursive=True)))
+    return [path for path in paths if path.is_file()]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files in a folder that may hold triples or questions, by their suffix, in order."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name.endswith(SUFFIXES) and path.name not in _BESIDE and path.is_file()
+    ]
+
+
+def local_files(
+    paths: Sequence[str | Path],
+    findings: Findings,
+    recognises: Callable[[Path], bool] | None = None,
+) -> list[Path]:
+    """The files that paths name, in order; a path that names none is a problem.
+
+    Args:
+        paths: files, globs and, with `recognises`, folders.
+        findings: where problems go.
+        recognises: whether a file in a folder is of the kind wanted. All of its files must be.
+    """
     files: list[Path] = []
     for path in paths:
         local = storage.local_copy(str(path))
-        if not local.exists() and glob.has_magic(str(local)):
-            matches = [Path(match) for match in sorted(glob.glob(str(local), recursive=True))]
-            matches = [match for match in matches if match.is_file()]
+        if is_glob(local):
+            matches = matches_of(local)
             if not matches:
                 message = "matches no file; mend the pattern"
                 findings.problems.append(file_problem(local, message))
@@ -29,8 +62,42 @@ def local_files(paths: Sequence[str | Path], findings: Findings) -> list[Path]:
             problem = missing_file(local) if absent else unreadable_file(local, error)
             findings.problems.append(problem)
             continue
-        if local.is_dir():
-            findings.problems.append(file_problem(local, "is a folder; give files"))
-            continue
-        files.append(local)
+        if not local.is_dir():
+            files.append(local)
+        elif recognises is None:
+            message = "is a folder; give a file or a pattern such as *.jsonl"
+            findings.problems.append(file_problem(local, message))
+        else:
+            files += _folder(local, findings, recognises)
     return files
+
+
+def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]) -> list[Path]:
+    files = files_in(folder)
+    wanted = [path for path in files if recognises(path)]
+    others = [path.name for path in files if path not in wanted]
+    if wanted and not others:
+        return wanted
+    if not wanted:
+        message = "is no saved graph and holds no file of triples; give a file, such as TSV"
+    else:
+        listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+        message = f"holds files without triples beside ({listed}); give {_shown(folder, wanted)}"
+    findings.problems.append(file_problem(folder, message))
+    return []
+
+
+def _shown(folder: Path, paths: Sequence[Path]) -> str:
+    """A pattern that matches these files alone, or else their names."""
+    names = [path.name for path in paths]
+    start, end = _common_start(names), _common_start([name[::-1] for name in names])[::-1]
+    if len(names) > 1 and (start or end):
+        pattern = folder / f"{start}*{end}"
+        if matches_of(pattern) == list(paths):
+            return str(pattern)
+    return ", ".join(names[:5]) + (" ..." if names[5:] else "")
+
+
+def _common_start(names: Sequence[str]) -> str:
+    equal = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in equal)

@@ -13,7 +13,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from ark_jax.graph.triples import Triples
 ANSWERS = ("answers", "answer")
 ENTITIES = ("entities", "q_entity", "question_entities")
 ANSWER_ENTITIES = ("answer_entities", "a_entity")
-LISTED = 20  # remarks of one kind; further ones are counted
+LISTED = 5  # remarks of one kind; further ones are counted
 _TOPIC = re.compile(r"\[(.+?)\](?!\])")
 
 
@@ -294,7 +294,7 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     remarks = [
         *_absent_topics(questions, nodes_of, graph),
         *_absent_answers(questions, answers, counts),
-        *_brief([_candidates(name, nodes, graph) for name, nodes in several.items()]),
+        *_several(several, graph),
     ]
     if lookup.also_ids:
         examples = ", ".join(map(repr, lookup.also_ids[:3]))
@@ -314,12 +314,16 @@ def _union(groups: Iterable[Iterable[int]]) -> tuple[int, ...]:
 
 
 def _absent_topics(questions: Sequence[TripleQuestion], nodes_of, graph: Triples) -> list[str]:
-    first = {name: q.id for q in reversed(questions) for name in q.entities if not nodes_of(name)}
+    first: dict[str, str] = {}
+    for question in questions:
+        for name in question.entities:
+            if not nodes_of(name):
+                first.setdefault(name, question.id)
     lines = []
-    for name, id in list(first.items())[: LISTED + 1]:
+    for name, id in list(first.items())[:LISTED]:
         near = ", ".join(map(repr, nearest(name, graph.nodes))) or "none"
         lines.append(f"topic {name!r} of question {id!r} is not in the graph; nearest: {near}")
-    return _brief(lines, len(first))
+    return _brief(lines, len(first), "topics are not in the graph")
 
 
 def _absent_answers(questions, answers, counts) -> list[str]:
@@ -332,19 +336,29 @@ def _absent_answers(questions, answers, counts) -> list[str]:
         if not nodes
     )
     examples = ", ".join(name for name, _ in zip(absent, range(3), strict=False))
-    return [
+    lines = [
         f"{counts['answers_absent']:,} answers are not in the graph ({examples}); each counts as a "
         "miss"
     ]
+    if 2 * counts["without_answer_in_graph"] > len(questions):
+        lines.append(
+            f"{counts['without_answer_in_graph']:,} of {len(questions):,} questions have no answer "
+            "in the graph: look whether they belong together"
+        )
+    return lines
 
 
-def _candidates(name: str, nodes: Sequence[int], graph: Triples) -> str:
-    ids = [graph.nodes.ids[node].as_py() for node in nodes[:5]]
-    more = f" and {len(nodes) - 5:,} more" if len(nodes) > 5 else ""
-    return f"{name!r} may be {len(nodes):,} nodes, all are taken: {', '.join(ids)}{more}"
+def _several(names: Mapping[str, Sequence[int]], graph: Triples) -> list[str]:
+    """A remark on each of the first names that lead to several nodes."""
+    lines = []
+    for name, nodes in list(names.items())[:LISTED]:
+        ids = ", ".join(graph.nodes.ids[node].as_py() for node in nodes[:LISTED])
+        more = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
+        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{more}")
+    return _brief(lines, len(names), "names lead to several nodes")
 
 
-def _brief(lines: list[str], total: int = 0) -> list[str]:
+def _brief(lines: list[str], total: int, kind: str) -> list[str]:
     """The first remarks of a kind, and how many more there are."""
-    more = max(total, len(lines)) - LISTED
-    return lines[:LISTED] + ([f"{more:,} more remarks of this kind"] if more > 0 else [])
+    more = total - len(lines)
+    return lines + ([f"{more:,} more {kind}"] if more else [])

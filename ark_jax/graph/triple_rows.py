@@ -119,21 +119,31 @@ def json_kind(values: dict) -> str | None:
 
 
 def json_triples(path: Path, findings: Findings) -> Iterator[Row]:
-    beside = TermLists(path.parent, findings)
+    """The triples of objects that are triples themselves or hold a question's graph."""
+    lists, graphs = TermLists(path.parent, findings), 0
     for row in json_rows(path, findings):
         kind = json_kind(row.values)
         if kind == "triple":
             values = list(row.values.values())
             yield row.line, [values[place] for place in columns_of(list(row.values))]
         elif kind:
-            yield from _triple_list(row, kind, beside, findings)
+            graphs += 1
+            yield from _triple_list(row, kind, lists, findings)
         else:
             fields = ", ".join(map(repr, list(row.values)[:5]))
             row.add_problem("", f"has the fields {fields}", "name them head, relation and tail")
             findings.settle(row)
+    remark_graphs(path, graphs, findings)
 
 
-def _triple_list(row: InputRow, kind: str, beside: TermLists, findings: Findings) -> Iterator[Row]:
+def remark_graphs(path: Path, count: int, findings: Findings) -> None:
+    """Says that the graphs of several questions become one."""
+    if count > 1:
+        message = f"{count:,} graphs, one a question, are read as one"
+        findings.remarks.append(Problem(str(path), 0, "", message, count))
+
+
+def _triple_list(row: InputRow, kind: str, lists: TermLists, findings: Findings) -> Iterator[Row]:
     """The triples of a question's graph."""
     triples = row.values["graph"] if kind == "graph" else row.values["subgraph"]["tuples"]
     for i, triple in enumerate(triples if isinstance(triples, list) else []):
@@ -142,7 +152,7 @@ def _triple_list(row: InputRow, kind: str, beside: TermLists, findings: Findings
         elif kind == "graph":
             yield row.line, triple
         else:
-            values = [beside.id(part, value) for part, value in zip(PARTS, triple, strict=True)]
+            values = [lists.id(part, value) for part, value in zip(PARTS, triple, strict=True)]
             if None in values:
                 fix = "mend it, or put entities.txt and relations.txt beside the file"
                 row.add_problem(f"{kind}[{i}]", f"{triple} names no line of them", fix)

@@ -6,6 +6,7 @@ with a triple that is near.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -32,8 +33,7 @@ class WalkRules:
 
 def walk(
     graph: Triples,
-    vectors: Float[np.ndarray, "m e"],
-    query: Float[np.ndarray, " e"],
+    cosines_of: Callable[[np.ndarray], np.ndarray],
     rows: Int[np.ndarray, " n"],
     scores: Float[np.ndarray, " n"],
     rules: WalkRules,
@@ -45,8 +45,8 @@ def walk(
     the rows.
 
     Args:
-        vectors: of all triples of the graph; may be mapped into memory.
-        rows, scores: the triples nearest to the query, at least `starts` of them, with cosines.
+        cosines_of: rows of the graph -> cosines of these triples with the question.
+        rows, scores: the triples nearest to the question, at least `starts` of them, with cosines.
     """
     known, best = rows.astype(np.int64), scores.astype(np.float64)
     degrees = graph.degrees()
@@ -56,7 +56,7 @@ def walk(
         reached, numbers = np.unique(np.concatenate(neighbours), return_inverse=True)
         chain = np.full(len(reached), -np.inf)
         np.maximum.at(chain, numbers, np.repeat(best[starts], list(map(len, neighbours))))
-        cosines = vectors[reached].astype(np.float64) @ query.astype(np.float64)
+        cosines = cosines_of(reached).astype(np.float64)
         continued = rules.share * chain + (1 - rules.share) * cosines
         known, best = _merge(known, best, reached, np.maximum(cosines, continued))
     order = np.lexsort((known, -best))

@@ -105,9 +105,10 @@ class Triples:
         relation_names: Mapping[str, str] | None = None,
         relation_aliases: Mapping[str, Sequence[str]] | None = None,
     ) -> "Triples":
-        """Makes a graph of three columns of ids, strings of equal length without a null.
+        """Makes a graph of three columns of ids, of equal length and without a null.
 
-        Names and aliases are as in `from_triples`, of nodes and of relations.
+        They are strings, which may be dictionary-encoded. Names and aliases are as in
+        `from_triples`, of nodes and of relations.
         """
         (head, tail), node_ids = encode([heads, tails])
         (relation,), relation_ids = encode([relations])

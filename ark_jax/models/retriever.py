@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -238,6 +240,21 @@ class Retriever:
         """The vectors `[b e]` of a batch's rows, which the device computes in the background."""
         arrays = map(layout.rows, batch.arrays(ids))
         return _embed_jit(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)
+
+    def digest(self, kind: str) -> str:
+        """The sha256 of all that decides the vectors of a kind of text: weights, tokenizer, prompt.
+
+        Every process must call this, since arrays are gathered.
+        """
+        settings = (self.pooling, self._prompt(kind), self.max_length, self.width, self.lower)
+        digest = hashlib.sha256(repr((self.cfg, settings)).encode())
+        tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # A call leaves its own limit there.
+        tokenizer |= {"truncation": None, "padding": None}
+        digest.update(json.dumps(tokenizer).encode())
+        for _, value in hf.named_parameters(self.model):
+            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8))
+        return digest.hexdigest()
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
         """Writes a folder for sentence-transformers, transformers and text-embeddings-inference.

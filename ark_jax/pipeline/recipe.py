@@ -14,16 +14,18 @@ class Needs:
     """What a config names outside the workdir; `ark-jax doctor` looks at all of it.
 
     Attributes:
-        data: a file or folder of documents and questions; None if the method reads none.
+        data: what `config.data.path` names: a file or folder; None if the method reads none.
         models: dotted config field -> folder or hub name.
         files: dotted config field -> file.
         roles: the sections of the config that ask a language model.
+        read: reads `data` and returns what it holds in one line, and a sample of its texts.
     """
 
     data: str | None = None
     models: Mapping[str, str] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     roles: tuple[str, ...] = ()
+    read: Callable[[], tuple[str, list[str]]] = lambda: ("", [])
 
 
 @dataclasses.dataclass(frozen=True)

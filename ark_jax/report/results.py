@@ -19,6 +19,8 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
         "exact match",
         "whether the answer equals a reference, ignoring case, punctuation and articles",
     ),
+    "answer_triple": ("answer triple", "whether one of the first {k} triples bears an answer"),
+    "answer_recall": ("answer recall", "share of the answers that are in the first {k} triples"),
     "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
 }
 VERDICT_HEADS = (

@@ -424,10 +424,15 @@ def membership(node: Mapping) -> str:
     return "seed" if node["seed"] else "small" if node["small"] else "large"
 
 
-def graph(name: str, title: str, nodes: Sequence[Mapping], edges: Sequence[Mapping]) -> str:
-    """A community of the report's data, with at least one node.
+def graph(
+    name: str, title: str, nodes: Sequence[Mapping], edges: Sequence[Mapping], *, desc: str = ""
+) -> str:
+    """A graph of the report's data, with at least one node.
 
     Seeds are diamonds, members of the small community discs, the others rings. Size shows rank.
+
+    Args:
+        desc: what a reader who does not see it is told; without it, what a community is.
     """
     top_rank = max(node["rank"] for node in nodes) or 1.0
     radii = np.array([5 + 9 * math.sqrt(max(node["rank"], 0.0) / top_rank) for node in nodes])
@@ -450,7 +455,7 @@ def graph(name: str, title: str, nodes: Sequence[Mapping], edges: Sequence[Mappi
         style = "node" if nodes[i]["seed"] or nodes[i]["small"] else "node minor"
         body.append(label(x, y, texts[i], style, anchor))
     small = sum(node["small"] for node in nodes)
-    desc = (
+    desc = desc or (
         f"{len(nodes)} entities, {small} of them in the small community, joined by {len(edges)} "
         f"edges. Seeds: {', '.join(seeds) or 'none'}. The table below lists every entity."
     )

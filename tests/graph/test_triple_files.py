@@ -3,14 +3,15 @@
 import gzip
 import json
 
+import networkx as nx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.paths import DATA
 
-from ark_jax.__main__ import _check
 from ark_jax.data.records import BadInput
 from ark_jax.graph import triple_files
+from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
 FACTS = [
@@ -22,6 +23,7 @@ FACTS = [
     ("Paris", "capital_of", "France"),
 ]
 IRI = "http://x.org/"
+NSM = "nsm_format/webqsp_dev_simple.jsonl"
 
 
 def joined(separator: str) -> str:
@@ -63,6 +65,56 @@ def test_parquet_gives_the_same_graph(kind, tmp_path):
     assert list(Triples.read(path)) == list(Triples.from_triples(FACTS))
     pq.write_table(pa.table({"head": [1, 2], "relation": [0, 0], "tail": [2, 1]}), path)
     assert list(Triples.read(path)) == [("1", "0", "2"), ("2", "0", "1")]
+
+
+def test_a_dictionary_of_relations_may_hold_more_than_the_rows(tmp_path):
+    path = tmp_path / "kb.parquet"
+    relation = pa.DictionaryArray.from_arrays([2, 0, 2], ["r", "unused", "s"])
+    table = pa.table({"head": ["a", "b", "c"], "relation": relation, "tail": ["b", "c", "a"]})
+    pq.write_table(pa.concat_tables([table, table]), path, row_group_size=2)
+    graph = Triples.read(path)
+    assert graph.relations.ids.to_pylist() == ["s", "r"] and graph.duplicates == 3
+    assert list(graph) == list(Triples.from_triples(zip(*table.to_pydict().values(), strict=True)))
+    (tmp_path / "more.tsv").write_text("x\tr\ty\n")
+    assert len(Triples.read(path, tmp_path / "more.tsv")) == 4
+
+
+@pytest.mark.parametrize("name", ["a b", " a", "Ä", "\u200ba", "東京", "é\u3000", "x\x7f", "\x01x"])
+def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
+    path = tmp_path / "a.parquet"
+    faulty = ["\u200b", "", "\u3000", "a\tb", "\n", "\x00a"]
+    heads = [name, *faulty, None, "b"]
+    pq.write_table(
+        pa.table({"head": heads, "relation": ["r"] * 8 + [name], "tail": [name] * 9}), path
+    )
+    graph, findings = triple_files.read([path])
+    assert set(graph) == {(name, "r", name), ("b", name, name)}
+    assert [problem.line for problem in findings.problems] == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
+    rows = [
+        {"id": "1", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[:4]},
+        {"id": "2", "question": "q", "answer": ["b"], "q_entity": ["a"], "graph": FACTS[3:]},
+    ]
+    (tmp_path / "rog.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
+    for path in (tmp_path / "rog.jsonl", tmp_path / "rog.parquet"):
+        assert triple_files.recognises(path)
+        graph, findings = triple_files.read([path])
+        assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
+        assert "2 graphs, one a question, are read as one" in str(findings.remarks[0])
+        assert len(read_questions(path)[0]) == 2
+    rows[1]["graph"] = [["a", "r"], ["a", "", "b"], ["x", "r", "y"]]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
+    graph, findings = triple_files.read([tmp_path / "rog.parquet"])
+    assert ("x", "r", "y") in list(graph)
+    for problem, words in zip(
+        findings.problems,
+        (":2: graph: row 2 has a triple that is no list of three", ":2: relation: is empty in row"),
+        strict=True,
+    ):
+        assert words in str(problem)
 
 
 def test_numbers_count_lines_of_the_files_beside(tmp_path):
@@ -193,16 +245,55 @@ def test_the_real_graph_of_metaqa():
     assert {graph.nodes.name(node) for node in heads.tolist()} == {"My Big Fat Greek Wedding"}
 
 
-def test_check_counts_a_graph_and_names_its_faults(tmp_path, capsys):
-    path = tmp_path / "kb.txt"
-    path.write_text(joined("|"))
-    assert _check([str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for line in ("triples: 5", "duplicates: 1", "self loops: 1", "no problem found"):
-        assert line in lines
-    path.write_text(joined("|") + "a|b\n")
-    assert _check([str(path)]) == 1
-    assert f"{path}:7: 2 field(s)" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["pathquestion/2H-kb.txt", "pathquestion/PQL2-KB.txt", NSM])
+def test_the_counts_of_other_real_graphs_are_those_of_networkx(name):
+    path = DATA / "kg" / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent: set ARK_DATA to read a real graph")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if name == NSM:
+        rows = [tuple(row) for line in lines for row in json.loads(line)["subgraph"]["tuples"]]
+    else:
+        rows = [tuple(line.split("\t")) for line in lines if line]
+    expected = nx.MultiDiGraph()
+    expected.add_edges_from((head, tail, relation) for head, relation, tail in rows)
+    graph = Triples.read(path)
+    assert len(graph) == expected.number_of_edges() == len(rows) - graph.duplicates
+    assert len(graph.nodes) == len(expected)
+    assert len(graph.relations) == len({relation for _, relation, _ in rows})
+    ids = graph.nodes.ids.to_pylist()
+    assert dict(zip(ids, graph.degrees().tolist(), strict=True)) == dict(expected.degree())
+    for node in range(0, len(ids), 97):
+        around = {ids[i] for i in graph.neighbours(node).tolist()}
+        assert around == set(nx.all_neighbors(expected, ids[node]))
+
+
+def test_a_glob_or_a_clear_folder_is_one_graph(tmp_path):
+    parts = FACTS[:3], FACTS[2:]
+    for name, facts in zip(("kb_a.tsv", "kb_b.tsv"), parts, strict=True):
+        (tmp_path / name).write_text("".join("\t".join(fact) + "\n" for fact in facts))
+    for path in (tmp_path, tmp_path / "kb_*.tsv", str(tmp_path / "*")):
+        graph = Triples.read(path)
+        assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
+    assert triple_files.recognises(tmp_path / "kb_*.tsv") and triple_files.recognises(tmp_path)
+    assert not triple_files.recognises(tmp_path / "x*.tsv")
+    with pytest.raises(BadInput, match=r"x\*\.tsv: matches no file; mend the pattern"):
+        Triples.read(tmp_path / "x*.tsv")
+    (tmp_path / "2hop.txt").write_text("who is [Paris]\tFrance\n")
+    with pytest.raises(BadInput, match=r"files without triples beside \(2hop\.txt\); give .*") as e:
+        Triples.read(tmp_path)
+    assert str(e.value.problems[0]).endswith(f"give {tmp_path}/kb_*.tsv")
+    (tmp_path / "kb_names.tsv").write_text("1\tParis\n")
+    with pytest.raises(BadInput, match=r"give kb_a\.tsv, kb_b\.tsv"):
+        Triples.read(tmp_path)
+
+
+def test_questions_are_no_graph(tmp_path):
+    path = tmp_path / "PQ.txt"
+    path.write_text("the son of x ?\ta(a/)\tx#son#a#<end>#a\n" * 3)
+    assert not triple_files.recognises(path)
+    with pytest.raises(BadInput, match=r"PQ\.txt: holds questions, not triples; give the graph"):
+        Triples.read(path)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,15 @@ def test_given_and_found_topics_and_answers_become_nodes():
 def test_remarks_are_few():
     questions = [TripleQuestion(str(i), "q", (), (f"Parys {i}",)) for i in range(200)]
     remarks = link(questions, graph()).remarks
-    assert len(remarks) == 21 and remarks[-1] == "180 more remarks of this kind"
+    assert len(remarks) == 6 and remarks[-1] == "195 more topics are not in the graph"
+    assert remarks[0] == "topic 'Parys 0' of question '0' is not in the graph; nearest: 'Paris'"
+    names = {f"m.{i}": "Paris" for i in range(9)}
+    many = Triples.from_triples([(id, "r", id) for id in names], names)
+    assert link([TripleQuestion("1", "where is Paris?", ("Rome",))], many).remarks == [
+        "1 answers are not in the graph ('Rome' of '1'); each counts as a miss",
+        "1 of 1 questions have no answer in the graph: look whether they belong together",
+        "'Paris' may be 9 nodes, all are taken: m.0, m.1, m.2, m.3, m.4 and 4 more",
+    ]
 
 
 @pytest.mark.skipif(not KG.is_dir(), reason=f"{KG} is absent: set ARK_DATA to read real questions")

@@ -221,3 +221,33 @@ def test_a_damaged_folder_is_named(tmp_path):
     (tmp_path / "nodes.arrow").unlink()
     with pytest.raises(FileNotFoundError, match=r"nodes\.arrow is absent"):
         Triples.load(tmp_path)
+
+
+def test_a_graph_without_a_triple_answers_nothing():
+    graph = Triples.from_triples([])
+    assert len(graph) == len(graph.nodes) == len(graph.relations) == 0
+    assert list(graph) == graph.find("a") == [] and graph.degrees().tolist() == []
+    assert graph.to_networkx().size() == graph.summary()["triples"] == 0
+
+
+def test_a_graph_of_one_triple():
+    graph = Triples.from_triples([("a", "r", "b")])
+    assert list(graph) == [("a", "r", "b")] and graph.rows(0).tolist() == [0]
+    assert graph.neighbours(0).tolist() == graph.tails(0, 0).tolist() == [1]
+    assert graph.neighbours(0, "in").tolist() == graph.tails(1, 0).tolist() == []
+
+
+def test_a_hub_of_a_hundred_thousand_triples_is_one_slice():
+    spokes = [f"n{i}" for i in range(100_000)]
+    rows = [(id, "likes", "hub") for id in spokes] + [("hub", "knows", id) for id in spokes]
+    graph = Triples.from_triples([*rows, ("hub", "made", "n7"), ("hub", "likes", "hub")])
+    hub, likes, knows, made = (
+        *graph.find("hub"),
+        *(graph.relations.index(id) for id in ("likes", "knows", "made")),
+    )
+    expected = sorted(map(graph.nodes.index, ("n0", "n1", "n99999")))
+    assert set(expected) <= set(graph.neighbours(hub).tolist())
+    assert len(graph.neighbours(hub)) == len(graph.heads(likes, hub)) == 100_001
+    assert len(graph.tails(hub, knows)) == 100_000 and len(graph.rows(hub)) == 200_002
+    assert ids(graph, graph.tails(hub, made)) == ["n7"]  # a relation that is seen once
+    assert graph.summary()["hubs"][0] == ("hub", 200_003)

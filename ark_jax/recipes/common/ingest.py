@@ -88,6 +88,19 @@ def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
             )
 
 
+def look_at(path: str) -> tuple[str, list[str]]:
+    """What an input holds, in one line, and a sample of its texts.
+
+    Raises:
+        BadInput: its problems.
+    """
+    from ark_jax.estimate import known_models
+
+    corpus = readers.load(path)
+    line = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
+    return line, known_models.sample_texts(corpus.documents)
+
+
 def _test_set(corpus: Corpus, settings) -> Corpus:
     """The test set that the config names: with documents of its own, or on those of the input.
 

@@ -1,0 +1,47 @@
+"""What is understood of a graph of triples, its names and its questions, for a user to read."""
+
+from pathlib import Path
+
+from ark_jax.data.problems import Findings
+from ark_jax.graph import triple_files
+from ark_jax.graph.triple_questions import is_questions, link, read_questions
+
+
+def recognises(path: Path) -> bool:
+    """Whether a path is a graph of triples, or a text file of questions over one."""
+    return triple_files.recognises(path) or (path.is_file() and is_questions(path))
+
+
+def check(
+    path: str, names: str | None = None, relation_names: str | None = None, questions: str = ""
+) -> tuple[list[str], bool]:
+    """The lines to print, and whether all is well.
+
+    Args:
+        path: the graph, as for `Triples.read`; or questions alone.
+        names: a file of names of nodes.
+        relation_names: a file of names of relations.
+        questions: a file or glob of questions, which are linked to the graph.
+    """
+    if not questions and Path(path).is_file() and is_questions(Path(path)):
+        asked, findings = read_questions(path)
+        lines = ["format: questions over a graph of triples", f"questions: {len(asked):,}"]
+        lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
+        return _with_verdict(lines, findings)
+    graph, findings = triple_files.read([path], names, relation_names)
+    lines = [triple_files.summary(graph)] if len(graph) else []
+    if questions:
+        asked, more = read_questions(questions)
+        findings.remarks += more.remarks
+        findings.problems += more.problems
+        if len(graph):
+            linked = link(asked, graph)
+            lines += [linked.summary(), *linked.remarks]
+    return _with_verdict(lines, findings)
+
+
+def _with_verdict(lines: list[str], findings: Findings) -> tuple[list[str], bool]:
+    found = [str(finding) for finding in (*findings.remarks, *findings.problems)]
+    total = findings.problems.total
+    verdict = f"{total:,} problem(s)" if total else "no problem found"
+    return [*found, *lines, verdict], not total

@@ -1,0 +1,112 @@
+"""A retriever of triples: questions to the facts of a graph that support their answers."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ark_jax.graph.triple_index import TripleIndex
+from ark_jax.graph.triple_texts import By
+from ark_jax.graph.triple_walk import WalkRules, walk
+from ark_jax.graph.triples import Triples
+from ark_jax.models.towers import Towers
+
+TWO_HOPS = WalkRules(hops=2)
+
+
+class Triple(NamedTuple):
+    """A fact by names, or by ids where a node or relation has no name, and its score."""
+
+    head: str
+    relation: str
+    tail: str
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TripleRetriever:
+    """Embeds questions and searches the whole graph; it needs no topic."""
+
+    towers: Towers
+    graph: Triples
+    index: TripleIndex
+    batch_tokens: int = 0  # of `Retriever.encode`
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_folder: str | Path,
+        graph: Triples | str | Path,
+        index: str | Path | None = None,
+        *,
+        by: By = "last",
+        dtype: str = "float32",
+    ) -> "TripleRetriever":
+        """Opens a model and the index of a graph, which is made or extended where it lacks triples.
+
+        Args:
+            name_or_folder: as in `Towers.from_pretrained`: an export, or any retriever.
+            graph: the triples, or a path that `Triples.read` reads.
+            index: folder of the index, see `TripleIndex.open`; None embeds the graph anew.
+            by: how a relation is written: "last" or "whole", see `relation_texts`.
+            dtype: of the index: "float32" or "float16".
+
+        Raises:
+            BadInput: the graph's file has problems.
+            FileNotFoundError: there is no such model.
+            ValueError: the model is not implemented, or the graph has no triple.
+        """
+        graph = graph if isinstance(graph, Triples) else Triples.read(graph)
+        towers = Towers.from_pretrained(name_or_folder)
+        return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype))
+
+    def search_rows(
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the graph with the k best triples of each question, int64 `[q k]`, best
+        first, and their scores, float32 `[q k]`.
+
+        A graph of fewer triples gives all of them. Every process must call this.
+
+        Args:
+            rules: how far the search goes along the graph, see `triple_walk.walk`. With `hops=1` a
+                score is the cosine.
+
+        Raises:
+            ValueError: k is below 1.
+        """
+        queries = self.towers.encode(questions, kind="query", batch_tokens=self.batch_tokens)
+        rows, scores = self.index.search(queries, max(k, rules.starts))
+        if rules.hops > 1:
+            cosines = [functools.partial(self.index.cosines, query) for query in queries]
+            found = [
+                walk(self.graph, of_query, *nearest, rules)
+                for of_query, *nearest in zip(cosines, rows, scores, strict=True)
+            ]
+            # Each walk returns at least the triples that it began with.
+            rows = np.stack([best[:k] for best, _ in found])
+            scores = np.stack([best[:k] for _, best in found])
+        return rows[:, :k], scores[:, :k]
+
+    def search(
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+    ) -> list[list[Triple]]:
+        """The k best triples of each question, best first; see `search_rows`."""
+        rows, scores = self.search_rows(questions, k=k, rules=rules)
+        return [
+            [self.triple(int(row), float(score)) for row, score in zip(*found, strict=True)]
+            for found in zip(rows, scores, strict=True)
+        ]
+
+    def triple(self, row: int, score: float) -> Triple:
+        """A row of the graph by names."""
+        graph = self.graph
+        return Triple(
+            graph.nodes.name(int(graph.head[row])),
+            graph.relations.name(int(graph.relation[row])),
+            graph.nodes.name(int(graph.tail[row])),
+            score,
+        )

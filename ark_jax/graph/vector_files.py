@@ -1,0 +1,239 @@
+"""Vectors by key in a folder: computed once, mapped into memory, extended by what is new.
+
+`manifest.json` says what the vectors were made with and names the folder that holds them:
+
+| file | content |
+|---|---|
+| vectors.npy | float32 or float16 [n e] |
+| keys.npy | 16 bytes for each vector |
+
+While vectors are computed, `unfinished` holds finished blocks of them, with which a killed run goes
+on. The manifest is replaced last, so that the folder is as it was before or complete.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import Progress, say
+
+BLOCK = 16384  # vectors that are computed and written at once
+KEY = np.dtype("S16")
+MANIFEST = "manifest.json"
+Embed = Callable[[np.ndarray], np.ndarray]  # positions of keys [b] -> their vectors [b e]
+
+
+def open_vectors(folder: Path, keys: np.ndarray, embed: Embed, made_with: dict) -> np.ndarray:
+    """The vectors `[n e]` of keys, mapped into memory; those that the folder lacks are computed.
+
+    Every process must call this; process 0 writes.
+
+    Args:
+        folder: where the vectors lie.
+        keys: S16 `[n]`, all different, in the order of the wanted vectors.
+        embed: computes vectors.
+        made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON.
+            Where it differs from the folder's, all vectors are computed again.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    with _locked(folder):
+        stored = distributed.on_first_process(lambda: _stored(folder, made_with))
+        old = np.load(folder / stored / "keys.npy") if stored else np.zeros(0, KEY)
+        if not np.array_equal(old, keys):
+            stored = _extend(folder, (stored, old), keys, embed, made_with)
+        return np.load(folder / stored / "vectors.npy", mmap_mode="r")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps another program from changing the folder meanwhile."""
+    if not distributed.is_first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"  index {folder}: waits for another program that uses it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _stored(folder: Path, made_with: dict) -> str:
+    """The name of the folder of usable vectors; empty, and told why, if there are none."""
+    if not (folder / MANIFEST).is_file():
+        return ""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        name, before = str(manifest["folder"]), dict(manifest["made_with"])
+        _check_arrays(folder / name, before)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        say(f"  index {folder}: damaged ({reason}); all texts are embedded again")
+        return ""
+    changed = [key for key, value in made_with.items() if before.get(key) != value]
+    if changed:
+        say(f"  index {folder}: made with another {changed[0]}; all texts are embedded again")
+        return ""
+    return name
+
+
+def _check_arrays(folder: Path, made_with: dict) -> None:
+    """Raises ValueError or OSError if the arrays of a folder are not what its manifest says."""
+    keys = np.load(folder / "keys.npy", mmap_mode="r")
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    shape, dtype = (len(keys), made_with["width"]), np.dtype(made_with["dtype"])
+    if keys.dtype != KEY or vectors.shape != shape or vectors.dtype != dtype:
+        raise ValueError(
+            f"vectors.npy holds {vectors.dtype} {list(vectors.shape)}, not {dtype} {list(shape)}"
+        )
+
+
+def _extend(
+    folder: Path, before: tuple[str, np.ndarray], keys: np.ndarray, embed: Embed, made_with: dict
+) -> str:
+    """Computes the vectors that are missing and writes all; returns the name of their folder.
+
+    Args:
+        before: the name of the folder of earlier vectors, which may be empty, and their keys.
+    """
+    stored, old = before
+    places = _places(old, keys)
+    new = np.flatnonzero(places < 0)
+    if stored and len(new):
+        say(f"  index {folder}: {len(new):,} of {len(keys):,} texts are new and are embedded")
+    digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode())
+    blocks = folder / "unfinished" / _name(digest.copy(), keys[new])
+    numbers = range(-(-len(new) // BLOCK))
+    done = distributed.on_first_process(lambda: sorted(_finished(blocks)))
+    if done:
+        say(f"  index {folder}: goes on after {len(done):,} of {len(numbers):,} blocks")
+    with Progress("embed triples", len(new), "texts") as bar:
+        for number in numbers:
+            positions = new[number * BLOCK : (number + 1) * BLOCK]
+            if number not in done:
+                vectors = embed(positions).astype(made_with["dtype"])
+                if distributed.is_first_process():
+                    _write_block(blocks, number, vectors)
+            bar.add(len(positions))
+    name = _name(digest, keys)
+
+    def publish() -> str:
+        source = np.load(folder / stored / "vectors.npy", mmap_mode="r") if stored else None
+        shape = (len(keys), made_with["width"])
+        rows = _joined(places, source, _finished(blocks))
+        _write_vectors(folder / name, keys, (shape, made_with["dtype"], rows))
+        _replace_manifest(folder, {"made_with": made_with, "folder": name, "texts": len(keys)})
+        return name
+
+    return distributed.on_first_process(publish)
+
+
+def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where each key lies in `old`; -1 where it does not: int64 [n]."""
+    if not len(old):
+        return np.full(len(keys), -1)
+    order = np.argsort(old)
+    places = order[np.minimum(np.searchsorted(old, keys, sorter=order), len(old) - 1)]
+    return np.where(old[places] == keys, places, -1)
+
+
+def _name(digest, keys: np.ndarray) -> str:
+    digest.update(keys.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _finished(blocks: Path) -> dict[int, Path]:
+    """The whole blocks by number. A block's name holds the digest of its content."""
+    finished = {}
+    for path in sorted(blocks.glob("*-*.npy")):
+        number, _, digest = path.stem.partition("-")
+        if number.isdigit() and _digest(path) == digest:
+            finished[int(number)] = path
+        else:
+            say(f"  warning: {path} has been damaged: it is made again")
+            path.unlink()
+    return finished
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _write_block(blocks: Path, number: int, vectors: np.ndarray) -> None:
+    blocks.mkdir(parents=True, exist_ok=True)
+    unfinished = blocks / f"{number:06d}.new"
+    _write_array(unfinished, vectors.shape, vectors.dtype, [vectors])
+    unfinished.rename(blocks / f"{number:06d}-{_digest(unfinished)}.npy")
+
+
+def _joined(
+    places: np.ndarray, source: np.ndarray | None, blocks: dict[int, Path]
+) -> Iterator[np.ndarray]:
+    """The vectors in order of the keys, a block at a time: copied from `source`, or new ones."""
+    number_of_new = np.cumsum(places < 0) - 1
+    for start in range(0, len(places), BLOCK):
+        at = places[start : start + BLOCK]
+        parts = [(np.flatnonzero(at >= 0), source, at)]
+        numbers = number_of_new[start : start + BLOCK]
+        for block in np.unique(numbers[at < 0] // BLOCK).tolist():
+            rows = np.flatnonzero((at < 0) & (numbers // BLOCK == block))
+            parts.append((rows, np.load(blocks[block]), numbers % BLOCK))
+        parts = [(rows, vectors[of[rows]]) for rows, vectors, of in parts if len(rows)]
+        joined = np.empty((len(at), parts[0][1].shape[1]), parts[0][1].dtype)
+        for rows, vectors in parts:
+            joined[rows] = vectors
+        yield joined
+
+
+def _write_vectors(
+    folder: Path, keys: np.ndarray, vectors: tuple[tuple[int, int], str, Iterable[np.ndarray]]
+) -> None:
+    """Writes both arrays into a folder that appears when they are whole."""
+    if folder.is_dir():  # of a run that was killed before it replaced the manifest
+        shutil.rmtree(folder)
+    unfinished = folder.with_suffix(".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    shape, dtype, parts = vectors
+    _write_array(unfinished / "keys.npy", keys.shape, keys.dtype, [keys])
+    _write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts)
+    unfinished.rename(folder)
+
+
+def _write_array(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iterable[np.ndarray]
+) -> None:
+    """Writes an array to disk part by part. `np.save` does not say which file did not fit."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    try:
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in parts:
+                file.write(np.ascontiguousarray(part, dtype).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace_manifest(folder: Path, manifest: dict) -> None:
+    """Makes new vectors the folder's, and deletes what nothing names any more."""
+    unfinished = folder / f"{MANIFEST}.new"
+    unfinished.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, folder / MANIFEST)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != manifest["folder"]:
+            shutil.rmtree(path)

@@ -1,0 +1,87 @@
+"""What the devices compute in a run of GPR and what it stores, for `ark-jax plan`."""
+
+import numpy as np
+
+from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note
+from ark_jax.estimate.device_work import WeightlessModel
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline.recipe import Forecast
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.gpr.asked_triples import asked_sides
+from ark_jax.recipes.gpr.data import SAMPLE, load_graph, load_test, texts_of
+
+TEXTS_A_QUESTION = 3  # the triple, a neighbour, a negative
+STATES = 3  # of each weight: itself, and AdamW's two moments
+
+
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """Embedding, training and disk space, from a sample of the graph's triples."""
+    config, graph = context.config, load_graph(context)
+    context.enter_mesh()
+    model = WeightlessModel.from_folder(
+        config.retriever.path,
+        compute=config.retriever.compute,
+        batch=config.retriever.batch_tokens,
+        head=False,
+    )
+    triple, question = _mean_lengths(context, graph, model)
+    tested, questions = len(load_test(context)), _questions(config, graph)
+    steps = config.train.epochs * -(-questions // config.train.batch)
+    towers = 1 + (config.train.towers == "two")
+    vectors = len(graph) * model.cfg.width * np.dtype(config.search.dtype).itemsize
+    weights = model.parameters * 4 * towers
+    work = [
+        model.work("train", "training", *_training(model, config, questions, triple, question)),
+        model.work("index", "embedding", *_embedding(model, len(graph), triple)),
+        *(
+            [model.work("baselines", "embedding", *_embedding(model, len(graph), triple))]
+            if tested
+            else []
+        ),
+    ]
+    return Forecast(
+        inputs={
+            "triples": len(graph),
+            "entities": len(graph.nodes),
+            "training questions": questions,
+            "steps": steps,
+            "test questions": tested,
+        },
+        work=tuple(part for part in work if part.stage not in done),
+        disk={
+            "vectors of triples": vectors,
+            "models": 2 * weights,
+            "checkpoints": 2 * STATES * weights if "train" not in done else 0,
+        },
+        notes=(speed_note([model]),),
+    )
+
+
+def _questions(config, graph: Triples) -> int:
+    """How many questions are written if none is dropped."""
+    triples = min(config.questions.triples or len(graph), len(graph))
+    return triples * len(asked_sides(config)) * config.questions.per_triple
+
+
+def _mean_lengths(context: Context, graph: Triples, model: WeightlessModel) -> tuple[float, float]:
+    """Tokens of a triple's text, and of a question about one, which is about as long."""
+    rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
+    tokenizer = load_tokenizing_retriever(model)
+    texts = texts_of(graph, context.config, rows)
+    mean = float(np.mean([len(ids) for ids in tokenizer.tokenize(texts, kind="document")]))
+    return mean, mean
+
+
+def _embedding(model: WeightlessModel, count: int, length: float) -> tuple[float, np.ndarray]:
+    """Tokens and FLOPs of embedding `count` texts of a length."""
+    return count * length, count * model.text_flops([length])
+
+
+def _training(
+    model: WeightlessModel, config, questions: int, triple: float, question: float
+) -> tuple[float, np.ndarray]:
+    """Tokens and FLOPs of all epochs; a backward pass takes twice the products of a forward one."""
+    seen = questions * config.train.epochs
+    again = int(config.train.remat == "all")
+    flops = seen * (model.text_flops([question]) + TEXTS_A_QUESTION * model.text_flops([triple]))
+    return seen * (question + TEXTS_A_QUESTION * triple), flops * (3 + again, 3.5 + again)

@@ -1,0 +1,153 @@
+"""The recipe GPR: a retriever of triples, trained on a graph alone, without a labelled question.
+
+Graded-relevance pretraining: questions about masked triples, three levels of relevance, two towers.
+"""
+
+import functools
+
+from ark_jax import schema
+from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline.stage import Stage
+from ark_jax.recipes.common import dependencies
+from ark_jax.recipes.common.checks import check_basics
+from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.gpr import (
+    data,
+    estimate,
+    evaluate,
+    export,
+    forecast,
+    outcome,
+    report,
+    retrieve,
+)
+from ark_jax.recipes.gpr.settings import Gpr
+from ark_jax.recipes.gpr.train import TRAIN_SETTINGS, train_towers
+from ark_jax.recipes.gpr.write_questions import WRITING_SETTINGS, write_questions
+from ark_jax.text import prompts
+
+COMPUTE = ("retriever.compute",)
+LLM_SETTINGS = tuple(
+    f"llm.{name}"
+    for name in ("backend", "model", "base_url", "temperature", "max_tokens", "reasks")
+)
+
+
+def check_gpr(config) -> None:
+    """Refuses a config on which some stage would fail, maybe hours from now.
+
+    Raises:
+        ValueError: the field, its value and what it may be.
+    """
+    schema.check(config, Gpr)
+    check_basics(config)
+    for name, path in config.prompts.items():
+        prompts.load_template(name, path)
+    retrieve.Systems(config).check()
+
+
+def stages(config) -> list[Stage]:
+    """The stages of a config, in order.
+
+    Raises:
+        ValueError: a setting that a stage would fail on.
+    """
+    check_gpr(config)
+    base, systems = dependencies.models("retriever"), retrieve.Systems(config)
+    texts = ("data.relations",)
+    asking = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
+    made = [
+        Stage("data", (), data.DATA_SETTINGS, data.ingest, data.input_files, alone=True),
+        Stage(
+            "questions",
+            after=("data",),
+            settings=(*asking, *WRITING_SETTINGS),
+            run=write_questions,
+            external=dependencies.all_of(
+                dependencies.prompt_texts("triple_questions", "relation_wordings"),
+                dependencies.language_model("questions"),
+            ),
+            alone=config.llm.backend != "local",
+        ),
+        Stage(
+            "train",
+            after=("data", "questions"),
+            settings=(*TRAIN_SETTINGS, *texts, *COMPUTE, "seed"),
+            run=train_towers,
+            external=base,
+        ),
+        Stage(
+            "index",
+            after=("data", "train"),
+            settings=("search.dtype", *texts, *COMPUTE),
+            run=retrieve.build_index,
+        ),
+        Stage(
+            "baselines",
+            after=("data",),
+            settings=(
+                "evaluate.baselines",
+                "evaluate.metrics",
+                "evaluate.triples",
+                *retrieve.SEARCH_SETTINGS,
+                *texts,
+                *COMPUTE,
+            ),
+            run=functools.partial(retrieve.retrieve_untrained, systems=systems),
+            external=base,
+        ),
+        Stage(
+            "evaluate",
+            after=("data", "train", "index", "baselines"),
+            settings=(*evaluate.EVALUATION_SETTINGS, *texts, *COMPUTE),
+            run=functools.partial(evaluate.evaluate, systems=systems),
+            external=dependencies.all_of(
+                dependencies.prompt_texts("read_triples"), dependencies.language_model("reader")
+            ),
+        ),
+        Stage(
+            "export",
+            ("data", "questions", "train", "evaluate"),
+            (),
+            export.export_towers,
+            alone=True,
+        ),
+    ]
+    return with_report(made, title="GPR run", gather=report.gather, sections=report.SECTIONS)
+
+
+def needs(config) -> Needs:
+    """The graph, models, recordings and endpoints that a config names."""
+    models = {"retriever.path": config.retriever.path}
+    roles = ["llm", *(("reader",) if config.evaluate.read else ())]
+    if config.evaluate.read or config.llm.backend == "local":
+        models["generator.path"] = config.generator.path
+    models |= {
+        f"{role}.path": config[role].path for role in roles if config[role].backend == "local"
+    }
+    files = {
+        "data.names": config.data.names,
+        "data.relation_names": config.data.relation_names,
+        "questions.replies": config.questions.replies,
+    }
+    return Needs(
+        data=config.data.path,
+        models=models,
+        files=files,
+        roles=tuple(roles),
+        read=functools.partial(data.look_at, config),
+    )
+
+
+RECIPE = Recipe(
+    name="gpr",
+    stages=stages,
+    check=check_gpr,
+    needs=needs,
+    metrics=outcome.METRIC_HEADINGS,
+    headline="answer_triple@10",
+    outcome=outcome.read_outcome,
+    prepared=("data",),
+    llm_calls=estimate.llm_calls,
+    forecast=forecast.forecast,
+)

@@ -1,0 +1,206 @@
+"""What each system retrieves from the graph for each test question: index, baselines, rankings."""
+
+import dataclasses
+import functools
+import glob
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.graph.triple_walk import WalkRules
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.gpr.data import load_graph, load_test, texts_of
+from ark_jax.recipes.gpr.train import load_base, load_tuned
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.fusion import fuse
+from ark_jax.runtime import distributed
+
+DEPTH = 100  # triples stored for a question, or as many as the metrics look at
+TUNED = "gpr"
+SEARCH_SETTINGS = tuple(f"search.{name}" for name in ("hops", "share", "starts", "hub", "dtype"))
+Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
+
+
+@dataclasses.dataclass(frozen=True)
+class Systems:
+    """Names of systems, by what they are.
+
+    Attributes:
+        settings: the config.
+    """
+
+    settings: object
+
+    @property
+    def walk(self) -> WalkRules:
+        names = [field.name for field in dataclasses.fields(WalkRules)]
+        return WalkRules(**{name: self.settings.search[name] for name in names})
+
+    def walked(self, system: str) -> list[str]:
+        """The system that goes on along the graph from what `system` retrieves, if one does."""
+        hops = self.settings.search.hops
+        return [f"{system}, {hops} hops"] if hops > 1 else []
+
+    @property
+    def untrained(self) -> list[str]:
+        return ["base", *self.settings.evaluate.baselines, *self.walked("base")]
+
+    @property
+    def hybrids(self) -> dict[str, list[str]]:
+        """Fused systems -> their parts."""
+        return {name: name.split("+") for name in self.settings.evaluate.hybrids}
+
+    @property
+    def trained(self) -> list[str]:
+        return [TUNED, *self.walked(TUNED)]
+
+    @property
+    def names(self) -> list[str]:
+        """All, in the order of the table: base first, what is exported last."""
+        return [*self.untrained, *self.hybrids, *self.trained]
+
+    @property
+    def depth(self) -> int:
+        """How many triples a system retrieves for a question."""
+        evaluate = self.settings.evaluate
+        cutoffs = [parse_metric(name)[1] for name in evaluate.metrics]
+        return max(DEPTH, evaluate.triples, self.settings.search.starts, *cutoffs)
+
+    def check(self) -> None:
+        """Raises ValueError for an unknown metric, or a hybrid of unknown systems."""
+        _ = self.depth
+        known = ["base", "bm25", TUNED]
+        for name, parts in self.hybrids.items():
+            if unknown := set(parts) - set(known):
+                raise ValueError(
+                    f"config.evaluate.hybrids: {min(unknown)!r} in {name!r} is none of "
+                    f"{', '.join(known)}"
+                )
+            if "bm25" in parts and "bm25" not in self.settings.evaluate.baselines:
+                raise ValueError(
+                    f"config.evaluate.hybrids: {name!r} needs bm25 in config.evaluate.baselines"
+                )
+
+
+METRICS = ("answer_triple", "answer_recall")
+
+
+def parse_metric(name: str) -> tuple[str, int]:
+    """("answer_triple", 10) of "answer_triple@10".
+
+    Raises:
+        ValueError: no such metric.
+    """
+    kind, _, cutoff = name.partition("@")
+    if kind not in METRICS or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff)):
+        raise ValueError(
+            f"config.evaluate.metrics: {name!r} is none of {', '.join(METRICS)}, each with @k"
+        )
+    return kind, int(cutoff)
+
+
+def build_index(context: Context, folder: Path) -> dict:
+    """Embeds all triples by the trained tower; `ark-jax retrieve --index` opens the folder."""
+    index = _open_index(context, load_tuned(context), load_graph(context), folder)
+    return {"triples": len(index), "vectors": len(index.vectors)}
+
+
+def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> dict:
+    """The baselines stage: what systems retrieve that no training changes."""
+    from ark_jax.models.towers import Towers
+
+    graph, questions = load_graph(context), load_test(context)
+    if not questions:
+        return {"systems": 0}
+    if "bm25" in systems.untrained:
+        _stored(folder, "bm25", lambda: _search_words(context, graph, systems.depth))
+    load = lambda: Towers(base := load_base(context), base)
+    _search_vectors(context, systems, "base", load, folder, folder / "vectors")
+    # The rankings are what later stages read.
+    distributed.on_first_process(lambda: shutil.rmtree(folder / "vectors", ignore_errors=True))
+    return {"systems": len(systems.untrained)}
+
+
+def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
+    """system -> question -> the rows of its first `systems.depth` triples."""
+    rankings = {name: _load(context / "baselines", name) for name in systems.untrained}
+    _search_vectors(context, systems, TUNED, lambda: load_tuned(context), folder, context / "index")
+    rankings |= {name: _load(folder, name) for name in systems.trained}
+    for name, parts in systems.hybrids.items():
+        rankings[name] = {
+            question: fuse([rankings[part][question] for part in parts], systems.depth)
+            for question in rankings["base"]
+        }
+    return {name: rankings[name] for name in systems.names}
+
+
+def _open_index(context: Context, towers, graph: Triples, folder: Path):
+    from ark_jax.graph.triple_index import TripleIndex
+
+    config = context.config
+    return TripleIndex.open(
+        folder,
+        towers,
+        graph,
+        by=config.data.relations,
+        dtype=config.search.dtype,
+        batch_tokens=config.retriever.batch_tokens,
+    )
+
+
+def _search_vectors(
+    context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
+) -> None:
+    """Stores what a retriever finds by cosines, and what the walk from there finds."""
+    names = [name, *systems.walked(name)]
+    if all(_is_stored(folder, each) for each in names):
+        return
+    from ark_jax.graph.triple_retriever import TripleRetriever
+
+    graph, towers = load_graph(context), load()
+    index = _open_index(context, towers, graph, vectors)
+    retriever = TripleRetriever(towers, graph, index, context.config.retriever.batch_tokens)
+    asked = [question.question for question in load_test(context)]
+    for each in names:
+        rules = systems.walk if each != name else WalkRules(hops=1)
+        rows, _ = retriever.search_rows(asked, k=systems.depth, rules=rules)
+        _stored(folder, each, lambda rows=rows: _rankings(context, rows))
+
+
+def _search_words(context: Context, graph: Triples, depth: int) -> list[dict]:
+    texts = texts_of(graph, context.config)
+    asked = [question.question for question in load_test(context)]
+    matches = bm25(asked, texts, [range(len(texts))] * len(asked), depth)
+    return _rankings(context, matches)
+
+
+def _rankings(context: Context, matches: Sequence[Sequence[int]] | np.ndarray) -> list[dict]:
+    return [
+        {"question": question.id, "ranked": [int(row) for row in rows]}
+        for question, rows in zip(load_test(context), matches, strict=True)
+    ]
+
+
+def _stored(folder: Path, system: str, make_rows: Callable[[], list[dict]]) -> None:
+    """Stores a ranking unless it is there and whole."""
+    if not _is_stored(folder, system):
+        write = lambda: store_part(_file(folder, system), functools.partial(save_rows, make_rows()))
+        distributed.on_first_process(write)
+
+
+def _is_stored(folder: Path, system: str) -> bool:
+    path = _file(folder, system)
+    return distributed.on_first_process(lambda: bool(whole_parts(folder, glob.escape(path.name))))
+
+
+def _file(folder: Path, system: str) -> Path:
+    return folder / f"ranked-{system.replace(', ', '-').replace(' ', '-')}.parquet"
+
+
+def _load(folder: Path, system: str) -> Rankings:
+    return {row["question"]: row["ranked"] for row in load_rows(_file(folder, system))}

@@ -1,0 +1,93 @@
+"""The train stage: two towers, or one, on questions about masked triples."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import read_table
+from ark_jax.recipes.gpr.data import load_graph, texts_of
+
+TRAIN_SETTINGS = tuple(
+    f"train.{name}"
+    for name in (
+        "towers",
+        "loss",
+        "margins",
+        "temperature",
+        "negatives",
+        "siblings",
+        "neighbours",
+        "hub",
+        "epochs",
+        "learning_rate",
+        "warmup",
+        "weight_decay",
+        "clip",
+        "batch",
+    )
+)
+
+
+def train_towers(context: Context, folder: Path) -> dict:
+    """Trains from the base retriever; stores the towers under `model`."""
+    from ark_jax.models.towers import Towers
+    from ark_jax.train import triplet
+
+    config, graph = context.config, load_graph(context)
+    base = load_base(context)
+    # Two towers start alike, but they are two objects: each is trained by itself.
+    towers = Towers(base, base if config.train.towers == "one" else dataclasses.replace(base))
+    fields = {field.name for field in dataclasses.fields(triplet.TripletConfig)} - {"seed"}
+    settings = triplet.TripletConfig(
+        seed=config.seed, **{name: config.train[name] for name in fields}
+    )
+    tuned, curve = triplet.train(
+        towers,
+        graph,
+        _masked_questions(context),
+        lambda rows: texts_of(graph, config, rows),
+        settings,
+        folder,
+        on_step=functools.partial(context.metrics.step, "train"),
+        on_pace=functools.partial(context.metrics.write, "train"),
+    )
+    tuned.save_pretrained(folder / "model")
+    return {
+        "steps": len(curve),
+        "first_loss": round(curve[0]["loss"], 4),
+        "last_loss": round(curve[-1]["loss"], 4),
+    }
+
+
+def _masked_questions(context: Context):
+    from ark_jax.train.triplet import MaskedQuestions
+
+    table = read_table(context / "questions" / "questions.parquet", ["row", "side", "text"])
+    rows = table["row"].to_numpy().astype(np.int64)
+    sides = np.array(table["side"].to_pylist(), object)
+    return MaskedQuestions(table["text"].to_pylist(), rows, sides == "tail")
+
+
+def load_base(context: Context):
+    """The retriever before training."""
+    from ark_jax.models.retriever import Retriever
+
+    context.enter_mesh()
+    settings = context.config.retriever
+    return Retriever.from_pretrained(
+        settings.path, compute=settings.compute, attention=settings.attention
+    )
+
+
+def load_tuned(context: Context):
+    """The trained towers."""
+    from ark_jax.models.towers import Towers
+
+    context.enter_mesh()
+    settings = context.config.retriever
+    return Towers.from_pretrained(
+        context / "train" / "model", compute=settings.compute, attention=settings.attention
+    )

@@ -1,0 +1,71 @@
+"""`ark-jax check` on graphs of triples, their names and their questions."""
+
+import pytest
+
+from ark_jax.__main__ import _check
+
+FACTS = "a|likes|b\nb|likes|a\na|likes|a\nb|knows|c\na|likes|b\n"
+
+
+def printed(capsys, *args) -> tuple[int, list[str]]:
+    status = _check([str(arg) for arg in args])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_it_counts_a_graph_and_names_its_faults(tmp_path, capsys):
+    path = tmp_path / "kb.txt"
+    path.write_text(FACTS)
+    status, lines = printed(capsys, path)
+    assert status == 0
+    for line in ("triples: 4", "duplicates: 1", "self loops: 1", "no problem found"):
+        assert line in lines
+    path.write_text(FACTS + "a|b\n")
+    status, lines = printed(capsys, path)
+    assert status == 1 and f"{path}:6: 2 field(s)" in "\n".join(lines)
+    assert lines[-1] == "1 problem(s)"
+
+
+def test_it_links_questions_by_names(tmp_path, capsys):
+    for name, text in {
+        "kb.txt": FACTS,
+        "names.tsv": "a\tAda\nb\tBert\nc\tCleo\n",
+        "relations.tsv": "likes\tis fond of\nknows\tknows\n",
+        "questions.txt": "who likes [Ada]\tBert\nwho likes [Adah]\tZoe\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    flags = {"names": "names.tsv", "relation-names": "relations.tsv", "questions": "questions.txt"}
+    args = [f"--{flag}={tmp_path / name}" for flag, name in flags.items()]
+    status, lines = printed(capsys, tmp_path / "kb.txt", *args)
+    assert status == 0
+    for line in (
+        "without name: 0",
+        "hubs: Ada (4 triples), Bert (3 triples), Cleo (1 triples)",
+        "questions: 2",
+        "topics absent: 1",
+        "without answer in graph: 1",
+        "topic 'Adah' of question 'questions:2' is not in the graph; nearest: 'Ada'",
+    ):
+        assert line in lines
+    (tmp_path / "questions.txt").write_text("who likes [Ada]\tBert\nwho\n")
+    status, lines = printed(capsys, tmp_path / "kb.txt", *args)
+    assert status == 1 and "questions.txt:2: 1 field(s)" in "\n".join(lines)
+    status, lines = printed(capsys, tmp_path / "absent.txt", args[2])
+    assert status == 1 and lines[-1] == "2 problem(s)" and "questions: 2" not in lines
+
+
+def test_questions_alone_are_recognised(tmp_path, capsys):
+    path = tmp_path / "questions.txt"
+    path.write_text("who likes [Ada]\tBert\n")
+    status, lines = printed(capsys, path)
+    assert status == 0 and lines[:2] == [
+        "format: questions over a graph of triples",
+        "questions: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "args", [[], ["a", "b"], ["a", "--name=x"], ["a", "--names="], ["--names=x"]]
+)
+def test_other_flags_are_refused(args, capsys):
+    assert _check(args) == 2
+    assert "usage: ark-jax check" in capsys.readouterr().err
