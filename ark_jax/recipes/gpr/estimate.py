@@ -24,8 +24,8 @@ from ark_jax.recipes.gpr.relation_wordings import wanted_wordings
 from ark_jax.recipes.gpr.write_questions import writing_calls
 
 SAMPLE = 1024  # prompts whose tokens are counted; of more, an even sample stands for all
-WORDING_TOKENS = 13  # of a wording in the demo's recording
-QUESTION_TOKENS = 35  # of a question with its number and side in a reply
+WORDING_TOKENS = 11  # of a wording in the packaged recordings
+QUESTION_TOKENS = 32  # of a question with its number and side in a reply
 
 
 def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]:

@@ -123,11 +123,14 @@ def relation_calls(context: Context, asked: AskedTriples) -> list[complete.Call]
 
 
 def _examples(asked: AskedTriples) -> dict[int, list[Triple]]:
-    """Triples of each relation, those first whose ends both have a name, by their hashes."""
+    """Triples of each relation, those first whose ends both have a name, by their hashes.
+
+    The seed takes no part, so runs of several seeds send the same prompts.
+    """
     graph = asked.graph
     named = np.array([name is not None for name in asked.nodes.names], bool)
     nameless = ~(named[graph.head] & named[graph.tail])
-    order = np.lexsort((hash_triples(graph, asked.seed), nameless, graph.relation))
+    order = np.lexsort((hash_triples(graph, 0), nameless, graph.relation))
     starts = np.searchsorted(graph.relation[order], np.arange(len(graph.relations)))
     examples = {}
     for relation, start in enumerate(starts.tolist()):

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,49 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.llm_calls import KEY, completion
 from support.llm_server import serving
+from support.masked_questions import DEMO, context, live, questions, write
 from support.paths import REPOSITORY
 
-import ark_jax.demo
-from ark_jax import schema
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.gpr import estimate
 from ark_jax.recipes.gpr.asked_triples import draw_rows
-from ark_jax.recipes.gpr.settings import Gpr
-from ark_jax.recipes.gpr.write_questions import write_questions, writing_calls
-from ark_jax.runtime.log import Metrics
+from ark_jax.recipes.gpr.write_questions import writing_calls
 from ark_jax.text.word_boundaries import contains_words
-
-DEMO = Path(ark_jax.demo.__file__).parent / "gpr"
-TRIPLES = [
-    ("k", "directed_by", "d"),
-    ("k", "has_genre", "c"),
-    ("l", "has_genre", "c"),
-    ("x", "has_genre", "c"),
-    ("l", "directed_by", "l2"),
-]
-NAMES = {"k": "Kismet", "d": "William Dieterle", "c": "Comedy", "l": "Lark", "l2": "Lark's Father"}
-
-
-def context(folder: Path, graph: Triples | None = None, **questions) -> Context:
-    """A workdir that holds a graph; keywords are fields of `questions`."""
-    c = schema.to_config_dict(Gpr)
-    c.questions.triples = 0
-    c.questions.update(questions)
-    graph = graph or Triples.from_triples(TRIPLES, names=NAMES, aliases={"d": ["Bill"]})
-    graph.save(folder / "data" / "graph")
-    return Context(c, folder, Metrics(folder / "metrics.jsonl"))
-
-
-def write(run: Context) -> dict:
-    folder = run.workdir / "questions"
-    folder.mkdir(exist_ok=True)
-    return write_questions(run, folder)
-
-
-def questions(run: Context) -> list[dict]:
-    return load_rows(run.workdir / "questions" / "questions.parquet")
 
 
 def facts(run: Context) -> dict[int, tuple[str, str, str]]:
@@ -374,19 +340,10 @@ def test_a_run_without_replies_names_the_fix(tmp_path):
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path[:0] = ["tests", "tests/recipes/gpr"]
-from test_write_questions import live, write
+sys.path.insert(0, "tests")
+from support.masked_questions import live, write
 write(live(Path(sys.argv[1]), sys.argv[2]))
 """
-
-
-def live(folder: Path, address: str, **fields) -> Context:
-    """A run over the demo's graph that asks an endpoint."""
-    graph = Triples.read(DEMO / "graph.tsv", names=DEMO / "names.tsv")
-    run = context(folder, graph, **({"by": "triples", "triples_per_prompt": 6} | fields))
-    run.config.llm.update(backend="openai", base_url=address, model="toy", concurrency=2)
-    run.config.llm.key_env = "ARK_TEST_KEY"
-    return run
 
 
 def answer_triples(messages) -> str:
