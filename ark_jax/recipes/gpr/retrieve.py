@@ -130,7 +130,9 @@ def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> d
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     rankings = {name: _load(context / "baselines", name) for name in systems.untrained}
-    _search_vectors(context, systems, TUNED, lambda: load_tuned(context), folder, context / "index" / VECTORS)
+    _search_vectors(
+        context, systems, TUNED, lambda: load_tuned(context), folder, context / "index" / VECTORS
+    )
     rankings |= {name: _load(folder, name) for name in systems.trained}
     for name, parts in systems.hybrids.items():
         rankings[name] = {
