@@ -37,6 +37,10 @@ ark-jax: answer-centric retriever tuning
   ark-jax check  FILE              what is understood of an input, and every bad row; of a graph
                                    of triples also with --names=FILE, --relation-names=FILE and
                                    --questions=FILE
+  ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
+                                   the k triples of a graph that are nearest to each question, for
+                                   the prompt of a reader; DIR/export of a run, or any retriever;
+                                   --names, --relation-names, --relations=last|whole as in a config
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
                                    run; it spends nothing
@@ -108,7 +112,8 @@ def _main(args: list[str]) -> int:
 
         return doctor.diagnose(lambda: _parse(verb, flags))
     try:
-        return _check(flags) if verb == "check" else _pipeline(verb, flags)
+        alone = {"check": _check, "retrieve": _retrieve}  # verbs that need no config
+        return alone[verb](flags) if verb in alone else _pipeline(verb, flags)
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -167,6 +172,18 @@ def _check(args: list[str]) -> int:
         print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
     print(readers.verdict(problems))
     return 1 if problems else 0
+
+
+def _retrieve(args: list[str]) -> int:
+    from ark_jax import retrieve
+
+    request = retrieve.parse(args)
+    _prepare_environment()
+    try:
+        retrieve.write_triples(request)
+    except OSError as error:
+        raise OSError(_with_fix(error, request.index, flag="--index")) from error
+    return 0
 
 
 def _pipeline(verb: str, args: list[str]) -> int:
@@ -403,7 +420,7 @@ def _fetch_models(recipe, stages, config, workdir: Path) -> None:
         fingerprints.model_digest.cache_clear()
 
 
-def _with_fix(error: OSError, workdir: Path) -> str:
+def _with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
     """The message of an error of the file system and, if it is about writing results, a fix."""
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -413,9 +430,9 @@ def _with_fix(error: OSError, workdir: Path) -> str:
     elif workdir not in (path, *path.parents):
         return str(error)
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        fix = f"make {workdir} writable or give another --workdir"
+        fix = f"make {workdir} writable or give another {flag}"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-        fix = "move away what lies there or give another --workdir,"
+        fix = f"move away what lies there or give another {flag},"
     else:
         return str(error)
     return (

@@ -29,6 +29,7 @@ ROOMS = (
     "recipes.ark",
     "config",
     "doctor",
+    "retrieve",
     "__main__",
 )
 
@@ -78,6 +79,7 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.config",
         "ark_jax.pipeline.engine",
         "ark_jax.recipes.ark.recipe",
+        "ark_jax.retrieve",
         "ark_jax.__main__",
     ],
 )
