@@ -64,6 +64,7 @@ def test_questions_give_triples_by_name(folder, mesh):
     rows, scores = retriever.search_rows(QUESTIONS, k=2)
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     assert [[named[row] for row in part] for part in rows] == [[t[:3] for t in p] for p in found]
+    assert retriever.facts(QUESTIONS, k=2) == [[texts[row] for row in part] for part in rows]
     assert scores.tolist() == [[triple.score for triple in part] for part in found]
 
 
