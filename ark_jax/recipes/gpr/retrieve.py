@@ -167,7 +167,10 @@ def _search_vectors(
 
     graph, towers = load_graph(context), load()
     index = _open_index(context, towers, graph, vectors)
-    retriever = TripleRetriever(towers, graph, index, context.config.retriever.batch_tokens)
+    config = context.config
+    retriever = TripleRetriever(
+        towers, graph, index, config.data.relations, config.retriever.batch_tokens
+    )
     asked = [question.question for question in load_test(context)]
     for each in names:
         rules = systems.walk if each != name else WalkRules(hops=1)
