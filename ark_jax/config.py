@@ -15,8 +15,6 @@ import re
 import sys
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
 from ark_jax import schema
 from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.ark.config import (
@@ -53,7 +51,7 @@ DEMO_RECIPES = ("ark", "gpr")
 SCHEMAS = {"ark": Ark, "gpr": Gpr}
 
 
-def demo(words: str = "") -> ConfigDict:
+def demo(words: str = ""):
     """The config of `ark-jax demo`.
 
     Args:

@@ -1,4 +1,4 @@
-"""InfoNCE and its Matryoshka variant against plain loops and against sentence-transformers."""
+"""InfoNCE, its Matryoshka variant and two margins, against plain loops and other libraries."""
 
 import functools
 
@@ -224,3 +224,78 @@ def test_the_gradient_is_finite(temperature, mesh):
     assert np.isfinite(d_queries).all() and np.isfinite(d_passages).all()
     assert not np.any(d_queries[2]) and not np.any(d_queries[5]) and np.any(d_queries[0])
     assert not np.any(d_passages[-4:])
+
+
+def two_margins_by_loops(queries, triples, positive, neighbour, negative, margins) -> float:
+    """Equations 4 and 5 of GPR, question by question, in double precision."""
+    scores = queries.astype(np.float64) @ triples.astype(np.float64).T
+    values = []
+    for q in np.flatnonzero(positive.any(1)):
+        p = scores[q, positive[q]].max()
+        n = scores[q, neighbour[q]].max() if neighbour[q].any() else None
+        g = scores[q, negative[q]].max() if negative[q].any() else None
+        value = 0.0
+        if n is not None:
+            value += max(0, margins[0] + n - p)
+            value += 0 if g is None else max(0, margins[1] + g - n)
+        elif g is not None:
+            value += max(0, sum(margins) + g - p)
+        values.append(value)
+    return float(np.mean(values))
+
+
+def graded_batch() -> dict[str, np.ndarray]:
+    """Three levels; question 1 has no neighbour, 2 no positive, 3 no negative, 4 only a triple."""
+    rng = np.random.default_rng(4)
+    masks = [np.zeros((B, C), bool) for _ in range(3)]
+    for q in range(B):
+        for mask, columns in zip(masks, ([q], [q + B], [q + 2 * B - 2, 0]), strict=True):
+            mask[q, columns] = True
+    positive, neighbour, negative = masks
+    negative &= ~positive
+    positive[2] = neighbour[1] = neighbour[4] = negative[3] = negative[4] = False
+    vectors = {"queries": unit_vectors(rng, B), "triples": unit_vectors(rng, C)}
+    return vectors | {"positive": positive, "neighbour": neighbour, "negative": negative}
+
+
+def two_margins(inputs: dict, margins: tuple[float, float]) -> jax.Array:
+    return jax.jit(losses.two_margins, static_argnames="margins")(
+        **jax.tree.map(layout.rows, inputs), margins=margins
+    )
+
+
+@pytest.mark.parametrize("margins", [(0.5, 0.5), (0.1, 0.35)])
+def test_two_margins_are_loops(margins, any_mesh):
+    inputs = graded_batch()
+    assert float(two_margins(inputs, margins)) == pytest.approx(
+        two_margins_by_loops(**inputs, margins=margins), rel=1e-5
+    )
+
+
+def test_two_margins_are_torchs_hinges(sentence_transformers_losses, mesh):
+    """With one neighbour and one negative each, eq. 5 is two of torch's triplet losses."""
+    torch, _ = sentence_transformers_losses
+    inputs = graded_batch()
+    eye = lambda shift: np.eye(B, C, shift, dtype=bool)
+    inputs |= {"positive": eye(0), "neighbour": eye(B), "negative": eye(2 * B)}
+    q, t = map(torch.tensor, (inputs["queries"], inputs["triples"]))
+    positives, neighbours, negatives = t.split(B)
+    hinge = lambda near, far, margin: torch.nn.functional.triplet_margin_with_distance_loss(
+        q,
+        near,
+        far,
+        distance_function=lambda a, b: 1 - torch.nn.functional.cosine_similarity(a, b),
+        margin=margin,
+    )
+    wanted = hinge(positives, neighbours, 0.2) + hinge(neighbours, negatives, 0.4)
+    assert float(two_margins(inputs, (0.2, 0.4))) == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_the_gradient_of_two_margins_is_finite_where_levels_are_missing(mesh):
+    inputs = jax.tree.map(layout.rows, graded_batch())
+    of_vectors = lambda queries, triples: losses.two_margins(
+        **inputs | {"queries": queries, "triples": triples}, margins=(0.5, 0.5)
+    )
+    gradients = jax.jit(jax.grad(of_vectors, (0, 1)))(inputs["queries"], inputs["triples"])
+    assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in map(np.asarray, gradients))
+    assert not np.asarray(gradients[0])[[2, 4]].any()
