@@ -1,0 +1,180 @@
+"""Training of two towers on three levels: masks, batches, meshes, resume, what is learnt."""
+
+import dataclasses
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+from support.fact_graphs import FACTS, row_of
+
+from ark_jax import layout
+from ark_jax.graph.levels import Levels
+from ark_jax.graph.triple_texts import triple_texts
+from ark_jax.graph.triples import Triples
+from ark_jax.models.retriever import Retriever
+from ark_jax.models.towers import Towers
+from ark_jax.runtime import preemption
+from ark_jax.train import triplet
+
+GRAPH = Triples.from_triples(FACTS)
+QUESTIONS = triplet.MaskedQuestions(
+    [f"what does {head} {relation}?" for head, relation, _ in GRAPH],
+    np.arange(len(GRAPH)),
+    np.ones(len(GRAPH), bool),
+)
+CONFIG = triplet.TripletConfig(
+    epochs=2,
+    learning_rate=1e-3,
+    warmup=0.1,
+    weight_decay=0.01,
+    clip=1.0,
+    batch=4,
+    loss="triplet",
+    margins=(0.2, 0.3),
+    temperature=0.05,
+    negatives="random",
+    siblings="skip",
+    neighbours="entity",
+    hub=0,
+    save_every=2,
+    remat="products",
+    seed=3,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tiny.write(tmp_path_factory.mktemp("retriever"), "bert", tokenizer="cls")
+    return tiny.sentence_transformer(path, pooling="mean")
+
+
+def train(folder, run, *, mesh=(1, 1, 1), two=False, **changes):
+    """Trains a copy of the tiny retriever; returns towers and curve."""
+    run.mkdir(exist_ok=True)
+    with jax.set_mesh(layout.make_mesh(mesh)):
+        base = Retriever.from_pretrained(str(folder))
+        towers = Towers(base, dataclasses.replace(base) if two else base)
+        config = dataclasses.replace(CONFIG, **changes)
+        texts = lambda rows: triple_texts(GRAPH, rows)
+        return triplet.train(towers, GRAPH, QUESTIONS, texts, config, run)
+
+
+def masks(asked: tuple, others: list[tuple], **changes) -> dict[str, list[str]]:
+    """The facts at each level of one question among a batch's triples."""
+    config = dataclasses.replace(CONFIG, batch=1, **changes)
+    row = row_of(GRAPH, asked)
+    question = triplet.MaskedQuestions(["?"], np.array([row]), np.array([True]))
+    epochs = triplet.Epochs(GRAPH, question, config)
+    levels = Levels(*(np.array([row_of(GRAPH, fact)]) for fact in (asked, *others)))
+    rows = np.arange(len(GRAPH))
+    found = triplet.pair_masks(epochs, np.array([0]), levels, rows)
+    facts = ["".join(fact) for fact in GRAPH]
+    return {
+        name: [fact for fact, marked in zip(facts, mask[0], strict=True) if marked]
+        for name, mask in found.items()
+    }
+
+
+ASKED, NEIGHBOUR, NEGATIVE = FACTS[0], ("a", "s", "e"), ("f", "r", "g")
+
+
+def test_the_drawn_triples_are_the_levels():
+    found = masks(ASKED, [NEIGHBOUR, NEGATIVE])
+    assert found == {"positive": ["arb"], "neighbour": ["ase"], "negative": ["frg"]}
+
+
+def test_a_batch_lends_the_triples_that_share_nothing():
+    found = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch")
+    assert found["negative"] == ["cse", "frg"] and found["neighbour"] == ["ase"]
+
+
+def test_info_nce_takes_the_whole_batch_but_siblings():
+    found = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce")
+    assert sorted(found["negative"]) == ["ase", "cse", "drb", "esb", "frg"]
+    plain = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce", siblings="neighbour")
+    assert sorted(plain["negative"]) == sorted("".join(fact) for fact in FACTS if fact != ASKED)
+
+
+@pytest.mark.parametrize("loss", ["triplet", "nce"])
+def test_training_tells_the_levels_apart(folder, tmp_path, loss, mesh):
+    tuned, curve = train(folder, tmp_path, epochs=8, loss=loss, negatives="batch")
+    first, last = (np.mean([row["loss"] for row in part]) for part in (curve[:3], curve[-3:]))
+    assert last < 0.7 * first
+    assert tuned.is_one and len(curve) == 8 * 3
+
+
+def test_towers_part_only_where_two_are_asked_for(folder, tmp_path, mesh):
+    text = ["what does a r?"]
+    vectors = lambda tower: tower.encode(text, kind="query")
+    one, _ = train(folder, tmp_path / "one", negatives="batch")
+    two, _ = train(folder, tmp_path / "two", two=True, negatives="batch")
+    assert one.query is one.document
+    assert np.abs(vectors(two.query) - vectors(two.document)).max() > 1e-3
+    base = Retriever.from_pretrained(str(folder))
+    for tower in (one.query, two.query, two.document):
+        assert np.abs(vectors(tower) - vectors(base)).max() > 1e-3
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
+def test_losses_are_those_of_one_device(folder, tmp_path, shape):
+    _, expected = train(folder, tmp_path / "one", two=True)
+    _, curve = train(folder, tmp_path / "mesh", two=True, mesh=shape)
+    np.testing.assert_allclose(
+        [row["loss"] for row in curve], [row["loss"] for row in expected], rtol=2e-4
+    )
+    assert len({round(row["loss"], 4) for row in expected}) > 3
+
+
+def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step):
+    wanted, curve = train(folder, tmp_path / "whole", two=True)
+    at_step(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 3 of 6"):
+        train(folder, tmp_path / "stopped", two=True)
+    at_step(0, None)
+    resumed, again = train(folder, tmp_path / "stopped", two=True)
+    assert again == curve
+    for tower, expected in ((resumed.query, wanted.query), (resumed.document, wanted.document)):
+        for x, y in zip(*map(jax.tree.leaves, (tower.model, expected.model)), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_a_batch_encodes_each_triple_once(folder, mesh):
+    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG)
+    tokens = [[1, 2]] * len(QUESTIONS)
+    base = Retriever.from_pretrained(str(folder))
+    maker = triplet.TripletBatches.create(
+        epochs, tokens, {row: [1, 2, 3] for row in range(len(GRAPH))}, (base.cfg, base.cfg)
+    )
+    for step in range(epochs.steps * CONFIG.epochs):
+        batch = maker(step)
+        assert len(batch.ids["triples"]) == len(set(batch.ids["triples"]))
+        positive = np.asarray(batch.arrays["positive"])
+        assert positive.sum() == len(batch.ids["questions"])
+
+
+def test_epochs_draw_anew_and_repeat_themselves():
+    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG)
+    order, levels = epochs.draw(0)
+    other_order, other = epochs.draw(1)
+    assert not np.array_equal(order, other_order)
+    assert not np.array_equal(levels.negatives, other.negatives)
+    again_order, again = epochs.draw(0)
+    assert np.array_equal(order, again_order)
+    assert np.array_equal(levels.neighbours, again.neighbours)
+
+
+def test_no_question_is_refused(folder, tmp_path, mesh):
+    base = Retriever.from_pretrained(str(folder))
+    none = triplet.MaskedQuestions([], np.zeros(0, np.int64), np.zeros(0, bool))
+    with pytest.raises(ValueError, match="no question to train on"):
+        triplet.train(
+            Towers(base, base),
+            GRAPH,
+            none,
+            lambda rows: triple_texts(GRAPH, rows),
+            CONFIG,
+            tmp_path,
+        )
