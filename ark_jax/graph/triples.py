@@ -20,7 +20,15 @@ from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
-from ark_jax.graph.triple_columns import bounds_of, encode, in_order, order_by, run, sort_rows
+from ark_jax.graph.triple_columns import (
+    bounds_of,
+    encode,
+    in_order,
+    order_by,
+    run,
+    sort_rows,
+    suspects,
+)
 
 Direction = Literal["out", "in", "both"]
 PARTS = ("head", "relation", "tail")
@@ -88,7 +96,8 @@ class Triples:
             _name_bad_triple(rows)
             raise
         graph = cls.from_columns(*columns, names=names, aliases=aliases)
-        if any(map(name_fault, [*graph.nodes.ids.to_pylist(), *graph.relations.ids.to_pylist()])):
+        ids = pa.chunked_array([graph.nodes.ids, graph.relations.ids], TEXT)
+        if any(map(name_fault, suspects(ids))):
             _name_bad_triple(rows)
             raise ValueError("an id of `names` or `aliases` is empty or holds a tab; mend it")
         return graph
@@ -173,7 +182,8 @@ class Triples:
         """Reads a graph from files in any format of `triple_files`, or a saved folder.
 
         Args:
-            paths: one file or folder, or several files whose triples are one graph.
+            paths: files or globs, whose triples are one graph, or a folder whose files all hold
+                triples.
             names: a file with a line per node: id, name, and aliases joined by "|"; tabs between.
             relation_names: the same for relations.
 
