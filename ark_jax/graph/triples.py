@@ -24,6 +24,7 @@ from ark_jax.graph.triple_columns import (
     bounds_of,
     encode,
     in_order,
+    mapped_columns,
     order_by,
     run,
     sort_rows,
@@ -328,12 +329,12 @@ class Triples:
                 triple names a node or relation that does not exist, or the rows are not in order.
         """
         paths = [Path(folder) / f"{kind}.arrow" for kind in TABLES]
-        nodes, relations = (Terms(*_mapped(path, _TERM_TYPES)[0]) for path in paths[1:])
+        nodes, relations = (Terms(*mapped_columns(path, _TERM_TYPES)[0]) for path in paths[1:])
         for path, terms in zip(paths[1:], (nodes, relations), strict=True):
             if terms.ids.null_count or len(terms.ids.unique()) < len(terms):
                 raise ValueError(f"{path}: an id is empty or comes twice: save the graph again")
         types = dict.fromkeys(PARTS, (pa.int32(), pa.int64()))
-        columns, note = _mapped(paths[0], types)
+        columns, note = mapped_columns(paths[0], types)
         head, relation, tail = (column.to_numpy() for column in columns)
         for part, column, terms in zip(
             PARTS, (head, relation, tail), (nodes, relations, nodes), strict=True
@@ -358,22 +359,3 @@ def _name_bad_triple(rows: Sequence[object]) -> None:
         for part, value in zip(PARTS, row, strict=True):
             if fault := name_fault(value):
                 raise ValueError(f"triples[{i}]: {part} {fault[0]}; {fault[1]}")
-
-
-def _mapped(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:
-    """Columns of an Arrow file as views of it, and the notes beside them."""
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is absent") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is no whole Arrow file ({reason}): save it again") from error
-    columns = []
-    for name, kind in types.items():
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if table.column_names.count(name) != 1 or table.schema.field(name).type not in kinds:
-            raise ValueError(f"{path}: needs one column {name!r} of {kinds[0]}: save it again")
-        chunks = table.column(name).chunks
-        columns.append(chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks())
-    return columns, table.schema.metadata or {}
