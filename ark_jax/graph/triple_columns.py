@@ -1,11 +1,15 @@
 """Columns of triples: encoded, in order, and searched."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ark_jax.graph.parquet import TEXT
+
+# A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
+_PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 
 
 def encode(columns: Sequence[pa.Array | pa.ChunkedArray]) -> tuple[list[np.ndarray], pa.Array]:
@@ -95,3 +99,30 @@ def in_order(head: np.ndarray, relation: np.ndarray, tail: np.ndarray) -> bool:
         step = np.diff(column)
         ordered = (step > 0) | ((step == 0) & ordered)
     return bool(ordered.all())
+
+
+def suspects(column: pa.ChunkedArray) -> Iterator[str | None]:
+    """The distinct names of a column that may have a fault; None if there is a null."""
+    if column.null_count:
+        yield None
+    encoded = pa.types.is_dictionary(column.type)
+    for chunk in column.chunks:
+        names = (chunk.dictionary if encoded else chunk).drop_null()
+        yield from names.filter(pa.array(~_plain_at_first_sight(names))).unique().to_pylist()
+
+
+def _plain_at_first_sight(names: pa.StringArray) -> np.ndarray:
+    """Whether each name has a visible ASCII character, no tab and no break: bool [n]."""
+    if not len(names):
+        return np.zeros(0, bool)
+    _, offsets, letters = names.buffers()
+    ends = np.frombuffer(offsets, np.int32)[names.offset : names.offset + len(names) + 1]
+    letters = np.frombuffer(letters or b"", np.uint8)[ends[0] : ends[-1]]
+    if letters.min(initial=32) < 32:
+        return pc.match_substring_regex(names, _PLAIN).to_numpy(zero_copy_only=False)
+    # Without control characters the first byte tells; a pattern takes ten times as long.
+    filled = np.flatnonzero(np.diff(ends))
+    first = letters[ends[filled] - ends[0]]
+    plain = np.zeros(len(names), bool)
+    plain[filled] = (first > 32) & (first < 127)
+    return plain

@@ -40,6 +40,7 @@ from ark_jax.graph.triple_rows import (
     separator_of,
     text_triples,
 )
+from ark_jax.graph.triple_text import faultless_columns
 from ark_jax.graph.triples import TABLES, Triples
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import say
@@ -207,6 +208,9 @@ def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) 
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.append(file_problem(path, message))
+    elif (whole := faultless_columns(path)) is not None and len(whole[0]):
+        findings.problems.rows += len(whole[0])
+        columns.add(whole)
     else:
         columns.extend(checked(text_triples(path, findings), path, findings))
 

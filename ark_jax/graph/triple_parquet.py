@@ -1,7 +1,7 @@
 """Columns of triples in Parquet files."""
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,9 @@ from ark_jax.data.records import Problem
 from ark_jax.data.text_files import file_problem
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
+from ark_jax.graph.triple_columns import suspects
 from ark_jax.graph.triple_rows import columns_of, remark_graphs
 from ark_jax.graph.triples import PARTS
-
-# A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
-_PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 
 
 def has_triples(path: Path) -> bool:
@@ -126,7 +124,7 @@ def _without_faults(
     for part, column in zip(PARTS, columns, strict=True):
         # Most names are valid at first sight. Only the others are looked at one by one, and rows
         # only if one of those has a fault.
-        faults = {name: name_fault(name) for name in _suspects(column)}
+        faults = {name: name_fault(name) for name in suspects(column)}
         faulty = pa.array([name for name, fault in faults.items() if fault], TEXT)
         if len(faulty):
             column = column.cast(TEXT)
@@ -142,30 +140,3 @@ def _without_faults(
         valid[list(bad)] = False
         columns = [column.filter(pa.array(valid)) for column in columns]
     return columns
-
-
-def _suspects(column: pa.ChunkedArray) -> Iterator[str | None]:
-    """The distinct names of a column that may have a fault; None if there is a null."""
-    if column.null_count:
-        yield None
-    encoded = pa.types.is_dictionary(column.type)
-    for chunk in column.chunks:
-        names = (chunk.dictionary if encoded else chunk).drop_null()
-        yield from names.filter(pa.array(~_plain_at_first_sight(names))).unique().to_pylist()
-
-
-def _plain_at_first_sight(names: pa.StringArray) -> np.ndarray:
-    """Whether each name has a visible ASCII character, no tab and no break: bool [n]."""
-    if not len(names):
-        return np.zeros(0, bool)
-    _, offsets, letters = names.buffers()
-    ends = np.frombuffer(offsets, np.int32)[names.offset : names.offset + len(names) + 1]
-    letters = np.frombuffer(letters or b"", np.uint8)[ends[0] : ends[-1]]
-    if letters.min(initial=32) < 32:
-        return pc.match_substring_regex(names, _PLAIN).to_numpy(zero_copy_only=False)
-    # Without control characters the first byte tells; a pattern takes ten times as long.
-    filled = np.flatnonzero(np.diff(ends))
-    first = letters[ends[filled] - ends[0]]
-    plain = np.zeros(len(names), bool)
-    plain[filled] = (first > 32) & (first < 127)
-    return plain

@@ -44,6 +44,14 @@ def separator_of(path: Path, head: Sequence[str]) -> str:
     return next((mark for mark in "\t|," if mark in first), "\t")
 
 
+def first_fields(path: Path) -> tuple[str, list[str]]:
+    """What separates the fields of a text file, and those of its first line that is not blank."""
+    head = file_head(path).decode("utf-8", "ignore").splitlines()
+    lines = [line for line in head if line.strip()][:1]
+    separator = separator_of(path, lines)
+    return separator, lines[0].split(separator) if lines else []
+
+
 def columns_of(columns: Sequence[str]) -> list[int] | None:
     """Where head, relation and tail are among the names of columns; None if they are not."""
     lowered = [str(column).strip().lower() for column in columns]
@@ -54,8 +62,7 @@ def columns_of(columns: Sequence[str]) -> list[int] | None:
 
 
 def text_triples(path: Path, findings: Findings) -> Iterator[Row]:
-    head = file_head(path).decode("utf-8", "ignore").splitlines()
-    separator = separator_of(path, [line for line in head if line.strip()][:1])
+    separator, _ = first_fields(path)
     order, width, first, quoted = [0, 1, 2], 3, True, 0
     for number, fields in _fields(path, separator, findings):
         if first:

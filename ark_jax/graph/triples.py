@@ -203,8 +203,7 @@ class Triples:
             ValueError: the direction is another word.
         """
         self._check(node, self.nodes, "node")
-        if direction not in ("out", "in", "both"):
-            raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
+        self._check_direction(direction)
         parts = []
         if direction != "in":
             parts.append(np.arange(self.outgoing[node], self.outgoing[node + 1]))
@@ -218,12 +217,14 @@ class Triples:
 
         A node is its own neighbour if it has a self-loop.
         """
+        self._check(node, self.nodes, "node")
+        self._check_direction(direction)
         ends = []
         if direction != "in":
-            ends.append(self.tail[self.rows(node, "out")])
+            ends.append(self.tail[self.outgoing[node] : self.outgoing[node + 1]])
         if direction != "out":
-            rows = self.rows(node, "in" if direction == "both" else direction)
-            ends.append(self.head[rows])
+            bounds, order = self.incoming
+            ends.append(self.head[order[bounds[node] : bounds[node + 1]]])
         return np.unique(np.concatenate(ends))
 
     def tails(self, head: int, relation: int) -> np.ndarray:
@@ -249,6 +250,11 @@ class Triples:
     def _check(index: int, terms: Terms, kind: str) -> None:
         if not 0 <= index < len(terms):
             raise IndexError(f"{kind} {index}: this graph has {len(terms):,}, from 0")
+
+    @staticmethod
+    def _check_direction(direction: str) -> None:
+        if direction not in ("out", "in", "both"):
+            raise ValueError(f"direction is {direction!r}: give 'out', 'in' or 'both'")
 
     def find(self, name: str) -> list[int]:
         """All nodes with this name, alias or id, as `Terms.find`."""

@@ -1,0 +1,122 @@
+"""Graphs of triples against networkx.
+
+    python tests/benchmarks/kg.py [graph] [parquet]
+
+`graph` builds MetaQA's graph from $ARK_DATA, reads it from text, opens it from disk and asks for
+neighbours. The peer is networkx.MultiDiGraph; its file is a pickle, the fastest form that it has.
+`parquet` reads random triples of strings from Parquet in a process of its own, which prints its
+seconds and the most memory that it held. TRIPLES, NODES and ROUNDS make it smaller.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from timing import machine, race, report
+
+from ark_jax.graph.triples import Triples
+
+DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
+METAQA = DATA / "kg" / "metaqa"
+TRIPLES, NODES, ROUNDS = (
+    int(os.environ.get(name, value))
+    for name, value in (("TRIPLES", 10_000_000), ("NODES", 2_000_000), ("ROUNDS", 7))
+)
+FILES = [METAQA / f"kb_{part}.tsv" for part in ("train", "dev", "test", "test_old")]
+
+
+def multigraph(rows) -> nx.MultiDiGraph:
+    graph = nx.MultiDiGraph()
+    graph.add_edges_from((head, tail, relation) for head, relation, tail in rows)
+    return graph
+
+
+def lines_of_files():
+    for path in FILES:
+        with path.open(encoding="utf-8") as file:
+            yield from (line.rstrip("\n").split("\t") for line in file)
+
+
+def graph() -> None:
+    rows = list(lines_of_files())
+    ours, peer = Triples.from_triples(rows), multigraph(rows)
+    assert len(ours) == peer.number_of_edges()
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save(folder)
+        stored = Path(folder) / "peer.pickle"
+        stored.write_bytes(pickle.dumps(peer, pickle.HIGHEST_PROTOCOL))
+        builders = {
+            "ark_jax": lambda: Triples.from_triples(rows),
+            "networkx": lambda: multigraph(rows),
+        }
+        report("build MetaQA's graph", "triples", len(rows), race(builders, rounds=ROUNDS))
+        readers = {
+            "ark_jax": lambda: Triples.read(*FILES),
+            "networkx": lambda: multigraph(lines_of_files()),
+        }
+        report("read it from text", "triples", len(rows), race(readers, rounds=ROUNDS))
+        openers = {
+            "ark_jax": lambda: Triples.load(folder),
+            "networkx, pickle": lambda: pickle.loads(stored.read_bytes()),
+        }
+        report("open it from disk", "triples", len(ours), race(openers, rounds=ROUNDS))
+    ids = ours.nodes.ids.to_pylist()
+    for name, nodes in (("all nodes", range(len(ids))), ("its 100 largest hubs", hubs(ours))):
+        askers = {
+            "ark_jax": lambda nodes=nodes: [ours.neighbours(node) for node in nodes],
+            "networkx": lambda nodes=nodes: [set(nx.all_neighbors(peer, ids[n])) for n in nodes],
+        }
+        timings = race(askers, rounds=ROUNDS)
+        report(f"neighbours of {name}", "nodes", len(nodes), timings)
+
+
+def hubs(graph: Triples) -> list[int]:
+    return np.argsort(-graph.degrees())[:100].tolist()
+
+
+def parquet() -> None:
+    rng = np.random.default_rng(0)
+    names = pa.array([f"m.0{number:07x}" for number in rng.permutation(NODES)])
+    relations = pa.array([f"domain.type_{i}.property_{i}" for i in range(1_000)])
+    # Heads are even; tails and relations have hubs and a long tail.
+    tailed = lambda size: (rng.pareto(1.2, TRIPLES) * size / 50).astype(np.int64) % size
+    heads = rng.integers(0, NODES, TRIPLES)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kb.parquet"
+        columns = {
+            "head": names.take(pa.array(heads)),
+            "relation": relations.take(pa.array(tailed(1_000))),
+            "tail": names.take(pa.array(tailed(NODES))),
+        }
+        pq.write_table(pa.table(columns), path)
+        del columns, names, heads
+        print(f"\nread {TRIPLES:,} triples of strings from {path.stat().st_size >> 20} MiB")
+        for _ in range(3):
+            subprocess.run([sys.executable, __file__, "read", str(path)], check=True)
+
+
+def read(path: str) -> None:
+    start, cpu = time.perf_counter(), time.process_time()
+    triples = Triples.read(path)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) >> 10
+    print(f"  {seconds:.2f} s ({cpu:.2f} s of CPU), peak {peak:,} MiB, {len(triples):,} triples")
+
+
+if __name__ == "__main__":
+    parts = {"graph": graph, "parquet": parquet}
+    if sys.argv[1:2] == ["read"]:
+        read(sys.argv[2])
+    else:
+        print(machine())
+        for part in sys.argv[1:] or parts:
+            parts[part]()
