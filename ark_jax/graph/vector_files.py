@@ -28,6 +28,7 @@ from ark_jax.runtime.log import Progress, say
 BLOCK = 16384  # vectors that are computed and written at once
 KEY = np.dtype("S16")
 MANIFEST = "manifest.json"
+ARRAYS = ("keys.npy", "vectors.npy")
 Embed = Callable[[np.ndarray], np.ndarray]  # positions of keys [b] -> their vectors [b e]
 
 
@@ -77,7 +78,7 @@ def _stored(folder: Path, made_with: dict) -> str:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         name, before = str(manifest["folder"]), dict(manifest["made_with"])
-        _check_arrays(folder / name, before)
+        _check_arrays(folder / name, manifest["digests"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         say(f"  index {folder}: damaged ({reason}); all texts are embedded again")
@@ -89,15 +90,12 @@ def _stored(folder: Path, made_with: dict) -> str:
     return name
 
 
-def _check_arrays(folder: Path, made_with: dict) -> None:
-    """Raises ValueError or OSError if the arrays of a folder are not what its manifest says."""
-    keys = np.load(folder / "keys.npy", mmap_mode="r")
-    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-    shape, dtype = (len(keys), made_with["width"]), np.dtype(made_with["dtype"])
-    if keys.dtype != KEY or vectors.shape != shape or vectors.dtype != dtype:
-        raise ValueError(
-            f"vectors.npy holds {vectors.dtype} {list(vectors.shape)}, not {dtype} {list(shape)}"
-        )
+def _check_arrays(folder: Path, digests: dict[str, str]) -> None:
+    """Raises ValueError or OSError if an array of a folder is not what its manifest says."""
+    for name in ARRAYS:
+        # One pass over the file, which every search makes too.
+        if _digest(folder / name) != digests[name]:
+            raise ValueError(f"{name} has changed since it was written")
 
 
 def _extend(
@@ -134,7 +132,9 @@ def _extend(
         shape = (len(keys), made_with["width"])
         rows = _joined(places, source, _finished(blocks))
         _write_vectors(folder / name, keys, (shape, made_with["dtype"], rows))
-        _replace_manifest(folder, {"made_with": made_with, "folder": name, "texts": len(keys)})
+        digests = {array: _digest(folder / name / array) for array in ARRAYS}
+        manifest = {"made_with": made_with, "folder": name, "texts": len(keys), "digests": digests}
+        _replace_manifest(folder, manifest)
         return name
 
     return distributed.on_first_process(publish)

@@ -410,6 +410,47 @@ def test_four_processes_of_two_devices_train_as_one(model, pair, single):
     assert_rows_are_divided(four)
 
 
+INDEX = """
+import json, sys
+from pathlib import Path
+from ark_jax import Retriever, layout
+from ark_jax.graph import vector_files
+from ark_jax.graph.triple_retriever import TripleRetriever
+from ark_jax.graph.triples import Triples
+from ark_jax.models.towers import Towers
+from ark_jax.runtime import distributed
+root, made = map(Path, sys.argv[1:])
+vector_files.BLOCK = 8
+with distributed.join_processes():
+    layout.enter_mesh((1, -1, 1))
+    towers = Towers(*(Retriever.from_pretrained(str(root / "model")) for _ in range(2)))
+    towers.save_pretrained(made / "export")
+    distributed.on_first_process(lambda: None)  # process 0 has written
+    for count in (20, 30):
+        rows = [(f"Film {i}", "directed_by", f"Director {i % 7}") for i in range(count)]
+        graph = Triples.from_triples(rows)
+        retriever = TripleRetriever.from_pretrained(made / "export", graph, made / "index")
+    found, scores = retriever.search_rows(["Who directed Film 3?"], k=5)
+    print("RESULT" + json.dumps([found.tolist(), scores.tolist()]))
+"""
+
+
+def test_two_processes_save_towers_and_make_one_index(model, tmp_path):
+    results = []
+    for processes in (2, 1):
+        made = tmp_path / str(processes)
+        work = [sys.executable, "-c", INDEX, str(model), str(made)]
+        outputs = wait_for_success(start(processes, 2 // processes, work, model / "cache"))
+        results += [json.loads(re.search(r"^RESULT(.*)$", text, re.M)[1]) for text in outputs]
+        assert "10 of 30 texts are new" in outputs[0]
+    assert_only_process_0_wrote(tmp_path / "2")
+    assert results[0] == results[1]
+    assert results[0][0] == results[2][0]
+    np.testing.assert_allclose(results[0][1], results[2][1], atol=1e-5)
+    files = {path.name for path in (tmp_path / "2" / "index").rglob("*") if path.is_file()}
+    assert files == {"keys.npy", "vectors.npy", "manifest.json", "lock"}
+
+
 WAIT = """
 import os, sys, time
 from ark_jax.runtime import distributed
