@@ -18,6 +18,7 @@ ark-jax: answer-centric retriever tuning
 
   ark-jax demo                     the whole pipeline on a packaged corpus with small real models
   ark-jax demo   --documents-only  the same from documents alone: training questions are written
+  ark-jax demo   --recipe=gpr      a retriever of triples, trained on a packaged graph alone
   ark-jax plan   --config=configs/ark.py --config.data.path=FILE [--workdir=DIR]
                                    what a run would ask, cost, take and fill; it writes nothing
                                    to DIR and asks no endpoint
@@ -37,6 +38,10 @@ ark-jax: answer-centric retriever tuning
   ark-jax check  FILE              what is understood of an input, and every bad row; of a graph
                                    of triples also with --names=FILE, --relation-names=FILE and
                                    --questions=FILE
+  ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
+                                   the k triples of a graph that are nearest to each question, for
+                                   the prompt of a reader; DIR/export of a run, or any retriever;
+                                   --names, --relation-names, --relations=last|whole as in a config
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
                                    run; it spends nothing
@@ -108,7 +113,8 @@ def _main(args: list[str]) -> int:
 
         return doctor.diagnose(lambda: _parse(verb, flags))
     try:
-        return _check(flags) if verb == "check" else _pipeline(verb, flags)
+        alone = {"check": _check, "retrieve": _retrieve}  # verbs that need no config
+        return alone[verb](flags) if verb in alone else _pipeline(verb, flags)
     except (ValueError, RuntimeError, OSError, ArithmeticError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -169,6 +175,18 @@ def _check(args: list[str]) -> int:
     return 1 if problems else 0
 
 
+def _retrieve(args: list[str]) -> int:
+    from ark_jax import retrieve
+
+    request = retrieve.parse(args)
+    _prepare_environment()
+    try:
+        retrieve.write_triples(request)
+    except OSError as error:
+        raise OSError(_with_fix(error, request.index, flag="--index")) from error
+    return 0
+
+
 def _pipeline(verb: str, args: list[str]) -> int:
     """Runs a verb that works on a config."""
     from ark_jax.pipeline.recipe import recipe_of
@@ -209,9 +227,10 @@ def _parse(verb: str, args: list[str]) -> Request:
     values = flags.FlagValues()
     workdir = None
     if verb == "demo":
-        workdir = "ark_demo_documents" if DOCUMENTS_ONLY in args else "ark_demo"
+        workdir = "_".join(["ark_demo", *filter(None, _demo_words(args))])
         written = "let training questions be written from the documents"
         flags.DEFINE_bool(DOCUMENTS_ONLY.lstrip("-"), False, written, flag_values=values)
+        flags.DEFINE_string("recipe", "ark", "the method to show", flag_values=values)
     flags.DEFINE_string("workdir", workdir, "where results go", flag_values=values)
     flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
     store = "where the runs of a sweep share finished stages (launch/sweep.py)"
@@ -273,9 +292,28 @@ def _define_config(verb: str, args: list[str], values):
     if verb == "demo" and not named:
         from ark_jax import config
 
-        made = config.demo(documents_only=DOCUMENTS_ONLY in args)
+        made = config.demo(*_demo_words(args))
         return config_flags.DEFINE_config_dict("config", made, flag_values=values)
     return config_flags.DEFINE_config_file("config", None, flag_values=values)
+
+
+def _demo_words(args: list[str]) -> list[str]:
+    """What `ark-jax demo` is to show: nothing for ARK, "documents" without questions, or a recipe.
+
+    Raises:
+        ValueError: no demo of this recipe.
+    """
+    from ark_jax import config
+
+    recipe = next((arg.partition("=")[2] for arg in args if re.match("--?recipe=", arg)), "ark")
+    words = ["documents"] if DOCUMENTS_ONLY in args else []
+    words += [recipe] if recipe != "ark" else []
+    if len(words) > 1 or recipe not in config.DEMO_RECIPES:
+        known = ", ".join(config.DEMO_RECIPES)
+        raise ValueError(
+            f"demo {' '.join(args)}: --recipe may be {known}; {DOCUMENTS_ONLY} belongs to ark"
+        )
+    return words
 
 
 def _last_of_repeated(args: list[str]) -> list[str]:
@@ -403,7 +441,7 @@ def _fetch_models(recipe, stages, config, workdir: Path) -> None:
         fingerprints.model_digest.cache_clear()
 
 
-def _with_fix(error: OSError, workdir: Path) -> str:
+def _with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
     """The message of an error of the file system and, if it is about writing results, a fix."""
     path = Path(error.filename or workdir)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -413,9 +451,9 @@ def _with_fix(error: OSError, workdir: Path) -> str:
     elif workdir not in (path, *path.parents):
         return str(error)
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        fix = f"make {workdir} writable or give another --workdir"
+        fix = f"make {workdir} writable or give another {flag}"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
-        fix = "move away what lies there or give another --workdir,"
+        fix = f"move away what lies there or give another {flag},"
     else:
         return str(error)
     return (

@@ -15,13 +15,15 @@ import re
 import sys
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from ark_jax import schema
+from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.ark.config import (
     PRESETS,
     VARIANTS,
     ablations,
     ark,
-    demo,
     differences,
     named,
     study,
@@ -29,6 +31,9 @@ from ark_jax.recipes.ark.config import (
     vary,
 )
 from ark_jax.recipes.ark.settings import Ark
+from ark_jax.recipes.gpr import config as gpr_config
+from ark_jax.recipes.gpr.config import gpr
+from ark_jax.recipes.gpr.settings import Gpr
 
 __all__ = [
     "PRESETS",
@@ -37,31 +42,52 @@ __all__ = [
     "ark",
     "demo",
     "differences",
+    "gpr",
     "named",
     "study",
     "switches",
     "vary",
 ]
 
-BEGIN, END = "<!-- fields -->", "<!-- /fields -->"
+DEMO_RECIPES = ("ark", "gpr")
+SCHEMAS = {"ark": Ark, "gpr": Gpr}
+
+
+def demo(words: str = "") -> ConfigDict:
+    """The config of `ark-jax demo`.
+
+    Args:
+        words: "" is ARK's, "documents" ARK's without training questions, "gpr" that of GPR.
+    """
+    if words == "gpr":
+        return gpr_config.demo()
+    return ark_config.demo(documents_only=words == "documents")
+
+
+def marks(recipe: str) -> tuple[str, str]:
+    """What stands before and after the reference of a recipe's fields in a Markdown file."""
+    return f"<!-- fields of {recipe} -->", f"<!-- end of the fields of {recipe} -->"
 
 
 def with_reference(text: str) -> str:
-    """`text` with the reference of all fields between the two marks.
+    """`text` with the reference of all fields of each recipe between its two marks.
 
     Raises:
         ValueError: a mark is missing.
     """
-    if not re.search(f"{BEGIN}.*{END}", text, re.DOTALL):
-        raise ValueError(f"no {BEGIN} followed by {END}; add both where the reference belongs")
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    return f"{before}{BEGIN}\n\n{schema.reference(Ark)}\n\n{END}{after}"
+    for recipe, declared in SCHEMAS.items():
+        begin, end = marks(recipe)
+        if not re.search(f"{begin}.*{end}", text, re.DOTALL):
+            raise ValueError(f"no {begin} followed by {end}; add both where the reference belongs")
+        before, rest = text.split(begin, 1)
+        after = rest.split(end, 1)[1]
+        text = f"{before}{begin}\n\n{schema.reference(declared)}\n\n{end}{after}"
+    return text
 
 
 def main(args: list[str]) -> None:
     if not args:
-        print(schema.reference(Ark))
+        print("\n\n".join(map(schema.reference, SCHEMAS.values())))
     for path in map(Path, args):
         path.write_text(with_reference(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -35,4 +35,4 @@ def get_config(words: str = ""):
         raise ValueError(
             f"{words!r}: the demo has documents_only and sweep={'|'.join(SWEEPS)}, nothing else"
         )
-    return config.demo(documents_only=bool(names))
+    return config.demo("documents" if names else "")

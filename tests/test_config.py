@@ -10,6 +10,7 @@ from support.paths import REPOSITORY
 
 from ark_jax import config
 from ark_jax.recipes.ark.checks import check_ark
+from ark_jax.schema import reference
 
 README = REPOSITORY / "configs" / "README.md"
 
@@ -88,12 +89,17 @@ def test_the_reference_in_the_readme_is_current():
 
 def test_the_reference_replaces_what_is_between_its_marks(tmp_path, capsys):
     path = tmp_path / "page.md"
-    path.write_text(f"before\n{config.BEGIN}\nOUTDATED\n{config.END}\nafter\n")
+    marked = [f"{begin}\nOUTDATED\n{end}" for begin, end in map(config.marks, config.SCHEMAS)]
+    path.write_text("\n".join(["before", *marked, "after", ""]))
     config.main([str(path)])
     text = path.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
-    assert "OUTDATED" not in text and "`temperature`" in text
+    assert "OUTDATED" not in text and "`temperature`" in text and "`margins`" in text
     config.main([])
-    assert capsys.readouterr().out.strip() in text
-    with pytest.raises(ValueError, match="no <!-- fields --> followed by <!-- /fields -->"):
+    printed = capsys.readouterr().out
+    assert all(
+        reference(schema) in printed and reference(schema) in text
+        for schema in config.SCHEMAS.values()
+    )
+    with pytest.raises(ValueError, match="no <!-- fields of ark --> followed by"):
         config.with_reference("no marks")

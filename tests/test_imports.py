@@ -30,6 +30,7 @@ ROOMS = (
     "recipes.gpr",
     "config",
     "doctor",
+    "retrieve",
     "__main__",
 )
 
@@ -79,6 +80,7 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.config",
         "ark_jax.pipeline.engine",
         "ark_jax.recipes.ark.recipe",
+        "ark_jax.retrieve",
         "ark_jax.__main__",
     ],
 )

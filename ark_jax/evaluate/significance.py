@@ -49,10 +49,10 @@ def smallest_difference(questions: int) -> float:
     return min(1.0, POWER * DEVIATION / questions**0.5)
 
 
-def what_can_be_told(questions: int) -> str:
+def what_can_be_told(questions: int, metric: str = "nDCG@10") -> str:
     """What a comparison over so many held-out questions can show, after the number of them."""
     smallest = smallest_difference(questions)
-    return f"a difference in nDCG@10 below {smallest:.2f} cannot be told from chance"
+    return f"a difference in {metric} below {smallest:.2f} cannot be told from chance"
 
 
 def sign_flip(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ark_jax.graph.triple_index import TripleIndex
-from ark_jax.graph.triple_texts import By
+from ark_jax.graph.triple_texts import By, triple_texts
 from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
@@ -33,6 +33,7 @@ class TripleRetriever:
     towers: Towers
     graph: Triples
     index: TripleIndex
+    by: By = "last"  # how a relation is written
     batch_tokens: int = 0  # of `Retriever.encode`
 
     @classmethod
@@ -61,7 +62,7 @@ class TripleRetriever:
         """
         graph = graph if isinstance(graph, Triples) else Triples.read(graph)
         towers = Towers.from_pretrained(name_or_folder)
-        return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype))
+        return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype), by)
 
     def search_rows(
         self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
@@ -100,6 +101,11 @@ class TripleRetriever:
             [self.triple(int(row), float(score)) for row, score in zip(*found, strict=True)]
             for found in zip(rows, scores, strict=True)
         ]
+
+    def facts(self, questions: Sequence[str], *, k: int = 20) -> list[list[str]]:
+        """The texts of the k best triples of each question, for `answer_lists.facts_prompt`."""
+        rows, _ = self.search_rows(questions, k=k)
+        return [triple_texts(self.graph, found, self.by) for found in rows]
 
     def triple(self, row: int, score: float) -> Triple:
         """A row of the graph by names."""

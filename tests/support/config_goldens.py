@@ -25,7 +25,7 @@ def make_config(name: str):
         return config.ark(name)
     folders = {"retriever": "RETRIEVER", "generator": "GENERATOR"}
     with mock.patch.object(models, "demo_models", lambda: folders):
-        return config.demo(documents_only=name == "demo_documents")
+        return config.demo("documents" if name == "demo_documents" else "")
 
 
 def resolve(name: str) -> dict[str, object]:

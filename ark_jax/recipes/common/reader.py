@@ -26,15 +26,21 @@ def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Quest
     return [question for question in questions if question.id in drawn]
 
 
-def answer_prompts(context: Context, filled: Iterable[str]) -> tuple[dict[str, str], dict]:
+def answer_prompts(
+    context: Context, filled: Iterable[str], *, lists: bool = False
+) -> tuple[dict[str, str], dict]:
     """prompt -> answer, and the counts `unanswered` and `llm`.
 
     Equal prompts are asked once, since systems often retrieve the same passages. What the reply
     cache of the workdir holds is not asked again. A prompt without a reply has an empty answer.
 
+    Args:
+        lists: whether an answer has several lines; otherwise it is the first one.
+
     Raises:
         ValueError: a prompt is too long for a local reader.
     """
+    stop, shorten = ((), str.strip) if lists else (("\n",), first_line)
     local = context.config.reader.backend == "local"
     calls = [
         complete.Call(f"read/{prompts.text_digest(prompt)}", "read", (prompt,))
@@ -43,7 +49,7 @@ def answer_prompts(context: Context, filled: Iterable[str]) -> tuple[dict[str, s
     accept = lambda call, texts, cut: None
 
     def replies() -> dict:
-        answers = ask(context, calls, "read answers", accept, role="reader", stop=("\n",))
+        answers = ask(context, calls, "read answers", accept, role="reader", stop=stop)
         usage = dataclasses.asdict(answers.usage)
         return {"texts": answers.texts, "rejected": answers.rejected, "llm": usage}
 
@@ -53,5 +59,5 @@ def answer_prompts(context: Context, filled: Iterable[str]) -> tuple[dict[str, s
             f"{len(result['rejected']):,} of {len(calls):,} prompts do not fit the reader, the "
             f"first having {next(iter(result['rejected'].values()))}, or config.evaluate.passages"
         )
-    answers = {call.turns[0]: first_line(result["texts"][call.item][-1]) for call in calls}
+    answers = {call.turns[0]: shorten(result["texts"][call.item][-1]) for call in calls}
     return answers, {"unanswered": len(result["rejected"]), "llm": result["llm"]}

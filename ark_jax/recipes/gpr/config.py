@@ -48,21 +48,30 @@ def gpr(preset: str = "best") -> ConfigDict:
 
 
 def study(config: ConfigDict) -> dict[str, dict]:
-    """Runs that measure what each part of `config` contributes: run -> changed fields.
+    """Runs that compare `config` with its competitors, over three seeds: run -> changed fields.
 
     All runs share the questions, and train for as many steps.
     """
-    length = ("questions.by", "questions.triples", "train.epochs", "train.batch", "search.hops")
-    paper = {name: value for name, value in PAPER.items() if name not in length}
+    same = ("questions.", "train.epochs", "train.batch", "search.")
+    paper = {name: value for name, value in PAPER.items() if not name.startswith(same)}
     return {
         "infonce": INFO_NCE,
         "paper": paper,
-        "siblings": {"train.siblings": "neighbour"},
-        "no-neighbours": {"train.neighbours": "none"},
-        "triplet": {"train.loss": "triplet"},
-        "two-towers": {"train.towers": "two"},
         **{f"seed{seed}": {"seed": seed} for seed in (1, 2)},
         **{f"infonce-seed{seed}": INFO_NCE | {"seed": seed} for seed in (1, 2)},
+    }
+
+
+def switches(config: ConfigDict) -> dict[str, dict]:
+    """Runs that change one part each: run -> changed fields."""
+    return {
+        "siblings": {"train.siblings": "neighbour"},
+        "sibling-positives": {"train.siblings": "positive"},
+        "no-neighbours": {"train.neighbours": "none"},
+        "neighbours-by-triple": {"train.neighbours": "triple", "train.hub": 0},
+        "random-negatives": {"train.negatives": "random"},
+        "triplet": {"train.loss": "triplet"},
+        "two-towers": {"train.towers": "two"},
     }
 
 

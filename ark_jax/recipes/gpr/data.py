@@ -29,6 +29,7 @@ DATA_SETTINGS = (
     "evaluate.hops",
 )
 GRAPH, TEST_FILE = "graph", "questions_test.parquet"
+HEADLINE = "answer triple@10"  # the metric that messages speak of
 SAMPLE = 5000  # triples whose texts show how long they are
 
 
@@ -114,7 +115,7 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
             "measure with; see data.held_out and evaluate.part, or name no questions"
         )
     tested = [question for question in tested if question.answers]
-    say(f"  {len(tested):,} questions to measure with: {what_can_be_told(len(tested))}")
+    say(f"  {len(tested):,} questions to measure with: {what_can_be_told(len(tested), HEADLINE)}")
     return tested
 
 

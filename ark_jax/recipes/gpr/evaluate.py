@@ -10,21 +10,43 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common.table import as_text, tabulate
-from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test
+from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_graph, load_test
+from ark_jax.recipes.gpr.read import read_triples
 from ark_jax.recipes.gpr.retrieve import SEARCH_SETTINGS, Systems, parse_metric, retrieve_all
 from ark_jax.runtime.log import say
 
 EVALUATION_SETTINGS = (
     *(
         f"evaluate.{name}"
-        for name in ("metrics", "baselines", "hybrids", "bootstrap", "randomisation")
+        for name in (
+            "metrics",
+            "baselines",
+            "hybrids",
+            "read",
+            "triples",
+            "max_new_tokens",
+            "bootstrap",
+            "randomisation",
+        )
     ),
+    *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
     *SEARCH_SETTINGS,
     "seed",
 )
 # Always measured, for curves over k and to compare runs by.
 CUTOFFS = (1, 5, 10, 20, 50, 100)
 CURVES = tuple(f"{name}@{k}" for name in ("answer_triple", "answer_recall") for k in CUTOFFS)
+
+# Scores of a list of answers -> columns; the field reports either hit as "Hit".
+LISTS = {
+    "accuracy": "answer_accuracy",
+    "precision": "list_precision",
+    "recall": "list_recall",
+    "f1": "list_f1",
+    "hit": "any_hit",
+    "hit@1": "first_hit",
+}
+SHOWN = ("f1", "hit", "hit@1")
 
 
 def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
@@ -34,12 +56,16 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         save_json({"metrics": (), "table": [], "groups": {}}, folder / "metrics.json")
         return {"questions": 0}
     rankings = retrieve_all(context, systems, folder)
+    replies, counts = read_triples(context, graph, rankings, questions)
     columns = context.config.evaluate.metrics
-    measured = tuple(dict.fromkeys((*columns, *CURVES)))
+    searched = tuple(dict.fromkeys((*columns, *CURVES)))
+    measured = (*searched, *(LISTS.values() if replies else ()))
+    columns = (*columns, *(LISTS[name] for name in SHOWN if replies))
     rows = [
         {"system": name, "question": question.id, "group": question.group}
         | {"ranked": ranking[question.id]}
-        | measure(graph, question, ranking[question.id], measured)
+        | measure(graph, question, ranking[question.id], searched)
+        | _scores(replies.get((name, question.id)))
         for name, ranking in rankings.items()
         for question in questions
     ]
@@ -58,8 +84,16 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         say(as_text(part, columns))
     say(f"  all: {len(questions):,} questions" if groups else "")
     say(as_text(table, columns))
-    say(f"  {len(questions):,} questions: {what_can_be_told(len(questions))}")
-    return {"questions": len(questions), "systems": len(rankings)}
+    say(f"  {len(questions):,} questions: {what_can_be_told(len(questions), HEADLINE)}")
+    return {"questions": len(questions), "systems": len(rankings), **counts}
+
+
+def _scores(reply: Mapping | None) -> dict:
+    """A reply and its scores, under the names of columns; None where nothing was read."""
+    scores = reply or {}
+    return {"answer": scores.get("answer")} | {
+        column: scores.get(name) for name, column in LISTS.items()
+    }
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], context: Context) -> list[dict]:

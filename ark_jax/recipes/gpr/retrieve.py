@@ -22,6 +22,7 @@ from ark_jax.runtime import distributed
 
 DEPTH = 100  # triples stored for a question, or as many as the metrics look at
 TUNED = "gpr"
+VECTORS = "vectors"  # the folder of an index within a stage's
 SEARCH_SETTINGS = tuple(f"search.{name}" for name in ("hops", "share", "starts", "hub", "dtype"))
 Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
@@ -106,7 +107,7 @@ def parse_metric(name: str) -> tuple[str, int]:
 
 def build_index(context: Context, folder: Path) -> dict:
     """Embeds all triples by the trained tower; `ark-jax retrieve --index` opens the folder."""
-    index = _open_index(context, load_tuned(context), load_graph(context), folder)
+    index = _open_index(context, load_tuned(context), load_graph(context), folder / VECTORS)
     return {"triples": len(index), "vectors": len(index.vectors)}
 
 
@@ -120,16 +121,18 @@ def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> d
     if "bm25" in systems.untrained:
         _stored(folder, "bm25", lambda: _search_words(context, graph, systems.depth))
     load = lambda: Towers(base := load_base(context), base)
-    _search_vectors(context, systems, "base", load, folder, folder / "vectors")
+    _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
-    distributed.on_first_process(lambda: shutil.rmtree(folder / "vectors", ignore_errors=True))
+    distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))
     return {"systems": len(systems.untrained)}
 
 
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
     rankings = {name: _load(context / "baselines", name) for name in systems.untrained}
-    _search_vectors(context, systems, TUNED, lambda: load_tuned(context), folder, context / "index")
+    _search_vectors(
+        context, systems, TUNED, lambda: load_tuned(context), folder, context / "index" / VECTORS
+    )
     rankings |= {name: _load(folder, name) for name in systems.trained}
     for name, parts in systems.hybrids.items():
         rankings[name] = {
@@ -164,7 +167,10 @@ def _search_vectors(
 
     graph, towers = load_graph(context), load()
     index = _open_index(context, towers, graph, vectors)
-    retriever = TripleRetriever(towers, graph, index, context.config.retriever.batch_tokens)
+    config = context.config
+    retriever = TripleRetriever(
+        towers, graph, index, config.data.relations, config.retriever.batch_tokens
+    )
     asked = [question.question for question in load_test(context)]
     for each in names:
         rules = systems.walk if each != name else WalkRules(hops=1)

@@ -1,0 +1,112 @@
+"""Replies that list several answers: the prompt that asks for one, its items, and their scores."""
+
+import re
+from collections.abc import Sequence
+
+from ark_jax.evaluate.answers import normalise
+from ark_jax.llm.reply_cache import strip_thinking
+from ark_jax.text import prompts
+
+METRICS = ("accuracy", "precision", "recall", "f1", "hit", "hit@1")
+_BULLET = re.compile(r"^\s*(?:[-*•–]|\(?\d{1,3}[.)])\s+")
+_NUMBER = re.compile(r"(?:^|\s)\(?\d{1,3}[.)]\s+")  # in front of each item of one line
+_LABEL = re.compile(r"^\W*(?:the )?(?:final )?answers?(?: is| are)?\s*:\W*", re.IGNORECASE)
+
+
+def facts_prompt(template: str, question: str, facts: Sequence[str]) -> str:
+    """The prompt that asks for a list of answers from facts, a line each. Equal ones stand once.
+
+    Args:
+        template: as `prompts.load_template("read", "triples")`.
+        question: the question.
+        facts: texts of triples, best first, as `triple_texts` or `TripleRetriever.facts` give them.
+    """
+    passages = "\n".join(dict.fromkeys(facts))
+    return prompts.fill(template, question=question, passages=passages)
+
+
+def split_list(reply: str, names: Sequence[str] = ()) -> list[str]:
+    """The different answers that a reply lists, in its order, without bullets and numbers.
+
+    Each line is an answer. A single line is divided at its numbers, else at semicolons, else at
+    commas.
+
+    Args:
+        reply: may hold `<think>` blocks, which are left out.
+        names: names that are not divided, such as "Washington, D.C.".
+    """
+    lines = [line.strip() for line in strip_thinking(reply).splitlines()]
+    lines = [line for line in lines if line and not line.endswith(":")]
+    if lines:
+        lines[0] = _LABEL.sub("", lines[0])
+    if len(lines) == 1:
+        parts = _NUMBER.split(lines[0])
+        lines = parts if len(parts) > 2 else _divide(_BULLET.sub("", lines[0]), names)
+    items: dict[tuple[str, ...], str] = {}
+    for line in lines:
+        item = _BULLET.sub("", line).strip().rstrip(",;").strip("*`\"'")
+        if item:
+            items.setdefault(tuple(_words(item)), item)
+    return list(items.values())
+
+
+def _divide(line: str, names: Sequence[str]) -> list[str]:
+    """The parts of a line between semicolons, or else commas; those of names divide nothing."""
+    names = sorted((name for name in names if re.search("[,;]", name)), key=len, reverse=True)
+    for name in names:
+        hidden = lambda match: match[0].replace(",", "\0").replace(";", "\1")
+        line = re.sub(re.escape(name), hidden, line, flags=re.IGNORECASE)
+    parts = line.split(";" if ";" in line else ",")
+    return [part.replace("\0", ",").replace("\1", ";") for part in parts]
+
+
+def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
+    """The scores of one reply, 0 to 1 each; without answers all are 0.
+
+    An item is right if the words of an answer stand in it, side by side, after `normalise`.
+
+    - accuracy: the share of the answers that occur anywhere in the reply.
+    - precision: the share of the items that are right.
+    - recall: the share of the answers that an item holds.
+    - f1: the harmonic mean of precision and recall.
+    - hit: 1 if any answer occurs anywhere in the reply. RoG reports this as Hit and as Hits@1.
+    - hit@1: 1 if the first item is right.
+
+    RoG compares letters, so that "Ann" is found in "Joanna", and divides the number of answers
+    found by that of lines, which gives precisions above 1. Here whole words count.
+    """
+    text = strip_thinking(reply)
+    items = [_words(item) for item in split_list(reply, answers)]
+    wanted = [_words(answer) for answer in answers]
+    right = [any(_holds(item, answer) for answer in wanted) for item in items]
+    listed = [any(_holds(item, answer) for item in items) for answer in wanted]
+    words = _words(text)
+    occurring = [
+        is_listed or _holds(words, answer) for is_listed, answer in zip(listed, wanted, strict=True)
+    ]
+    precision, recall = _share(right), _share(listed)
+    both = precision + recall
+    scores = (
+        _share(occurring),
+        precision,
+        recall,
+        2 * precision * recall / both if both else 0.0,
+        float(any(occurring)),
+        float(any(right[:1])),
+    )
+    return dict(zip(METRICS, scores, strict=True))
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, or the text itself if `normalise` leaves none, as of The The."""
+    return normalise(text) or [text.strip().lower()]
+
+
+def _holds(words: Sequence[str], answer: Sequence[str]) -> bool:
+    """Whether an answer's words stand side by side among others."""
+    n = len(answer)
+    return any(words[i : i + n] == answer for i in range(len(words) - n + 1))
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0

@@ -1,0 +1,118 @@
+"""The verb `retrieve`: rows on stdout, all else on stderr, errors in a line."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import tiny
+from support.paths import REPOSITORY
+
+from ark_jax import retrieve
+
+TRIPLES = ["Kismet|directed_by|William Dieterle", "Kismet|release_year|1944", "Ümit|in|Kismet"]
+QUESTIONS = ["who directed [Kismet]\tWilliam Dieterle", "when was [Kismet] released\t1944"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model, a graph and questions."""
+    root = tmp_path_factory.mktemp("retrieve")
+    tiny.sentence_transformer(tiny.write(root / "m", "bert", tokenizer="cls"), pooling="mean")
+    (root / "kb.txt").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
+    (root / "q.txt").write_text("\n".join(QUESTIONS) + "\n")
+    (root / "many.txt").write_text("\n".join(QUESTIONS * 5000) + "\n")
+    (root / "empty.txt").write_text("")
+    (root / "empty_kb.tsv").write_text("")
+    return root
+
+
+def call(place: Path, *flags: str, after: str = "", **given: str) -> subprocess.CompletedProcess:
+    """Runs the verb in `place`, in a shell that knows ASCII alone, with `after` behind it."""
+    named = {"model": "m", "graph": "kb.txt", "questions": "q.txt"} | given
+    words = [sys.executable, "-m", "ark_jax", "retrieve", *flags]
+    words += [f"--{name}={value}" for name, value in named.items() if value]
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{shlex.join(words)} {after}"],
+        cwd=place,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "ARK_CACHE": str(place / "cache"),
+            "LC_ALL": "C",
+            "PYTHONUTF8": "0",
+            "PYTHONCOERCECLOCALE": "0",
+        },
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_a_line_for_each_question(place):
+    done = call(place, "--k=2")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["id"], row["question"]) for row in rows] == [
+        ("q:1", "who directed Kismet"),
+        ("q:2", "when was Kismet released"),
+    ]
+    known = {tuple(line.split("|")) for line in TRIPLES}
+    for row in rows:
+        scores = [triple[3] for triple in row["triples"]]
+        assert len(scores) == 2 and scores == sorted(scores, reverse=True)
+        assert {tuple(triple[:3]) for triple in row["triples"]} < known
+    folder = place / "cache" / "triple_indices"
+    assert f"index: {folder}/" in done.stderr and "--index=DIR" in done.stderr
+    assert len(list(folder.glob("*/manifest.json"))) == 1
+
+
+def test_more_than_the_graph_has_gives_all(place):
+    done = call(place, "--k=50", index="here")
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        triples = json.loads(line)["triples"]
+        assert sorted("|".join(triple[:3]) for triple in triples) == sorted(TRIPLES)
+    assert (place / "here" / "manifest.json").is_file()
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(place):
+    done = call(place, questions="many.txt", after="| head -n 1")
+    assert len(done.stdout.splitlines()) == 1 and json.loads(done.stdout)
+    assert done.returncode == 0 and "rror" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "given", "message"),
+    [
+        ((), {"model": "nowhere"}, "error: nowhere: no such folder, and no hub name"),
+        ((), {"model": ""}, "error: bad flag: the following arguments are required: --model"),
+        (("--k=0",), {}, "error: bad flag: --k=0: must be at least 1"),
+        (("--k=many",), {}, "error: bad flag: argument --k: invalid int value: 'many'"),
+        (("--depth=3",), {}, "error: bad flag: unrecognized arguments: --depth=3"),
+        ((), {"questions": "empty.txt"}, "empty.txt: is empty; fill it or give another file"),
+        ((), {"questions": "gone.txt"}, "gone.txt"),
+        ((), {"graph": "gone.txt"}, "gone.txt"),
+        ((), {"graph": "empty_kb.tsv"}, "empty_kb.tsv"),
+        ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what lies there or give another"),
+    ],
+)
+def test_what_is_wrong_is_told(flags, given, message, place):
+    done = call(place, *flags, **given)
+    assert done.returncode == 1 and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert "\nerror: " in f"\n{done.stderr}"
+
+
+def test_the_index_of_another_graph_lies_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path))
+    flags = lambda graph, model="m": [f"--model={model}", f"--graph={graph}", "--questions=q"]
+    folders = {
+        retrieve.parse(flags(graph, model)).index
+        for graph, model in (("a", "m"), ("b", "m"), ("a", "n"), (Path("a").absolute(), "m"))
+    }
+    assert len(folders) == 3
+    assert retrieve.parse([*flags("a"), "--index=~/x"]).index == Path.home() / "x"
