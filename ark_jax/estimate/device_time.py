@@ -12,7 +12,7 @@ import numpy as np
 
 from ark_jax import layout
 from ark_jax.estimate.device_work import WeightlessModel
-from ark_jax.models import hf, language, lora, prefix_plan, retriever
+from ark_jax.models import hf, language, lora, prefix_plan, retriever, sentence_folder
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches
 from ark_jax.train.placement import TextGrid
@@ -38,8 +38,8 @@ class RecordingScorer(language.LanguageModel):
 
 def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
     """A retriever that can only tokenise."""
-    prompts, width = retriever.read_prompts_and_width(model.folder)
-    _, lower = retriever.read_text_limit(model.folder)
+    prompts, width = sentence_folder.read_prompts_and_width(model.folder)
+    _, lower = sentence_folder.read_text_limit(model.folder)
     tokenizer = load_tokenizer(str(model.folder), model.cfg.vocab)
     return retriever.Retriever(
         None,
@@ -49,7 +49,7 @@ def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
         {},
         "",
         prompts,
-        retriever.read_max_length(model.folder, tokenizer),
+        sentence_folder.read_max_length(model.folder, tokenizer),
         width or model.cfg.width,
         lower,
     )

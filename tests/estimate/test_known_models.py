@@ -8,7 +8,7 @@ from support.world import EMBEDDED
 from ark_jax.data import readers
 from ark_jax.estimate import known_models
 from ark_jax.estimate.device_work import WeightlessModel
-from ark_jax.models import retriever
+from ark_jax.models import sentence_folder
 from ark_jax.text.tokens import load_tokenizer
 
 # Parameters that the published checkpoints hold, without BERT's unused pooler.
@@ -71,7 +71,8 @@ def test_a_revision_is_the_same_model_and_a_retriever_says_what_it_reads(tokeniz
     assert known_models.known_model("nobody/no-such-model") is None
     folder = known_models.write_stand_in(name, tokenizer, tmp_path)
     opened = load_tokenizer(str(folder))
-    assert folder.name == "all-MiniLM-L6-v2" and retriever.read_max_length(folder, opened) == 256
+    assert folder.name == "all-MiniLM-L6-v2"
+    assert sentence_folder.read_max_length(folder, opened) == 256
     assert len(opened("")["input_ids"]) == 2
 
 

@@ -63,12 +63,12 @@ def _chunk_sizes(folder: Path, tokenizer, data) -> Callable[[Document], int]:
     """
     if data.chunk_tokens:
         return lambda document: data.chunk_tokens
-    from ark_jax.models import retriever
+    from ark_jax.models import sentence_folder
     from ark_jax.text.tokens import token_offsets
 
-    prompts, _ = retriever.read_prompts_and_width(folder)
-    prompt = retriever.prompt_of(prompts, "document")
-    limit = retriever.read_max_length(folder, tokenizer)
+    prompts, _ = sentence_folder.read_prompts_and_width(folder)
+    prompt = sentence_folder.prompt_of(prompts, "document")
+    limit = sentence_folder.read_max_length(folder, tokenizer)
     empty = len(tokenizer(prompt)["input_ids"])
     least = min((limit - empty) // 2, MOST_CHUNK_TOKENS)
     if least <= data.chunk_overlap:

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support.world import call, make_world, tiny_config
 
-from ark_jax.models import retriever
+from ark_jax.models import sentence_folder
 from ark_jax.pipeline import engine
 from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.corpus import chunks_by_document
@@ -54,7 +54,7 @@ def test_a_chunk_is_as_long_as_the_retriever_reads_beside_its_title(
     assert "chunks have at most 62 tokens, less their title" in capsys.readouterr().out
     folder = world / "retriever"
     tokenizer = load_tokenizer(str(folder))
-    assert retriever.read_max_length(folder, tokenizer) == 64
+    assert sentence_folder.read_max_length(folder, tokenizer) == 64
     by_document = chunks_by_document(context)
     for chunks in by_document.values():
         lengths = [len(tokenizer(chunk.passage)["input_ids"]) for chunk in chunks]
