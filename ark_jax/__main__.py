@@ -39,8 +39,9 @@ ark-jax: answer-centric retriever tuning
                                    of triples also with --names=FILE, --relation-names=FILE and
                                    --questions=FILE
   ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
-                                   the k triples of a graph that are nearest to each question, for
-                                   the prompt of a reader; DIR/export of a run, or any retriever;
+                                   the k best triples of a graph for each question, for the prompt
+                                   of a reader; DIR/export of a run, or any retriever; --hops=1
+                                   ranks by cosines alone, 2 goes on along the graph;
                                    --names, --relation-names, --relations=last|whole as in a config
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a

@@ -28,6 +28,7 @@ class Request:
         names: file of names of nodes; empty for none. `relation_names` likewise.
         relations: how a relation is written, "last" or "whole".
         k: number of triples for each question.
+        hops: longest chain of triples, see `triple_walk.walk`.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Request:
     relation_names: str
     relations: str
     k: int
+    hops: int
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,10 +59,12 @@ def parse(args: Sequence[str]) -> Request:
     for name in ("index", "names", "relation-names"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--relations", choices=("last", "whole"), default="last")
-    parser.add_argument("--k", type=int, default=20)
+    for name, default in (("k", 20), ("hops", 2)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     flags = parser.parse_args(args)
-    if flags.k < 1:
-        raise ValueError(f"bad flag: --k={flags.k}: must be at least 1")
+    for name in ("k", "hops"):
+        if getattr(flags, name) < 1:
+            raise ValueError(f"bad flag: --{name}={getattr(flags, name)}: must be at least 1")
     folder = flags.index or _default_index(flags.model, flags.graph)
     return Request(**vars(flags) | {"index": Path(folder).expanduser().absolute()})
 
@@ -101,6 +105,7 @@ def _lines(request: Request) -> Iterator[str]:
     from ark_jax.data.records import BadInput
     from ark_jax.graph.triple_questions import read_questions
     from ark_jax.graph.triple_retriever import TripleRetriever
+    from ark_jax.graph.triple_walk import WalkRules
     from ark_jax.graph.triples import Triples
 
     questions, findings = read_questions(request.questions)
@@ -117,7 +122,8 @@ def _lines(request: Request) -> Iterator[str]:
     with log.Progress("search", len(questions), "questions") as bar:
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
-            found = retriever.search([question.question for question in batch], k=request.k)
+            asked = [question.question for question in batch]
+            found = retriever.search(asked, k=request.k, rules=WalkRules(hops=request.hops))
             yield "".join(map(_line, batch, found))
             bar.add(len(batch))
 

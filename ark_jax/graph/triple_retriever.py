@@ -80,6 +80,8 @@ class TripleRetriever:
             ValueError: k is below 1.
         """
         queries = self.towers.encode(questions, kind="query", batch_tokens=self.batch_tokens)
+        if k < 1:
+            raise ValueError(f"k={k}: must be at least 1")
         rows, scores = self.index.search(queries, max(k, rules.starts))
         if rules.hops > 1:
             cosines = [functools.partial(self.index.cosines, query) for query in queries]
@@ -102,9 +104,11 @@ class TripleRetriever:
             for found in zip(rows, scores, strict=True)
         ]
 
-    def facts(self, questions: Sequence[str], *, k: int = 20) -> list[list[str]]:
+    def facts(
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+    ) -> list[list[str]]:
         """The texts of the k best triples of each question, for `answer_lists.facts_prompt`."""
-        rows, _ = self.search_rows(questions, k=k)
+        rows, _ = self.search_rows(questions, k=k, rules=rules)
         return [triple_texts(self.graph, found, self.by) for found in rows]
 
     def triple(self, row: int, score: float) -> Triple:

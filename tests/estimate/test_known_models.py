@@ -71,9 +71,8 @@ def test_a_revision_is_the_same_model_and_a_retriever_says_what_it_reads(tokeniz
     assert known_models.known_model("nobody/no-such-model") is None
     folder = known_models.write_stand_in(name, tokenizer, tmp_path)
     opened = load_tokenizer(str(folder))
-    assert (
-        folder.name == "all-MiniLM-L6-v2" and sentence_folder.read_max_length(folder, opened) == 256
-    )
+    assert folder.name == "all-MiniLM-L6-v2"
+    assert sentence_folder.read_max_length(folder, opened) == 256
     assert len(opened("")["input_ids"]) == 2
 
 

@@ -9,6 +9,7 @@ import ark_jax
 from ark_jax import layout
 from ark_jax.data.records import BadInput
 from ark_jax.graph.triple_retriever import Triple, TripleRetriever
+from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import Towers
@@ -40,7 +41,7 @@ def folder(tmp_path_factory):
 def test_questions_give_triples_by_name(folder, mesh):
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
-    found = retriever.search(QUESTIONS, k=2)
+    found = retriever.search(QUESTIONS, k=2, rules=WalkRules(hops=1))
     towers = Towers.from_pretrained(folder)
     texts = [
         "Kismet | directed by | William Dieterle",
@@ -61,11 +62,30 @@ def test_questions_give_triples_by_name(folder, mesh):
         assert [triple[:3] for triple in triples] == [named[i] for i in best]
         np.testing.assert_allclose([t.score for t in triples], cosines[best], atol=1e-6)
         assert all(isinstance(triple, Triple) for triple in triples)
-    rows, scores = retriever.search_rows(QUESTIONS, k=2)
+    rows, scores = retriever.search_rows(QUESTIONS, k=2, rules=WalkRules(hops=1))
     assert rows.dtype == np.int64 and scores.dtype == np.float32
     assert [[named[row] for row in part] for part in rows] == [[t[:3] for t in p] for p in found]
-    assert retriever.facts(QUESTIONS, k=2) == [[texts[row] for row in part] for part in rows]
+    assert retriever.facts(QUESTIONS, k=2, rules=WalkRules(hops=1)) == [
+        [texts[row] for row in part] for part in rows
+    ]
     assert scores.tolist() == [[triple.score for triple in part] for part in found]
+
+
+def test_a_search_goes_on_along_the_graph(folder, mesh):
+    """Its scores are those of `walk` over the cosines of all triples."""
+    graph = Triples.from_triples(ROWS, NAMES)
+    retriever = TripleRetriever.from_pretrained(folder, graph)
+    rows, cosines = retriever.search_rows(QUESTIONS, k=3, rules=WalkRules(hops=1))
+    for share in (0.7, 0.2):
+        rules = WalkRules(share=share)
+        found, scores = retriever.search_rows(QUESTIONS, k=2, rules=rules)
+        assert found.shape == (2, 2) and (np.diff(scores) <= 0).all()
+        for place in range(2):
+            of_row = np.empty(3)
+            of_row[rows[place]] = cosines[place]
+            wanted, best = walk(graph, lambda r, c=of_row: c[r], rows[place], cosines[place], rules)
+            assert found[place].tolist() == wanted[:2].tolist()
+            np.testing.assert_allclose(scores[place], best[:2], atol=1e-6)
 
 
 def test_a_graph_may_be_a_file_and_its_index_a_folder(folder, tmp_path, mesh):

@@ -87,10 +87,11 @@ def _local_writer(
 ) -> Callable:
     """`write(conversations, receive)`: replies of our own model, handed over one by one."""
     config = context.config
-    limit = "evaluate.max_new_tokens" if role == "reader" else f"{role}.max_tokens"
+    section = "llm" if role == "questions" else role
+    limit = "evaluate.max_new_tokens" if role == "reader" else f"{section}.max_tokens"
 
     def write(conversations: list[tuple[str, ...]], receive: Callable[[int, dict], None]) -> None:
-        lm = load_generator(context, config[role].path)
+        lm = load_generator(context, config[section].path)
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
         prompts = [lm.chat(list(turns)) for turns in conversations]
         sizes = [count(prompt) for prompt in prompts]

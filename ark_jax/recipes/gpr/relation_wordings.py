@@ -16,7 +16,14 @@ from ark_jax.llm.triple_wordings import PLACEHOLDER, word_relation
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.gpr.asked_triples import AskedTriples, Triple, hash_triples, triples_at
-from ark_jax.recipes.gpr.masked_questions import LEAK, NAMELESS, MaskedQuestion, Tally
+from ark_jax.recipes.gpr.masked_questions import (
+    LEAK,
+    NAMELESS,
+    QUARANTINE_FILE,
+    MaskedQuestion,
+    Tally,
+)
+from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
 
@@ -163,4 +170,9 @@ def word_by_model(
         for side in asked.sides:
             if side not in lacking:
                 wordings[relation, side] = SideWordings.of(getattr(made, side), "llm")
+    if tally.quarantined:
+        say(
+            f"  questions: rules word {len(tally.quarantined):,} of {len(calls):,} relations, for "
+            f"which no reply could be used: {QUARANTINE_FILE} has the replies"
+        )
     return wordings

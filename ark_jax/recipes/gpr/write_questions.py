@@ -8,7 +8,7 @@ from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.written_from import writes_by_rules
 from ark_jax.recipes.gpr.asked_triples import AskedTriples
-from ark_jax.recipes.gpr.masked_questions import MaskedQuestion, Tally, save_questions
+from ark_jax.recipes.gpr.masked_questions import NAMELESS, MaskedQuestion, Tally, save_questions
 from ark_jax.recipes.gpr.relation_wordings import (
     fill_wordings,
     relation_calls,
@@ -35,16 +35,23 @@ def write_questions(context: Context, folder: Path) -> dict:
     written = save_questions(_write(context, asked, tally), folder)
     tally.save_quarantine(folder)
     if not written:
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in tally.dropped.most_common())
-        raise ValueError(
-            f"no question about {len(asked.rows):,} triples is left: {tally.nameless:,} ends "
-            "cannot be asked for, since the other end has no name "
-            f"({reasons or 'and no reply was read'}); "
-            "give names (config.data.names), or let rules write (--config.llm.backend=none)"
-        )
+        raise ValueError(_why_none(len(asked.rows), tally))
     if writes_by_rules(context.config):
         say("  rules word the questions by the names of relations; a model's are better")
     return {"triples": len(asked.rows), "questions": written, **tally.counts()}
+
+
+def _why_none(triples: int, tally: Tally) -> str:
+    counts = {NAMELESS: tally.nameless, **dict(tally.dropped.most_common())}
+    reasons = [f"{n:,} times {reason}" for reason, n in counts.items() if n]
+    if tally.quarantined:
+        first = tally.quarantined[0]
+        reasons.append(f"{len(tally.quarantined):,} replies of no use, {first['item']} first")
+    return (
+        f"no question about {triples:,} triples is left ({'; '.join(reasons)}): give names "
+        "(config.data.names), ask another model (config.llm.model), or let rules write "
+        "(--config.llm.backend=none)"
+    )
 
 
 def _write(context: Context, asked: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:

@@ -1,9 +1,13 @@
 """What decides the replies of a run's own model."""
 
 import pytest
+from support.world import make_world, tiny_config
 
+from ark_jax.llm import complete
+from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.common.ask import ask, llm_settings
+from ark_jax.runtime.log import Metrics
 
 
 @pytest.mark.parametrize("role", ["llm", "reader", "judge"])
@@ -19,3 +23,20 @@ def test_our_own_models_replies_hang_on_its_type_and_draws_on_the_seed(role, tmp
     c[role].temperature = 0.7
     drawn, c.seed = key(), 8
     assert key() != drawn
+
+
+@pytest.mark.usefixtures("mesh")
+def test_our_own_model_writes_questions_too(tmp_path):
+    """The role "questions" has no section of a model: `llm` says which one it is."""
+    world = make_world(tmp_path)
+    c = tiny_config(world)
+    c.llm.backend, c.llm.max_tokens, c.llm.reasks = "local", 4, 0
+    context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+    calls = [complete.Call("questions/x", "questions", ("Ask something.",))]
+    answers = ask(context, calls, "questions", complete.accept_all, role="questions")
+    assert len(answers.texts["questions/x"]) == 1 and not answers.rejected
+    (row,) = (tmp_path / "llm" / "replies.jsonl").read_text().splitlines()
+    assert '"usage"' in row
+    c.llm.max_tokens = 100_000
+    answers = ask(context, calls, "questions", complete.accept_all, role="questions")
+    assert "set config.llm.max_tokens" in answers.rejected["questions/x"]
