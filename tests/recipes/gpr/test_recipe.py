@@ -1,0 +1,160 @@
+"""A whole run of GPR on the demo's graph with a tiny retriever, by the command line."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from support import gpr_world
+from support.gpr_world import call
+from support.world import outputs
+
+from ark_jax.models.towers import Towers
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.gpr import config
+from ark_jax.recipes.gpr.recipe import stages
+
+STAGES = ["data", "questions", "train", "index", "baselines", "evaluate", "export", "report"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return gpr_world.make_world(tmp_path_factory.mktemp("gpr"))
+
+
+@pytest.fixture(scope="module")
+def finished(world):
+    """An uninterrupted run, by the command line."""
+    workdir = world / "finished"
+    done = call(world, workdir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return workdir, done.stdout
+
+
+def test_a_run_fills_every_stage(world, finished):
+    workdir, said = finished
+    assert [stage.name for stage in stages(gpr_world.tiny_config(world))] == STAGES
+    counts = {name: read_manifest(workdir / name)["counts"] for name in STAGES}
+    lines = (gpr_world.DEMO / "graph.tsv").read_text().splitlines()
+    assert counts["data"]["triples"] == len(set(lines)) - 1  # without the heading
+    assert counts["data"]["test_questions"] == counts["evaluate"]["questions"] > 100
+    assert counts["questions"]["triples"] == 40
+    assert counts["index"]["triples"] == counts["data"]["triples"]
+    assert "rules word the questions" in said and "1 hop:" in said and "gpr, 2 hops" in said
+    page = (workdir / "report.html").read_text()
+    assert "Questions and their triples" in page and "<mark>" in page
+
+
+def test_a_second_run_does_nothing(world, finished):
+    done = call(world, finished[0], "status")
+    assert done.stdout.count(" done") == len(STAGES), done.stdout
+
+
+def test_the_export_is_the_trained_towers(finished, mesh):
+    workdir, _ = finished
+    exported = Towers.from_pretrained(workdir / "export")
+    trained = Towers.from_pretrained(workdir / "train" / "model")
+    text = ["Lettice Dray | place of birth | Dunmere"]
+    vectors = [towers.encode(text, kind="document") for towers in (exported, trained)]
+    assert vectors[0].tolist() == vectors[1].tolist()
+    card = (workdir / "export" / "README.md").read_text()
+    assert "no labelled question was used" in card and "| gpr, 2 hops |" in card
+
+
+def test_rows_of_all_systems_are_stored(finished):
+    workdir, _ = finished
+    rows = load_rows(workdir / "evaluate" / "questions.parquet")
+    systems = dict.fromkeys(row["system"] for row in rows)
+    assert list(systems) == ["base", "bm25", "base, 2 hops", "bm25+gpr", "gpr", "gpr, 2 hops"]
+    metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
+    assert set(metrics["groups"]) == {"1 hop", "2 hops"}
+
+
+def test_a_plan_comes_before_the_run(world):
+    done = call(world, world / "none", "plan")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rules word them" in done.stdout and "vectors of triples" in done.stdout
+    assert not (world / "none").exists()
+
+
+def test_a_model_may_word_relations_and_a_reader_answer(world):
+    """The demo's recording words the relations; the tiny generator reads two questions."""
+    flags = (
+        "--config.llm.backend=replay",
+        f"--config.questions.replies={gpr_world.DEMO / 'wordings.jsonl'}",
+        "--config.questions.triples=0",
+        "--config.evaluate.read=2",
+        "--config.evaluate.triples=2",
+        "--config.evaluate.max_new_tokens=3",
+        "--config.train.towers=two",
+        "--config.train.loss=triplet",
+    )
+    done = call(world, world / "replayed", "run", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = read_manifest(world / "replayed" / "questions")["counts"]
+    assert counts["calls"] == len(list((gpr_world.DEMO / "wordings.jsonl").open()))
+    assert "Hit@1" in done.stdout
+    assert (world / "replayed" / "export" / "router_config.json").is_file()
+    rows = load_rows(world / "replayed" / "evaluate" / "questions.parquet")
+    assert sum(row["answer"] is not None for row in rows) == 2 * 6
+    assert all(row["first_hit"] <= row["any_hit"] for row in rows if row["answer"] is not None)
+
+
+def test_without_questions_nothing_is_measured(world):
+    done = call(world, world / "unmeasured", "run", "--config.data.questions=")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing will be measured" in done.stdout
+    assert (world / "unmeasured" / "export" / "model.safetensors").is_file()
+    assert "Nothing was measured" in (world / "unmeasured" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.data.path=nowhere.tsv", "nowhere.tsv: no such file"),
+        ("--config.data.path=", "config.data.path is empty"),
+        ("--config.evaluate.metrics=('answer_triple',)", "each with @k"),
+        ("--config.evaluate.hybrids=('bm25+tuned',)", "'tuned' in 'bm25+tuned' is none of"),
+        ("--config.data.held_out=0", "is left to measure with"),
+        ("--config.train.loss=hinge", "must be triplet or nce"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
+    done = call(world, world / "wrong", "run", flag)
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_one_triple_is_refused(world):
+    (world / "one.tsv").write_text("a\tr\tb\n")
+    done = call(world, world / "one", "run", f"--config.data.path={world / 'one.tsv'}")
+    assert done.returncode == 1 and "there is no other one to tell it from" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bytes(world, finished):
+    """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
+    workdir, began = world / "killed", time.monotonic()
+    seconds = 2.0
+    for _ in range(12):
+        try:
+            done = call(world, workdir, timeout=seconds)
+            assert done.returncode in (0, -signal.SIGKILL), done.stderr
+            break
+        except subprocess.TimeoutExpired:  # the process was killed
+            seconds *= 1.4
+    else:
+        done = call(world, workdir)
+    assert done.returncode == 0 and time.monotonic() - began > 2
+    assert outputs(workdir) == outputs(finished[0])
+
+
+def test_presets_and_studies_are_valid(world):
+    base = gpr_world.tiny_config(world)
+    runs = {**config.study(base), **config.switches(base), "paper": config.PAPER}
+    for changes in runs.values():
+        changed = base.copy_and_resolve_references()
+        changed.update_from_flattened_dict(changes)
+        assert [stage.name for stage in stages(changed)] == STAGES

@@ -1,0 +1,68 @@
+"""Small runs of GPR: the demo's graph and questions, a tiny retriever."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import tiny
+from support.paths import REPOSITORY
+
+import ark_jax.demo
+from ark_jax.recipes.gpr import config
+
+DEMO = Path(ark_jax.demo.__file__).parent / "gpr"
+
+# A config file for the command line, since tests of kills need a process of their own.
+CONFIG = """
+import sys
+sys.path[:0] = [{tests!r}]
+from pathlib import Path
+from support import gpr_world
+def get_config():
+    return gpr_world.tiny_config(Path({world!r}))
+"""
+
+
+def make_world(folder: Path) -> Path:
+    """A folder with a tiny retriever and generator."""
+    path = tiny.write(folder / "retriever", "bert", tokenizer="cls")
+    tiny.sentence_transformer(path, pooling="mean")
+    tiny.write(folder / "generator", "llama", tokenizer="cls")
+    return folder
+
+
+def tiny_config(world: Path):
+    """A run of a few steps over the demo's graph."""
+    c = config.gpr()
+    c.data.path, c.data.names = str(DEMO / "graph.tsv"), str(DEMO / "names.tsv")
+    c.data.questions = str(DEMO / "questions.jsonl")
+    c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
+    c.mesh = (1, 1, 1)
+    c.questions.triples = 40
+    c.train.batch, c.train.save_every, c.train.learning_rate = 16, 2, 1e-3
+    c.evaluate.bootstrap, c.evaluate.randomisation = 50, 100
+    return c
+
+
+def call(world: Path, workdir: Path, verb: str = "run", *flags: str, **options):
+    """Runs a verb of the command line."""
+    path = world / "config.py"
+    path.write_text(CONFIG.format(tests=str(REPOSITORY / "tests"), world=str(world)))
+    words = [sys.executable, "-m", "ark_jax", verb, f"--config={path}", f"--workdir={workdir}"]
+    flags_of_xla = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    environment = {
+        **os.environ,
+        "ARK_CACHE": str(world / "cache"),
+        "XLA_FLAGS": flags_of_xla,
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    return subprocess.run(
+        [*words, *flags],
+        cwd=world,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        **options,
+    )
