@@ -43,7 +43,8 @@ def look_up(names: Iterable[str], terms: Terms) -> Lookup:
     pending = list(dict.fromkeys(names))
     nodes = _owners(pending, *_called(terms))
     by_id = _owners(pending, terms.ids, np.arange(len(terms)))
-    also_ids = [name for name in nodes if set(by_id.get(name, ())) - set(nodes[name])]
+    also_ids = [name for name in pending if set(by_id.get(name, ())) - set(nodes.get(name, ()))]
+    also_ids = [name for name in also_ids if name in nodes]
     nodes = by_id | nodes
     pending = [name for name in pending if name not in nodes]
     if pending:
@@ -101,11 +102,14 @@ class Mentions:
     """
 
     def __init__(self, terms: Terms):
-        texts, self._terms = _called(terms)
-        self._forms = _mapped(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks)
-        self._folded: pa.ChunkedArray | None = None
-        blanks = pc.max(pc.count_substring(self._forms, " ")).as_py()
-        self._longest = (blanks or 0) + 1
+        texts, owners = _called(terms)
+        self._exact = _Forms(
+            _mapped(lambda name: " ".join(_TOKEN.findall(name)), texts.chunks), owners
+        )
+
+    @functools.cached_property
+    def _folded(self) -> "_Forms":
+        return _Forms(_mapped(str.casefold, self._exact.texts.chunks), self._exact.owners)
 
     def find(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         """For each text, the names in it and the nodes of each, in order of the text."""
@@ -116,28 +120,38 @@ class Mentions:
 
     def _batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         tokens = [_TOKEN.findall(text) for text in texts]
-        found = self._search(tokens, self._forms)
+        found = self._exact.search(tokens)
         rest = [i for i, names in enumerate(found) if not names]
         if rest:
-            if self._folded is None:
-                self._folded = _mapped(str.casefold, self._forms.chunks)
             folded = [[token.casefold() for token in tokens[i]] for i in rest]
-            for i, names in zip(rest, self._search(folded, self._folded), strict=True):
+            for i, names in zip(rest, self._folded.search(folded), strict=True):
                 found[i] = names
         return found
 
-    def _search(
-        self, texts: Sequence[list[str]], forms: pa.ChunkedArray
-    ) -> list[dict[str, tuple[int, ...]]]:
+
+class _Forms:
+    """Names as tokens with blanks between, and the term of each."""
+
+    def __init__(self, texts: pa.ChunkedArray, owners: np.ndarray):
+        self.texts, self.owners = texts, owners
+        blanks = pc.max(pc.count_substring(texts, " ")).as_py()
+        self._longest = (blanks or 0) + 1
+        firsts = pc.list_element(pc.split_pattern(texts, " ", max_splits=1), 0)
+        self._firsts = frozenset(firsts.unique().to_pylist())
+
+    def search(self, texts: Sequence[list[str]]) -> list[dict[str, tuple[int, ...]]]:
+        """The names in texts that are given as tokens, and the terms of each."""
         grams = {gram for tokens in texts for _, _, gram in self._grams(tokens)}
-        owners = _owners(filter(_is_telling, grams), forms, self._terms)
+        owners = _owners(filter(_is_telling, grams), self.texts, self.owners)
         return [self._longest_first(tokens, owners) for tokens in texts]
 
     def _grams(self, tokens: list[str]) -> Iterator[tuple[int, int, str]]:
-        """Start, end and text of all runs of tokens, the longest first."""
+        """Start, end and text of all runs of tokens that a name begins as, the longest first."""
+        starts = [i for i, token in enumerate(tokens) if token in self._firsts]
         for length in range(min(self._longest, len(tokens)), 0, -1):
-            for start in range(len(tokens) - length + 1):
-                yield start, start + length, " ".join(tokens[start : start + length])
+            for start in starts:
+                if start + length <= len(tokens):
+                    yield start, start + length, " ".join(tokens[start : start + length])
 
     def _longest_first(
         self, tokens: list[str], owners: Mapping[str, tuple[int, ...]]

@@ -1,6 +1,7 @@
-"""Columns of triples: encoded, in order, and searched."""
+"""Columns of triples: encoded, checked, in order, searched, and mapped from disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -126,3 +127,22 @@ def _plain_at_first_sight(names: pa.StringArray) -> np.ndarray:
     plain = np.zeros(len(names), bool)
     plain[filled] = (first > 32) & (first < 127)
     return plain
+
+
+def mapped_columns(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:
+    """Columns of an Arrow file as views of it, and the notes beside them."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is absent") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is no whole Arrow file ({reason}): save it again") from error
+    columns = []
+    for name, kind in types.items():
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if table.column_names.count(name) != 1 or table.schema.field(name).type not in kinds:
+            raise ValueError(f"{path}: needs one column {name!r} of {kinds[0]}: save it again")
+        chunks = table.column(name).chunks
+        columns.append(chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks())
+    return columns, table.schema.metadata or {}

@@ -3,7 +3,7 @@
 | format | how it is recognised |
 |---|---|
 | JSONL, JSON, Parquet | objects with `question`, and perhaps `answers`, `entities`, `id`, `group` |
-| the same of RoG | `answer`, `q_entity`, `a_entity` |
+| the same of RoG, SRTK | `answer`, `q_entity`, `a_entity`; `question_entities`, `answer_entities` |
 | the same of NSM, GraftNet | answers with `kb_id` and `text`, entities by number |
 | CSV, TSV | a first line that names the column `question` |
 | PathQuestion | `question`, `answer(answer/...)` and a path `topic#relation#...`, tabs between |
@@ -164,9 +164,8 @@ def _terms_of(
             item = item.get(part) or item.get("kb_id") or item.get("text")
         term = lists.id("entity", item)
         if term is None and item is not None:
-            row.add_problem(
-                field, f"item {i} is {item}, no line of entities.txt", "put the file beside this"
-            )
+            fix = "write a string, or put that file beside this one"
+            row.add_problem(field, f"item {i} is {item}, no line of entities.txt", fix)
         elif fault := text_fault(term):
             row.add_problem(field, f"item {i} {fault[0]}", fault[1])
         else:

@@ -20,7 +20,16 @@ from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
-from ark_jax.graph.triple_columns import bounds_of, encode, in_order, order_by, run, sort_rows
+from ark_jax.graph.triple_columns import (
+    bounds_of,
+    encode,
+    in_order,
+    mapped_columns,
+    order_by,
+    run,
+    sort_rows,
+    suspects,
+)
 
 Direction = Literal["out", "in", "both"]
 PARTS = ("head", "relation", "tail")
@@ -88,7 +97,8 @@ class Triples:
             _name_bad_triple(rows)
             raise
         graph = cls.from_columns(*columns, names=names, aliases=aliases)
-        if any(map(name_fault, [*graph.nodes.ids.to_pylist(), *graph.relations.ids.to_pylist()])):
+        ids = pa.chunked_array([graph.nodes.ids, graph.relations.ids], TEXT)
+        if any(map(name_fault, suspects(ids))):
             _name_bad_triple(rows)
             raise ValueError("an id of `names` or `aliases` is empty or holds a tab; mend it")
         return graph
@@ -173,7 +183,8 @@ class Triples:
         """Reads a graph from files in any format of `triple_files`, or a saved folder.
 
         Args:
-            paths: one file or folder, or several files whose triples are one graph.
+            paths: files or globs, whose triples are one graph, or a folder whose files all hold
+                triples.
             names: a file with a line per node: id, name, and aliases joined by "|"; tabs between.
             relation_names: the same for relations.
 
@@ -318,12 +329,12 @@ class Triples:
                 triple names a node or relation that does not exist, or the rows are not in order.
         """
         paths = [Path(folder) / f"{kind}.arrow" for kind in TABLES]
-        nodes, relations = (Terms(*_mapped(path, _TERM_TYPES)[0]) for path in paths[1:])
+        nodes, relations = (Terms(*mapped_columns(path, _TERM_TYPES)[0]) for path in paths[1:])
         for path, terms in zip(paths[1:], (nodes, relations), strict=True):
             if terms.ids.null_count or len(terms.ids.unique()) < len(terms):
                 raise ValueError(f"{path}: an id is empty or comes twice: save the graph again")
         types = dict.fromkeys(PARTS, (pa.int32(), pa.int64()))
-        columns, note = _mapped(paths[0], types)
+        columns, note = mapped_columns(paths[0], types)
         head, relation, tail = (column.to_numpy() for column in columns)
         for part, column, terms in zip(
             PARTS, (head, relation, tail), (nodes, relations, nodes), strict=True
@@ -348,22 +359,3 @@ def _name_bad_triple(rows: Sequence[object]) -> None:
         for part, value in zip(PARTS, row, strict=True):
             if fault := name_fault(value):
                 raise ValueError(f"triples[{i}]: {part} {fault[0]}; {fault[1]}")
-
-
-def _mapped(path: Path, types: Mapping) -> tuple[list[pa.Array], dict[bytes, bytes]]:
-    """Columns of an Arrow file as views of it, and the notes beside them."""
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is absent") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is no whole Arrow file ({reason}): save it again") from error
-    columns = []
-    for name, kind in types.items():
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if table.column_names.count(name) != 1 or table.schema.field(name).type not in kinds:
-            raise ValueError(f"{path}: needs one column {name!r} of {kinds[0]}: save it again")
-        chunks = table.column(name).chunks
-        columns.append(chunks[0] if len(chunks) == 1 else table.column(name).combine_chunks())
-    return columns, table.schema.metadata or {}
