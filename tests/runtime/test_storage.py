@@ -84,6 +84,20 @@ def test_models_in_a_bucket(bucket_folder, model, mesh):
     np.testing.assert_array_equal(encode(Retriever.from_pretrained("gs://b/out/tuned")), vectors)
 
 
+def test_towers_in_a_bucket(bucket_folder, model, mesh):
+    from ark_jax import Retriever, Towers
+
+    towers = Towers(*(Retriever.from_pretrained(str(model)) for _ in range(2)))
+    towers.save_pretrained("gs://b/towers")
+    opened = Towers.from_pretrained("gs://b/towers")
+    assert not opened.is_one
+    for kind in ("query", "document"):
+        weights = bucket_folder / "b" / "towers" / f"{kind}_0_Transformer" / "model.safetensors"
+        assert weights.read_bytes() == (model / "model.safetensors").read_bytes()
+        wanted = towers.encode(TEXTS, kind=kind)
+        np.testing.assert_array_equal(opened.encode(TEXTS, kind=kind), wanted)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -77,7 +77,6 @@ def switches(config: ConfigDict) -> dict[str, dict]:
 
 DEMO = {
     "questions.per_triple": 2,
-    "train.epochs": 2,
     "train.batch": 16,
     "train.save_every": 20,
     "llm.backend": "replay",
