@@ -4,10 +4,10 @@
     python launch/sweep.py --config=configs/metaqa.py:sweep=study --workdir=DIR
 
 The data are in $ARK_DATA/kg/metaqa, or else in ../shared/data/kg/metaqa. No question of MetaQA is
-trained on. A language model worded the nine relations from their names and example triples, without the files
-of questions at hand (recordings/README.md); 2,000 triples are asked about. Measured are 300 questions of
-each number of hops, whose topics are among three tenths by a hash; the settings were chosen on
-others.
+trained on. A language model worded the nine relations from their names and example triples, without
+the files of questions at hand (recordings/README.md); 2,000 triples are asked about. Measured are
+300 questions of each number of hops, whose topics are among three tenths by a hash; the settings
+were chosen on others.
 
 Words after the colon:
 
