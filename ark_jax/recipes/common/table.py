@@ -44,6 +44,8 @@ def _cells(values: dict[str, list[float]], draws: int, flips: int, seed: int) ->
     cells = {
         name: bootstrap_interval(column, draws=draws, seed=seed) for name, column in values.items()
     }
+    if not values:
+        return cells
     base, *compared = values
     differences = {name: np.subtract(values[name], values[base]) for name in compared}
     if not differences:
