@@ -19,6 +19,7 @@ from ark_jax.recipes.common.corpus import (
     load_questions,
     searches_corpus,
 )
+from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime import distributed
 
@@ -41,7 +42,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     chunk_ids = list(texts) if corpus else candidate_ids(questions, chunks)
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     lookup = texts.lookup(chunk_ids)
-    vectors = encode(context, system, lookup, "document", "embed chunks")
+    vectors, _ = encode_passages(context, system, lookup, "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
     queries = dict(zip([q.id for q in questions], encoded, strict=True))
