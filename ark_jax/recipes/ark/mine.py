@@ -9,7 +9,7 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, model_before
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     Passages,
@@ -34,8 +34,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
     """
-    settings, chunks = context.config.mine, chunks_by_document(context)
-    system = model_before(context.config, stage) if settings.model == "previous" else "base"
+    chunks, system = chunks_by_document(context), miner_of(context.config, stage)
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     corpus, texts = searches_corpus(context), Passages(chunks)
