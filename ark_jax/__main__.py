@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from ark_jax.runtime import log, preemption
@@ -34,7 +35,8 @@ ark-jax: answer-centric retriever tuning
                                    which stages are done, stale (and why) or missing; with
                                    --verify also whether any file was damaged since, which takes
                                    as long as reading them all
-  ark-jax check  FILE              what is understood of an input, and every bad row
+  ark-jax check  FILE [TEST]       what is understood of an input, and every bad row; of a test set
+                                   for config.data.test too
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
                                    run; it spends nothing
@@ -141,10 +143,11 @@ def _check(args: list[str]) -> int:
     from ark_jax.evaluate.significance import what_can_be_told
     from ark_jax.graph import triple_files
 
-    if len(args) != 1 or args[0].startswith("-"):
-        print("usage: ark-jax check FILE_OR_FOLDER", file=sys.stderr)
+    if len(args) not in (1, 2) or any(arg.startswith("-") for arg in args):
+        print("usage: ark-jax check FILE_OR_FOLDER [TEST]", file=sys.stderr)
         return 2
-    if triple_files.recognises(Path(args[0])):
+    path, *tests = args
+    if not tests and triple_files.recognises(Path(path)):
         graph, findings = triple_files.read(args)
         for line in (*findings.remarks, *findings.problems):
             print(line)
@@ -153,15 +156,30 @@ def _check(args: list[str]) -> int:
             f"{findings.problems.total:,} problem(s)" if findings.problems else "no problem found"
         )
         return 1 if findings.problems else 0
-    corpus, problems = readers.read(args[0])
+    corpus, problems = readers.read(path)
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))
-    if corpus.questions:
+    if corpus.questions and not tests:
         fifth = max(len(corpus.questions) // 5, 1)
         print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
     print(readers.verdict(problems))
-    return 1 if problems else 0
+    return int(any([bool(problems), *(_check_test(test, corpus.texts) for test in tests)]))
+
+
+def _check_test(path: str, texts: Mapping[str, str]) -> bool:
+    """Prints what is understood of a test set on a corpus; whether it has problems."""
+    from ark_jax.data import readers
+    from ark_jax.evaluate.significance import what_can_be_told
+
+    test, problems = readers.read_test(path, texts)
+    for line in (*test.remarks, *problems):
+        print(line)
+    count = len(test.questions)
+    told = what_can_be_told(count) if count else "none can be read"
+    print(f"test set: {count:,} questions: {told}")
+    print(readers.verdict(problems))
+    return bool(problems)
 
 
 def _pipeline(verb: str, args: list[str]) -> int:
