@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from ark_jax.runtime import log, preemption
@@ -35,9 +36,9 @@ ark-jax: answer-centric retriever tuning
                                    which stages are done, stale (and why) or missing; with
                                    --verify also whether any file was damaged since, which takes
                                    as long as reading them all
-  ark-jax check  FILE              what is understood of an input, and every bad row; of a graph
-                                   of triples also with --names=FILE, --relation-names=FILE and
-                                   --questions=FILE
+  ark-jax check  FILE [TEST]       what is understood of an input, and every bad row; of a test set
+                                   for config.data.test too; of a graph of triples also with
+                                   --names=FILE, --relation-names=FILE and --questions=FILE
   ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
                                    the k best triples of a graph for each question, for the prompt
                                    of a reader; DIR/export of a run, or any retriever; --hops=1
@@ -153,27 +154,43 @@ def _check(args: list[str]) -> int:
 
     paths = [arg for arg in args if not arg.startswith("-")]
     matches = [re.fullmatch(CHECK_FLAG, arg) for arg in args if arg.startswith("-")]
-    if len(paths) != 1 or not all(matches):
+    if len(paths) not in (1, 2) or not all(matches) or (matches and len(paths) > 1):
         print(
-            "usage: ark-jax check FILE_OR_FOLDER, and for a graph of triples [--names=FILE] "
-            "[--relation-names=FILE] [--questions=FILE]",
+            "usage: ark-jax check FILE_OR_FOLDER [TEST], and for a graph of triples "
+            "[--names=FILE] [--relation-names=FILE] [--questions=FILE]",
             file=sys.stderr,
         )
         return 2
+    path, *tests = paths
     files = {match[1].replace("-", "_"): match[2] for match in matches}
-    if files or triple_check.recognises(Path(paths[0])):
-        lines, good = triple_check.check(paths[0], **files)
+    if files or (not tests and triple_check.recognises(Path(path))):
+        lines, good = triple_check.check(path, **files)
         print("\n".join(lines))
         return 0 if good else 1
-    corpus, problems = readers.read(paths[0])
+    corpus, problems = readers.read(path)
     for line in (*corpus.remarks, *problems):
         print(line)
     print(readers.summary(corpus))
-    if corpus.questions:
+    if corpus.questions and not tests:
         fifth = max(len(corpus.questions) // 5, 1)
         print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
     print(readers.verdict(problems))
-    return 1 if problems else 0
+    return int(any([bool(problems), *(_check_test(test, corpus.texts) for test in tests)]))
+
+
+def _check_test(path: str, texts: Mapping[str, str]) -> bool:
+    """Prints what is understood of a test set on a corpus; whether it has problems."""
+    from ark_jax.data import readers
+    from ark_jax.evaluate.significance import what_can_be_told
+
+    test, problems = readers.read_test(path, texts)
+    for line in (*test.remarks, *problems):
+        print(line)
+    count = len(test.questions)
+    told = what_can_be_told(count) if count else "none can be read"
+    print(f"test set: {count:,} questions: {told}")
+    print(readers.verdict(problems))
+    return bool(problems)
 
 
 def _retrieve(args: list[str]) -> int:

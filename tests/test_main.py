@@ -1,5 +1,6 @@
 """Flags, verbs and messages of the command line."""
 
+import json
 import re
 import subprocess
 import sys
@@ -204,3 +205,19 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
         __main__._parse("run", ["--documents-only"])
+
+
+def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):
+    rows = ({"id": "t1", "question": "What rose?", "documents": ["great-surge"]},)
+    rows += ({"id": "t2", "question": "What fell?", "documents": ["atlantis"]},)
+    test = tmp_path / "test.jsonl"
+    for asked, status, told in (
+        (rows[:1], 0, ["test set: 1 questions: a difference", "no problem found"]),
+        (rows, 1, ["documents: 'atlantis' is not found in the corpus", "1 problem(s) in 1 of 2"]),
+        ((), 1, ["test set: 0 questions: none can be read"]),
+    ):
+        test.write_text("".join(json.dumps(row) + "\n" for row in asked))
+        assert __main__._main(["check", str(world / "corpus"), str(test)]) == status
+        shown = capsys.readouterr().out
+        assert all(words in shown for words in told) and "documents: 3" in shown
+        assert "a test on a fifth" not in shown

@@ -27,8 +27,14 @@ class Problems(list[Problem]):
         self.rows, self.bad_rows, self.fatal = 0, 0, False
         self._counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self._last_place = ("", 0)
+        self._of_files: set[Problem] = set()
 
     def append(self, problem: Problem) -> None:
+        """Adds a problem; one of a whole file is there once, whatever rows it comes up in."""
+        if not problem.line:
+            if problem in self._of_files:
+                return
+            self._of_files.add(problem)
         place = (problem.file, problem.line)
         self.fatal = self.fatal or not problem.line
         self.bad_rows += place != self._last_place

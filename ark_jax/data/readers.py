@@ -33,7 +33,15 @@ def load(path: str | Path, tolerate: float = 0.0) -> Corpus:
     Raises:
         BadInput: the input has more problems; it lists all of them.
     """
-    corpus, problems = read(path)
+    return within(*read(path), tolerate)
+
+
+def within(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
+    """What was read, if no more rows have problems than may.
+
+    Raises:
+        BadInput: more have.
+    """
     return dataclasses.replace(corpus, remarks=_tolerated(problems, corpus.remarks, tolerate))
 
 
@@ -44,7 +52,8 @@ def _tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> l
         BadInput: there are more problems.
     """
     if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
-        raise BadInput(problems)
+        advice = _advice(problems)
+        raise BadInput(problems, f"they are {advice}" if advice else "")
     return [*remarks, *problems]
 
 
@@ -91,7 +100,7 @@ def files(path: Path) -> list[Path]:
 def read_questions(
     path: str | Path, texts: Mapping[str, str], tolerate: float = 0.0
 ) -> tuple[list[Question], list[Problem]]:
-    """Reads a test set of its own on documents that are known.
+    """Reads questions on documents that are known.
 
     Args:
         path: a file of questions in any known format, a folder that holds questions.jsonl (or
@@ -106,6 +115,33 @@ def read_questions(
     Raises:
         BadInput: the input has problems; it lists all of them.
     """
+    corpus, problems = _read_questions(path, texts)
+    corpus = within(corpus, problems, tolerate)
+    return corpus.questions, corpus.remarks
+
+
+def read_test(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Problems]:
+    """Reads a test set: with documents of its own, or on those of the input.
+
+    Args:
+        path: anything that `read` or `read_questions` reads.
+        texts: document id -> text of the input.
+
+    Returns:
+        Documents of its own and questions, and problems. It is one if a document has another text
+        in the input.
+    """
+    corpus, problems = read(path)
+    if not corpus.documents:
+        return _read_questions(path, texts)
+    for document in corpus.documents:
+        if texts.get(document.id, document.text) != document.text:
+            message = f"{document.id!r} has another text in the corpus; give one of them another id"
+            problems.append(Problem(str(path), 0, "documents", message))
+    return corpus, problems
+
+
+def _read_questions(path: str | Path, texts: Mapping[str, str]) -> tuple[Corpus, Problems]:
     path, findings = storage.local_copy(str(path)), Findings()
     if path.is_dir():
         path = named_file(path, plain.STEMS[2]) or path / "questions.jsonl"
@@ -116,7 +152,7 @@ def read_questions(
         questions = check_questions(pairs, findings, texts, texts, "the corpus")
     findings.problems.condense()
     findings.remarks.condense()
-    return questions, _tolerated(findings.problems, findings.remarks, tolerate)
+    return Corpus([], questions, "", findings.remarks), findings.problems
 
 
 def summary(corpus: Corpus) -> str:
@@ -161,12 +197,16 @@ def verdict(problems: Problems) -> str:
     """One line on the problems of an input, and what it would take to read the rest."""
     if not problems:
         return "no problem found"
-    line = f"{problems.total:,} problem(s)"
+    return f"{problems.total:,} problem(s) {_advice(problems)}".rstrip()
+
+
+def _advice(problems: Problems) -> str:
+    """In how many rows problems are, and what to do; empty if a whole file has one."""
     if problems.fatal or not problems.rows:
-        return line
-    line += f" in {problems.bad_rows:,} of {problems.rows:,} rows: mend them"
+        return ""
+    advice = f"in {problems.bad_rows:,} of {problems.rows:,} rows: mend them"
     share = math.ceil(1e4 * problems.bad_rows / problems.rows) / 1e4
     # Who would pass over most rows has mistaken a field or a file.
-    return (
-        line if share > 0.5 else f"{line}, or read the rest with --config.data.tolerate={share:g}"
-    )
+    if share > 0.5:
+        return advice
+    return f"{advice}, or read the rest with --config.data.tolerate={share:g}"

@@ -110,14 +110,17 @@ class Corpus:
 class BadInput(ValueError):
     """Raised for input with problems, before any work is done.
 
-    Attributes:
+    Args:
         problems: all problems found.
+        advice: a line on what to do about all of them.
     """
 
-    def __init__(self, problems: list[Problem]):
+    def __init__(self, problems: list[Problem], advice: str = ""):
         self.problems = problems
         count = sum(problem.rows for problem in problems)
         lines = [f"{count:,} problem(s) in the input:", *(f"  {p}" for p in problems[:20])]
         if len(problems) > 20:
             lines.append(f"  and {len(problems) - 20} more; `ark-jax check` lists all")
+        if advice:
+            lines.append(advice)
         super().__init__("\n".join(lines))

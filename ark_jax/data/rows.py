@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from ark_jax.data.characters import has_visible
 from ark_jax.data.records import Problem
@@ -60,10 +60,19 @@ class InputRow:
         line: number of the line or row, from 1.
         values: field -> value.
         unit: "line", or "row" if `line` counts the elements of an array.
+        columns: of the table that holds the row, if one does.
     """
 
-    def __init__(self, file: str, line: int, values: Mapping[str, object], unit: str = "line"):
+    def __init__(
+        self,
+        file: str,
+        line: int,
+        values: Mapping[str, object],
+        unit: str = "line",
+        columns: Collection[str] = (),
+    ):
         self.file, self.line, self.values, self.unit = file, line, values, unit
+        self.columns = columns
         self.problems: list[Problem] = []
         self.remarks: list[Problem] = []
 
@@ -87,19 +96,29 @@ class InputRow:
         return Problem(self.file, self.line, field, f"{defect}{place}; {consequence}")
 
     def has(self, field: str, *, required: bool = True) -> bool:
-        """Whether the row has the field. A likely misspelling is a problem in any case."""
+        """Whether the row has the field. A likely misspelling is a problem in any case.
+
+        That of a column is a problem of the whole file.
+        """
         if field in self.values:
             return True
-        similar = [name for name in self.values if abs(len(name) - len(field)) < 2]
-        matches = difflib.get_close_matches(field, similar, 1, 0.8)
-        if matches:
-            match = matches[0]
-            self.add_problem(
-                field, f"is missing, but there is {match!r}", f"rename {match!r} to {field!r}"
-            )
+        if match := self._misspelled(field):
+            defect, fix = f"is missing, but there is {match!r}", f"rename {match!r} to {field!r}"
+            if self.columns:
+                message = f"the column {defect}; {fix}"
+                self.problems.append(Problem(self.file, 0, field, message))
+            else:
+                self.add_problem(field, defect, fix)
         elif required:
             self.add_problem(field, "is missing", "add it")
         return False
+
+    def _misspelled(self, field: str) -> str:
+        """The name that is probably meant to be that of a missing field; empty if there is none."""
+        if field in self.columns:  # a column with an empty cell
+            return ""
+        similar = [name for name in self.values if abs(len(name) - len(field)) < 2]
+        return next(iter(difflib.get_close_matches(field, similar, 1, 0.8)), "")
 
     def claim_id(self, lines: dict[str, int], field: str, id: str) -> None:
         """Registers the row's id in `lines`, id -> line; an id of another row is a problem."""

@@ -36,7 +36,9 @@ class Spool(Sequence):
         self._type, self._in_memory = record_type, in_memory
         fields = dataclasses.fields(record_type)
         self._schema = pa.schema([(field.name, _TYPES[field.type]) for field in fields])
+        # Every table twice: as a view of its file, and as a reader of its batches.
         self._tables: list[pa.Table] = []
+        self._readers: list[pa.ipc.RecordBatchFileReader] = []
         self._ends: list[int] = []  # of each table, counted from the first record
         self._latest: list = []
         self._latest_bytes = 0
@@ -53,8 +55,9 @@ class Spool(Sequence):
         columns = {name: [getattr(record, name) for record in self._latest] for name in names}
         if "sections" in columns:
             columns["sections"] = [[vars(s) for s in row] for row in columns["sections"]]
-        table = pa.table(columns, schema=self._schema)
-        self._tables.append(_mapped(table))
+        table, reader = _as_file(pa.table(columns, schema=self._schema))
+        self._tables.append(table)
+        self._readers.append(reader)
         self._ends.append(self._on_disk + len(table))
         self._latest, self._latest_bytes = [], 0
 
@@ -79,9 +82,10 @@ class Spool(Sequence):
         return self._tables[number], index - (self._ends[number - 1] if number else 0)
 
     def __iter__(self) -> Iterator:
-        for table in self._tables:
-            for batch in table.to_batches(max_chunksize=BATCH_ROWS):
-                yield from map(self._record, batch.to_pylist())
+        # What is read from a view stays in memory for a while; what a reader reads is freed.
+        for reader in self._readers:
+            for i in range(reader.num_record_batches):
+                yield from map(self._record, reader.get_batch(i).to_pylist())
         yield from self._latest
 
     def _record(self, values: dict):
@@ -141,14 +145,15 @@ class Texts(Mapping[str, str]):
         return id in self.rows
 
 
-def _mapped(table: pa.Table) -> pa.Table:
-    """The table as a view of a file without a name."""
+def _as_file(table: pa.Table) -> tuple[pa.Table, pa.ipc.RecordBatchFileReader]:
+    """The table as a view of a file without a name, and a reader of that file."""
     with tempfile.NamedTemporaryFile(prefix="ark-jax-", suffix=".arrow", delete=False) as file:
         path = Path(file.name)
         try:
             with pa.ipc.new_file(file, table.schema) as writer:
                 writer.write_table(table, max_chunksize=BATCH_ROWS)
             file.flush()
-            return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            view = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            return view, pa.ipc.open_file(pa.OSFile(str(path)))
         finally:
             path.unlink()

@@ -49,11 +49,12 @@ def table_rows(path: Path, findings: Findings) -> Iterator[InputRow]:
     """
     delimiter, _ = table_header(path)
     for row in csv_rows(path, (), findings, delimiter):
-        values = {name.strip().lower(): cell for name, cell in row.values.items() if cell.strip()}
+        cells = {name.strip().lower(): cell for name, cell in row.values.items()}
+        values = {name: cell for name, cell in cells.items() if cell.strip()}
         for name in LIST_COLUMNS:
             if name in values:
                 values[name] = _cell_items(values[name])
-        yield InputRow(row.file, row.line, values)
+        yield InputRow(row.file, row.line, values, columns=cells.keys())
 
 
 def _cell_items(cell: str) -> list:
@@ -153,7 +154,8 @@ def parquet_rows(path: Path, findings: Findings, leave_out: str = "") -> Iterato
                         message = f"row {number} is not UTF-8; write the file again as UTF-8"
                         findings.problems.append(file_problem(path, message, number))
                         continue
-                    yield InputRow(str(path), number, _parquet_values(values), unit="row")
+                    known = _parquet_values(values)
+                    yield InputRow(str(path), number, known, unit="row", columns=values.keys())
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
         message = f"cannot be read as Parquet ({reason[:200]}); copy it again"

@@ -195,7 +195,7 @@ def _on_this_machine(name: str, field: str) -> Path:
 def _shadow(
     recipe: Recipe, config, local, workdir: Path | None
 ) -> Iterator[tuple[Context, set[str]]]:
-    """A temporary workdir: links to the finished stages of `workdir`, and the prepared ones run.
+    """A temporary workdir: links to what `workdir` holds, and the prepared stages run.
 
     Args:
         local: the config that prepared stages run with.
@@ -206,9 +206,9 @@ def _shadow(
         done = {s.stage for s in engine.examine(stages, config, workdir) if s.state == "done"}
     with tempfile.TemporaryDirectory() as name:
         context = Context(local, Path(name), Metrics(Path(name) / "metrics.jsonl"))
-        for stage in (*done, "llm"):
-            if workdir and (workdir / stage).is_dir():
-                (context / stage).symlink_to(workdir.absolute() / stage)
+        for folder in (*done, "llm", "vectors"):
+            if workdir and (workdir / folder).is_dir():
+                (context / folder).symlink_to(workdir.absolute() / folder)
         for stage in stages:
             if stage.name in recipe.prepared and stage.name not in done:
                 (context / stage.name).mkdir()
@@ -250,7 +250,7 @@ def format_plan(plan: Estimate) -> str:
     if not plan.work and not plan.calls:
         pending = [name for name in plan.stages if name not in plan.done]
         lines = [*lines[:-3], f"stages to run: {', '.join(pending) or 'none'}"]
-    disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items())
+    disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items() if n)
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]
     lines += [f"- {note}" for note in plan.notes]
     total = human(sum(plan.disk.values()), "B")

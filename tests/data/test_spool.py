@@ -1,9 +1,11 @@
 """Records move to disk and stay the same sequence."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -53,10 +55,31 @@ def test_no_file_is_left(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == [] and spool.texts["d"] == "x"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+LINUX = pytest.mark.skipif(
     not os.path.exists("/proc/self/status"), reason="only Linux tells a process its peak so"
 )
+
+
+def mapped_bytes() -> int:
+    """What this process holds of files in memory."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"RssFile:\s*(\d+)", status)[1]) << 10
+
+
+@LINUX
+def test_a_pass_over_documents_leaves_none_in_memory():
+    spool, written = Documents(1 << 22), 0
+    for i in range(20_000):
+        text = f"{i} " * 500
+        spool.append(Document(f"d{i}", "", text))
+        written += len(text)
+    before = mapped_bytes()
+    assert sum(len(document.text) for document in spool) == written > 40 << 20
+    assert mapped_bytes() - before < written // 8
+
+
+@pytest.mark.slow
+@LINUX
 def test_a_million_documents_pass_within_two_gibibytes(tmp_path):
     text = "The tide rose over the board. " * 34
     with (tmp_path / "documents.jsonl").open("w") as file:

@@ -1,5 +1,6 @@
 """The plan against runs, against counts by hand, and what it refuses."""
 
+import json
 import math
 import shutil
 import sys
@@ -104,6 +105,7 @@ def test_what_is_done_costs_nothing_and_is_shown(run):
     ]
     assert set(run.plans["data"].disk) - set(after.disk) == {"vectors"}
     shown = plan.format_plan(after).splitlines()
+    assert after.disk["checkpoints"] and not any(" 0 B" in line for line in shown)
     assert {tuple(line.split()) for line in shown if line.endswith("done")} == {
         (name, "done") for name in ("extract", "rewrite", "candidates", "graph", "communities")
     }
@@ -122,6 +124,34 @@ def test_a_changed_setting_is_planned_anew(run, mesh):
     assert calls_of_kind(planned, "rewrite").output_tokens == pytest.approx(
         calls_of_kind(run.plans["data"], "rewrite").output_tokens / 2, rel=0.01
     )
+
+
+def test_a_corpus_is_embedded_once_for_each_model(world, mesh, tmp_path):
+    c = settings(world)
+    c.data.pool, c.data.candidates = "corpus", 6
+    planned = plan.estimate(RECIPE, c, tmp_path / "run")
+    embedding = lambda made: {x.stage: x.tokens for x in made.work if x.kind == "embedding"}
+    tokens = embedding(planned)
+    asked = tokens["baselines"]  # base has its vectors from the candidates
+    assert 0 < asked < tokens["candidates"] / 5
+    corpus = tokens["evaluate"] - 3 * asked  # mining had those of all stages but the last
+    assert corpus > 2 * asked and tokens["mine2"] > corpus and tokens["mine3"] > corpus
+    chunks = planned.inputs["chunks"]
+    c.data.pool = "documents"
+    graph = plan.estimate(RECIPE, c, tmp_path / "run").disk["vectors"]
+    width = json.loads((world / "retriever" / "config.json").read_text())["hidden_size"]
+    assert planned.disk["vectors"] >= 4 * 4 * width * chunks and graph < planned.disk["vectors"]
+
+    c.data.pool = "corpus"
+    for stage in ("data", "candidates"):
+        context = engine.Context(c, tmp_path / "run", Metrics(tmp_path / "metrics.jsonl"))
+        engine.run(stages(c), context, only=stage)
+    begun = embedding(plan.estimate(RECIPE, c, tmp_path / "run"))
+    later = ("mine2", "mine3", "baselines", "evaluate")
+    assert [begun[stage] for stage in later] == [tokens[stage] for stage in later]
+    shutil.rmtree(tmp_path / "run" / "vectors")
+    lost = embedding(plan.estimate(RECIPE, c, tmp_path / "run"))
+    assert lost == begun | {"baselines": asked + corpus}  # what else needed base is done
 
 
 def test_a_plan_writes_nothing(run, mesh, tmp_path):

@@ -71,7 +71,8 @@ def check_questions(
                 defect = f"{name!r} is not found in {source}"
                 row.add_problem("documents", defect, "add that document or mend the id")
         if question.documents and all(name in texts for name in question.documents):
-            check_evidence(row, question, [texts[name] for name in question.documents])
+            if question.evidence:  # else the texts stay on disk
+                check_evidence(row, question, [texts[name] for name in question.documents])
         elif question.evidence and not question.documents and texts and row.ok:
             unplaced.append((row, question))
             questions[question.id] = question

@@ -32,6 +32,11 @@ def model_before(config, stage: int) -> str:
     return stage_name(config.train.stages[position - 1]) if position else "base"
 
 
+def miner_of(config, stage: int) -> str:
+    """The system whose model finds the hard negatives of a training stage."""
+    return model_before(config, stage) if config.mine.model == "previous" else "base"
+
+
 def epochs(train, stage: int) -> int:
     """The epochs of a stage under `config.train`; stage 0 takes as many as all stages together."""
     return train.epochs[stage - 1] if stage else sum(train.epochs)

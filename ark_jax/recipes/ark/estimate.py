@@ -36,7 +36,14 @@ from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache, reply_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, stage_name, systems
+from ark_jax.recipes.ark.curriculum import (
+    MINING_SIZES,
+    epochs,
+    mine_name,
+    miner_of,
+    stage_name,
+    systems,
+)
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
 from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.rewrite import parse_questions, rewriting_calls
@@ -49,6 +56,7 @@ from ark_jax.recipes.common.corpus import (
     searches_corpus,
     written_questions,
 )
+from ark_jax.recipes.common.corpus_vectors import stored_systems
 from ark_jax.recipes.common.estimate_questions import (
     PAIR_TOKENS,
     foresee_questions,
@@ -362,6 +370,11 @@ class _Forecaster:
         self.draws = {q.id: Draw.from_chunks(q, pools[q.id], config) for q in self.train}
         self.passages = self._tokens([x.passage for x in self.training_chunks.values()], "document")
         self.queries = self._tokens([q.question for q in self.train], "query")
+        chunks = sum(map(len, self.chunks.values()))
+        # A stage that is to run will change the corpus or the model that the vectors are of.
+        lasting = {"base", *done} if "data" in done else set()
+        stored = stored_systems(context.workdir) & lasting
+        self.embedded = dict.fromkeys(stored, chunks)  # system -> number of its passages
 
     def _generator(self, path: str):
         from ark_jax.estimate.device_work import WeightlessModel
@@ -374,13 +387,25 @@ class _Forecaster:
     def _tokens(self, texts: Sequence[str], kind: str) -> list[int]:
         return [len(row) for row in self.tokenizer.tokenize(texts, kind=kind)]
 
-    def _embed(self, stage: str, lengths: Sequence[int], times: int = 1) -> None:
-        flops = times * self.base.text_flops(lengths)
-        self.work.append(self.base.work(stage, "embedding", times * sum(lengths), flops))
+    def _embed(self, stage: str, lengths: Sequence[int]) -> None:
+        flops = self.base.text_flops(lengths)
+        self.work.append(self.base.work(stage, "embedding", sum(lengths), flops))
+
+    def _not_embedded(self, system: str, passages: Sequence[int]) -> Sequence[int]:
+        """The lengths of passages that a system has yet to embed, which are all or none."""
+        if not searches_corpus(self.context):
+            return passages
+        if self.embedded.get(system) == len(passages):
+            return []
+        self.embedded[system] = len(passages)
+        size = 4 * len(passages) * self.tokenizer.width
+        self.disk["vectors"] = self.disk.get("vectors", 0) + size
+        return passages
 
     def forecast(self) -> Forecast:
         if "candidates" not in self.done:
-            self._embed("candidates", [*self._searched_passages(), *self.queries])
+            passages = self._not_embedded("base", self._searched_passages())
+            self._embed("candidates", [*passages, *self.queries])
         self._graph()
         self._questions()
         self._score()
@@ -399,20 +424,21 @@ class _Forecaster:
         if "graph" not in self.done:
             entities = round(self.recording.entities * sum(self.passages))
             self._embed("graph", [round(self.recording.line)] * entities)
-            self.disk["vectors"] = 4 * entities * self.tokenizer.width
+            size = 4 * entities * self.tokenizer.width
+            self.disk["vectors"] = self.disk.get("vectors", 0) + size
 
     def _questions(self) -> None:
         if not is_writing(self.config) or "questions" in self.done:
             return
         from ark_jax.estimate import device_time
 
-        corpus = [chunk.passage for group in self.chunks.values() for chunk in group]
+        passages = self._not_embedded("base", self.corpus_passages)
         asked = [
             q.question
             for part in ("train", "held_out")
             for q in written_questions(self.context, part)
         ]
-        self._embed("questions", [*self._tokens(corpus, "document"), *self._tokens(asked, "query")])
+        self._embed("questions", [*passages, *self._tokens(asked, "query")])
         self.lm.log_likelihood(pairs_to_score(self.context))
         tokens, flops = device_time.shared_prefix_work(self.scorer, self.lm.rows)
         self.work.append(self.scorer.work("questions", "likelihoods", tokens, flops))
@@ -446,7 +472,8 @@ class _Forecaster:
                 questions = math.ceil(config.score.keep * len(self.train))
                 versions = config.graph.rewrites * len(MINING_SIZES[stage]) * questions
                 rewritten = [round(self.recording.version)] * versions
-                passages = self._searched_passages()
+                miner = miner_of(config, stage)
+                passages = self._not_embedded(miner, self._searched_passages())
                 self._embed(mine_name(stage), [*passages, *self.queries, *rewritten])
             if stage_name(stage) not in self.done:
                 steps, tokens, flops = device_time.training_work(
@@ -498,16 +525,16 @@ class _Forecaster:
         return examples[: math.ceil(self.config.score.keep * len(examples))]
 
     def _retrieval(self) -> None:
-        stages = {"baselines": 1, "evaluate": len(systems(self.config).tuned)}
+        stages = {"baselines": ("base",), "evaluate": systems(self.config).tuned}
         if all(stage in self.done for stage in stages):
             return
         chunks, _ = retrieve.searched_chunks(self.context, self.held_out, self.chunks)
-        texts = [chunk.passage for chunk in chunks]
-        asked = [question.question for question in self.held_out]
-        lengths = [*self._tokens(texts, "document"), *self._tokens(asked, "query")]
-        for stage, times in stages.items():
+        passages = self._tokens([chunk.passage for chunk in chunks], "document")
+        asked = self._tokens([question.question for question in self.held_out], "query")
+        for stage, names in stages.items():
             if stage not in self.done:
-                self._embed(stage, lengths, times)
+                texts = [(*self._not_embedded(name, passages), *asked) for name in names]
+                self._embed(stage, list(itertools.chain(*texts)))
 
     def _reading(self) -> None:
         from ark_jax.estimate import device_time

@@ -9,7 +9,7 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, model_before
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     Passages,
@@ -19,6 +19,7 @@ from ark_jax.recipes.common.corpus import (
     load_questions,
     searches_corpus,
 )
+from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime import distributed
 
@@ -33,15 +34,14 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
     """
-    settings, chunks = context.config.mine, chunks_by_document(context)
-    system = model_before(context.config, stage) if settings.model == "previous" else "base"
+    chunks, system = chunks_by_document(context), miner_of(context.config, stage)
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     corpus, texts = searches_corpus(context), Passages(chunks)
     chunk_ids = list(texts) if corpus else candidate_ids(questions, chunks)
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     lookup = texts.lookup(chunk_ids)
-    vectors = encode(context, system, lookup, "document", "embed chunks")
+    vectors, _ = encode_passages(context, system, lookup, "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
     queries = dict(zip([q.id for q in questions], encoded, strict=True))

@@ -16,7 +16,8 @@ from ark_jax.recipes.common.corpus import (
     load_questions,
     searches_corpus,
 )
-from ark_jax.recipes.common.models import encode, load_retriever
+from ark_jax.recipes.common.corpus_vectors import encode_passages
+from ark_jax.recipes.common.models import encode
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
@@ -40,10 +41,9 @@ def find_candidates(context: Context, folder: Path) -> dict:
     )
     passages = Passages(chunks)
     lookup = passages.lookup(chunk_ids)
-    vectors = encode(context, "base", lookup, "document", "embed chunks")
+    vectors, cut = encode_passages(context, "base", lookup, "embed chunks")
     asked = [question.question for question in questions]
     queries = encode(context, "base", asked, "query", "embed questions")
-    cut = load_retriever(context).truncated["embed chunks"]
     pools = (
         _search(questions, chunks, chunk_ids, lookup, (queries, vectors), context.config.data)
         if corpus

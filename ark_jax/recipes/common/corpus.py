@@ -1,7 +1,6 @@
 """Questions, chunks and evidence of a workdir, as the data stage stored them."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.runtime import distributed
 
 POOL_FILE = "pool.json"
-BLOCK = 1 << 16  # records that are written at once
+BLOCK = 1 << 16  # records that are written at once, and
+BLOCK_CHARACTERS = 1 << 24  # of their texts
 
 
 class StoredChunk(Chunk):
@@ -74,8 +74,14 @@ def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
 
 def _blocks(records: Iterable) -> Iterator[list]:
     """The records in lists, so that memory need not hold all of them."""
-    records = iter(records)
-    while block := list(itertools.islice(records, BLOCK)):
+    block, characters = [], 0
+    for record in records:
+        block.append(record)
+        characters += len(record.text)
+        if len(block) == BLOCK or characters >= BLOCK_CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
         yield block
 
 

@@ -14,6 +14,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import chunks_by_document, given_questions
+from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
@@ -201,7 +202,7 @@ def drop_unfound(context: Context, rest: list[Candidate]) -> list[Candidate]:
     chunks = [x for group in chunks_by_document(context).values() for x in group]
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     asked = [x.question.question for x in rest]
-    vectors = encode(context, "base", texts, "document", "embed chunks, round trip")
+    vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
     queries = encode(context, "base", asked, "query", "embed written questions")
     dense = top_k(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
     everything = range(len(chunks))

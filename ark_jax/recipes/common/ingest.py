@@ -102,24 +102,10 @@ def look_at(path: str) -> tuple[str, list[str]]:
 
 
 def _test_set(corpus: Corpus, settings) -> Corpus:
-    """The test set that the config names: with documents of its own, or on those of the input.
-
-    Raises:
-        ValueError: a document of the test set has another text in the input.
-    """
+    """The test set that the config names, if it names one."""
     if not settings.test:
         return Corpus([], [], "")
-    test, _ = readers.read(settings.test)
-    if not test.documents:
-        questions, remarks = readers.read_questions(settings.test, corpus.texts, settings.tolerate)
-        return Corpus([], questions, "", remarks)
-    for document in test.documents:
-        if corpus.texts.get(document.id, document.text) != document.text:
-            raise ValueError(
-                f"config.data.test: the document {document.id!r} of {settings.test} has another "
-                f"text in {settings.path}; give one of them another id"
-            )
-    return readers.load(settings.test, settings.tolerate)
+    return readers.within(*readers.read_test(settings.test, corpus.texts), settings.tolerate)
 
 
 class _Documents:

@@ -9,6 +9,14 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.runtime.log import say
 
 
+def retriever_path(context: Context, system: str) -> str:
+    """The folder or hub name of a system's retriever, as `load_retriever` explains."""
+    if system == "base":
+        return context.config.retriever.path
+    compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
+    return compared.get(system, str(context / system / "model"))
+
+
 def load_retriever(context: Context, system: str = "base"):
     """A retriever by the name of its system; the last one used stays in memory.
 
@@ -21,11 +29,8 @@ def load_retriever(context: Context, system: str = "base"):
     context.enter_mesh()
     if context.models.get("retriever", ("",))[0] != system:
         settings = context.config.retriever
-        compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
-        trained = str(context / system / "model")
-        path = settings.path if system == "base" else compared.get(system, trained)
         loaded = Retriever.from_pretrained(
-            path, compute=settings.compute, attention=settings.attention
+            retriever_path(context, system), compute=settings.compute, attention=settings.attention
         )
         context.models["retriever"] = (system, loaded)
     return context.models["retriever"][1]

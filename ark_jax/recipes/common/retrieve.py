@@ -17,6 +17,7 @@ from ark_jax.recipes.common.corpus import (
     load_questions,
     searches_corpus,
 )
+from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.retrieval.bm25 import bm25
@@ -145,7 +146,7 @@ def _search_vectors(
     from ark_jax.retrieval.dense import top_k
 
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
-    vectors = encode(context, name, texts, "document", f"embed chunks, {name}")
+    vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
     questions_by_scope: dict[Sequence[int], list[int]] = {}

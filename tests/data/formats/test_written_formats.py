@@ -327,6 +327,55 @@ def test_a_test_set_of_its_own(tmp_path):
             readers.read_questions(tmp_path / name, texts)
 
 
+def test_a_test_set_brings_documents_of_its_own_or_has_those_of_the_input(tmp_path):
+    texts = {"d": "The tide rose."}
+    question = {"id": "a", "question": "What?", "answers": ["tide"], "documents": ["d"]}
+    (tmp_path / "test.jsonl").write_text(json.dumps(question))
+    test, problems = readers.read_test(tmp_path / "test.jsonl", texts)
+    assert ([q.id for q in test.questions], list(test.documents), problems) == (["a"], [], [])
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "questions.jsonl").write_text(json.dumps(question))
+    for text, messages in (
+        ("The tide rose.", []),
+        ("It fell.", ["'d' has another text in the corpus; give one of them another id"]),
+    ):
+        (own / "documents.jsonl").write_text(json.dumps({"id": "d", "text": text}))
+        test, problems = readers.read_test(own, texts)
+        assert [q.id for q in test.questions] == ["a"]
+        assert [d.text for d in test.documents] == [text]
+        assert [problem.message for problem in problems] == messages
+    assert problems.fatal  # no tolerance covers it
+
+
+def test_a_refusal_says_what_it_takes_to_read_the_rest(tmp_path):
+    rows = [json.dumps({"id": f"d{i}", "text": "x" if i else ""}) for i in range(40)]
+    (tmp_path / "documents.jsonl").write_text("\n".join(rows))
+    with pytest.raises(BadInput) as raised:
+        readers.load(tmp_path)
+    last = "they are in 1 of 40 rows: mend them, or read the rest with --config.data.tolerate=0.025"
+    assert str(raised.value).splitlines()[-1] == last
+    assert len(readers.load(tmp_path, 0.025).documents) == 39
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_a_misspelled_column_is_one_problem_of_the_file(tmp_path, suffix):
+    (tmp_path / "documents.jsonl").write_text('{"id": "d", "text": "The tide rose."}')
+    path = tmp_path / f"questions.{suffix}"
+    columns = {"question": [f"What {i}?" for i in range(30)], "document": ["d"] * 30}
+    if suffix == "parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        lines = [columns, *zip(*columns.values(), strict=True)]
+        delimiter = "," if suffix == "csv" else "\t"
+        path.write_text("\n".join(delimiter.join(line) for line in lines))
+    corpus, problems = readers.read(tmp_path)
+    message = "the column is missing, but there is 'document'; rename 'document' to 'documents'"
+    found = [(x.line, x.field, x.message) for x in problems if x.field == "documents"]
+    assert found == [(0, "documents", message)]
+    assert problems.fatal and corpus.questions == []
+
+
 def test_faults_of_a_beir_folder(tmp_path):
     corpus = '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "Only", "text": ""}\n'
     (tmp_path / "corpus.jsonl").write_text(corpus)

@@ -31,7 +31,11 @@ def run(tmp_path, monkeypatch):
         drawn = [np.random.default_rng([len(which), *t.encode()]).standard_normal(4) for t in texts]
         return np.array([x / np.linalg.norm(x) for x in drawn], np.float32)
 
+    def encode_passages(context, which, texts, label):
+        return encode(context, which, texts, "document"), 0
+
     monkeypatch.setattr(retrieve, "encode", encode)
+    monkeypatch.setattr(retrieve, "encode_passages", encode_passages)
     c = config.ark()
     context = engine.Context(c, tmp_path / "w", Metrics(tmp_path / "metrics.jsonl"))
     return types.SimpleNamespace(context=context, c=c, folder=tmp_path, embedded=embedded)

@@ -1,0 +1,119 @@
+"""The vectors of a corpus: a model embeds its passages once, however many stages search them.
+
+The folder `vectors` of a workdir holds those of each system, as long as its model, the passages,
+and whatever else decides a bit of them stay the same. It belongs to no stage: a run without it
+makes the same files.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax import __version__
+from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
+from ark_jax.pipeline.manifest import read_manifest, sync
+from ark_jax.pipeline.stage import Context, setting
+from ark_jax.recipes.common.corpus import searches_corpus
+from ark_jax.recipes.common.models import encode, load_retriever, retriever_path
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+FOLDER = "vectors"
+
+
+def encode_passages(
+    context: Context, system: str, passages: Sequence[str], label: str
+) -> tuple[np.ndarray, int]:
+    """Unit vectors `[n e]` of passages by a system's retriever, and how many passages it cuts.
+
+    If the run searches the whole corpus, they are read from the disk where they lie there.
+    """
+    if not searches_corpus(context):
+        return _encode(context, system, passages, label)
+    path = context.workdir / FOLDER / f"{system}.npy"
+    key = distributed.on_first_process(lambda: _key(context, system, passages))
+    cut = distributed.on_first_process(lambda: _cut_of_stored(path, key))
+    if cut is not None:
+        say(f"  {label}: {len(passages):,} vectors are taken from {path}")
+        return np.load(path, mmap_mode="r", allow_pickle=False), cut
+    vectors, cut = _encode(context, system, passages, label)
+    distributed.on_first_process(lambda: _store(path, key, vectors, cut))
+    return vectors, cut
+
+
+def stored_systems(workdir: Path) -> set[str]:
+    """The systems of which vectors lie on the disk, whether or not they still fit."""
+    return {path.stem for path in (workdir / FOLDER).glob("*.npy")}
+
+
+def _encode(
+    context: Context, system: str, passages: Sequence[str], label: str
+) -> tuple[np.ndarray, int]:
+    vectors = encode(context, system, passages, "document", label)
+    return vectors, load_retriever(context, system).truncated[label]
+
+
+def _key(context: Context, system: str, passages: Sequence[str]) -> str:
+    """The fingerprint of all that decides a bit of the vectors.
+
+    Batches decide the last bits, and settings, mesh and devices decide the batches.
+    """
+    import jax
+
+    context.enter_mesh()
+    config, digest = context.config, hashlib.sha256()
+    for passage in passages:
+        data = passage.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    devices = [[device.platform, device.device_kind] for device in jax.devices()]
+    return fingerprint(
+        {
+            "passages": digest.hexdigest(),
+            "model": _model(context, system),
+            "retriever": {name: x for name, x in config.retriever.items() if name != "path"},
+            "mesh": setting(config, "mesh"),
+            "devices": devices,
+            "version": __version__,
+        }
+    )
+
+
+def _model(context: Context, system: str) -> str:
+    """The digest of a system's model; that of a trained one is in the manifest of its stage."""
+    path = retriever_path(context, system)
+    if path != str(context / system / "model"):
+        return model_digest(path)
+    outputs = read_manifest(context / system)["outputs"]
+    return fingerprint({name: x for name, x in outputs.items() if name.startswith("model/")})
+
+
+def _cut_of_stored(path: Path, key: str) -> int | None:
+    """How many passages were cut for the vectors that are stored under this key, if any are."""
+    try:
+        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        fits, digest, cut = about["key"] == key, about["sha256"], int(about["cut"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if not fits or not path.is_file():
+        return None
+    if file_digest(path) != digest:
+        say(f"  warning: {path} has been damaged: it is made again")
+        return None
+    return cut
+
+
+def _store(path: Path, key: str, vectors: np.ndarray, cut: int) -> None:
+    """Replaces what is stored of the system; a kill at any moment leaves nothing false."""
+    about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about.unlink(missing_ok=True)
+    with unfinished.open("wb") as file:
+        np.save(file, vectors, allow_pickle=False)
+    sync(unfinished)
+    os.replace(unfinished, path)
+    row = {"key": key, "sha256": file_digest(path), "cut": cut}
+    about.write_text(json.dumps(row) + "\n", encoding="utf-8")
