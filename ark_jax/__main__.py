@@ -42,7 +42,7 @@ ark-jax: answer-centric retriever tuning
   ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
                                    the k best triples of a graph for each question, for the prompt
                                    of a reader; DIR/export of a run, or any retriever; --hops=1
-                                   ranks by cosines alone, 2 goes on along the graph;
+                                   ranks by cosines alone, 3 goes on along the graph;
                                    --names, --relation-names, --relations=last|whole as in a config
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a

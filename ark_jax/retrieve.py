@@ -59,7 +59,7 @@ def parse(args: Sequence[str]) -> Request:
     for name in ("index", "names", "relation-names"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--relations", choices=("last", "whole"), default="last")
-    for name, default in (("k", 20), ("hops", 2)):
+    for name, default in (("k", 20), ("hops", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     flags = parser.parse_args(args)
     for name in ("k", "hops"):

@@ -14,7 +14,7 @@ from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
 
-TWO_HOPS = WalkRules(hops=2)
+ALONG_THE_GRAPH = WalkRules()
 
 
 class Triple(NamedTuple):
@@ -65,7 +65,7 @@ class TripleRetriever:
         return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype), by)
 
     def search_rows(
-        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = ALONG_THE_GRAPH
     ) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the graph with the k best triples of each question, int64 `[q k]`, best
         first, and their scores, float32 `[q k]`.
@@ -95,7 +95,7 @@ class TripleRetriever:
         return rows[:, :k], scores[:, :k]
 
     def search(
-        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = ALONG_THE_GRAPH
     ) -> list[list[Triple]]:
         """The k best triples of each question, best first; see `search_rows`."""
         rows, scores = self.search_rows(questions, k=k, rules=rules)
@@ -105,7 +105,7 @@ class TripleRetriever:
         ]
 
     def facts(
-        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = TWO_HOPS
+        self, questions: Sequence[str], *, k: int = 20, rules: WalkRules = ALONG_THE_GRAPH
     ) -> list[list[str]]:
         """The texts of the k best triples of each question, for `answer_lists.facts_prompt`."""
         rows, _ = self.search_rows(questions, k=k, rules=rules)

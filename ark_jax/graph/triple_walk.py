@@ -25,8 +25,8 @@ class WalkRules:
         hub: entities with more triples are not walked through; 0: all are.
     """
 
-    hops: int = 2
-    share: float = 0.7
+    hops: int = 3
+    share: float = 0.8
     starts: int = 20
     hub: int = 1000
 

@@ -77,7 +77,7 @@ def test_a_search_goes_on_along_the_graph(folder, mesh):
     retriever = TripleRetriever.from_pretrained(folder, graph)
     rows, cosines = retriever.search_rows(QUESTIONS, k=3, rules=WalkRules(hops=1))
     for share in (0.7, 0.2):
-        rules = WalkRules(share=share)
+        rules = WalkRules(2, share)
         found, scores = retriever.search_rows(QUESTIONS, k=2, rules=rules)
         assert found.shape == (2, 2) and (np.diff(scores) <= 0).all()
         for place in range(2):

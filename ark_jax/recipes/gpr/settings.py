@@ -139,13 +139,13 @@ class SearchSection:
     """How triples are searched for: by cosine, and on from the best ones along the graph."""
 
     hops: int = field(
-        2,
+        3,
         "Longest chain of triples from one that is like the question; 1: cosines alone.",
         unit="triples",
         minimum=1,
     )
     share: float = field(
-        0.7,
+        0.8,
         "Weight of the triples before in the score of one that continues a chain.",
         minimum=0,
         maximum=1,

@@ -42,7 +42,7 @@ def test_a_run_fills_every_stage(world, finished):
     assert counts["data"]["test_questions"] == counts["evaluate"]["questions"] > 100
     assert counts["questions"]["triples"] == 40
     assert counts["index"]["triples"] == counts["data"]["triples"]
-    assert "rules word the questions" in said and "1 hop:" in said and "gpr, 2 hops" in said
+    assert "rules word the questions" in said and "1 hop:" in said and "gpr, 3 hops" in said
     page = (workdir / "report.html").read_text()
     assert "Questions and their triples" in page and "<mark>" in page
 
@@ -60,14 +60,14 @@ def test_the_export_is_the_trained_towers(finished, mesh):
     vectors = [towers.encode(text, kind="document") for towers in (exported, trained)]
     assert vectors[0].tolist() == vectors[1].tolist()
     card = (workdir / "export" / "README.md").read_text()
-    assert "no labelled question was used" in card and "| gpr, 2 hops |" in card
+    assert "no labelled question was used" in card and "| gpr, 3 hops |" in card
 
 
 def test_rows_of_all_systems_are_stored(finished):
     workdir, _ = finished
     rows = load_rows(workdir / "evaluate" / "questions.parquet")
     systems = dict.fromkeys(row["system"] for row in rows)
-    assert list(systems) == ["base", "bm25", "base, 2 hops", "bm25+gpr", "gpr", "gpr, 2 hops"]
+    assert list(systems) == ["base", "bm25", "base, 3 hops", "bm25+gpr", "gpr", "gpr, 3 hops"]
     metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
     assert set(metrics["groups"]) == {"1 hop", "2 hops"}
 
