@@ -83,7 +83,7 @@ class TripleRetriever:
         if k < 1:
             raise ValueError(f"k={k}: must be at least 1")
         rows, scores = self.index.search(queries, max(k, rules.starts))
-        if rules.hops > 1:
+        if rules.hops > 1 and len(questions):
             cosines = [functools.partial(self.index.cosines, query) for query in queries]
             found = [
                 walk(self.graph, of_query, *nearest, rules)
