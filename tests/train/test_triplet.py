@@ -118,7 +118,15 @@ def test_towers_part_only_where_two_are_asked_for(folder, tmp_path, mesh):
         assert np.abs(vectors(tower) - vectors(base)).max() > 1e-3
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 8, 1), (4, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 2, 2),
+        pytest.param((1, 8, 1), marks=pytest.mark.slow),
+        pytest.param((4, 1, 2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_losses_are_those_of_one_device(folder, tmp_path, shape):
     _, expected = train(folder, tmp_path / "one", two=True)
     _, curve = train(folder, tmp_path / "mesh", two=True, mesh=shape)
