@@ -82,7 +82,8 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     for name, part in groups.items():
         say(f"  {name}: {sum(question.group == name for question in questions):,} questions")
         say(as_text(part, columns))
-    say(f"  all: {len(questions):,} questions" if groups else "")
+    if groups:
+        say(f"  all: {len(questions):,} questions")
     say(as_text(table, columns))
     say(f"  {len(questions):,} questions: {what_can_be_told(len(questions), HEADLINE)}")
     return {"questions": len(questions), "systems": len(rankings), **counts}
