@@ -187,8 +187,8 @@ def _check_test(path: str, texts: Mapping[str, str]) -> bool:
     for line in (*test.remarks, *problems):
         print(line)
     count = len(test.questions)
-    told = what_can_be_told(count) if count else "none can be read"
-    print(f"test set: {count:,} questions: {told}")
+    remark = what_can_be_told(count) if count else "none can be read"
+    print(f"test set: {count:,} questions: {remark}")
     print(readers.verdict(problems))
     return bool(problems)
 

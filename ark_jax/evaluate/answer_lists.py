@@ -77,20 +77,21 @@ def list_scores(reply: str, answers: Sequence[str]) -> dict[str, float]:
     """
     text = strip_thinking(reply)
     items = [_words(item) for item in split_list(reply, answers)]
-    wanted = [_words(answer) for answer in answers]
-    right = [any(_holds(item, answer) for answer in wanted) for item in items]
-    listed = [any(_holds(item, answer) for item in items) for answer in wanted]
+    answer_words = [_words(answer) for answer in answers]
+    right = [any(_holds(item, answer) for answer in answer_words) for item in items]
+    listed = [any(_holds(item, answer) for item in items) for answer in answer_words]
     words = _words(text)
     occurring = [
-        is_listed or _holds(words, answer) for is_listed, answer in zip(listed, wanted, strict=True)
+        is_listed or _holds(words, answer)
+        for is_listed, answer in zip(listed, answer_words, strict=True)
     ]
     precision, recall = _share(right), _share(listed)
-    both = precision + recall
+    total = precision + recall
     scores = (
         _share(occurring),
         precision,
         recall,
-        2 * precision * recall / both if both else 0.0,
+        2 * precision * recall / total if total else 0.0,
         float(any(occurring)),
         float(any(right[:1])),
     )

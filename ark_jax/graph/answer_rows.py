@@ -44,13 +44,15 @@ def answer_rows(
     if not topics or not rows:
         return np.unique(np.concatenate([np.zeros(0, np.int64), *rows]))
     away = distances(graph, topics, limit)
-    kept = []
-    for answer, own in zip(answers, rows, strict=True):
+    bearing = []
+    for answer, incident in zip(answers, rows, strict=True):
         if away[answer] == UNREACHED:
             continue
-        other = np.where(graph.head[own] == answer, graph.tail[own], graph.head[own])
-        kept.append(own[away[other] == away[answer] - 1])
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *kept]))
+        far_ends = np.where(
+            graph.head[incident] == answer, graph.tail[incident], graph.head[incident]
+        )
+        bearing.append(incident[away[far_ends] == away[answer] - 1])
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *bearing]))
 
 
 def _concatenate_ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -168,7 +168,11 @@ def _draw_siblings(
         (asks_tail, by_head, np.arange(len(graph))),
         (~asks_tail, by_tail, order),
     ):
-        own = keys[rows[chosen]]
-        first, last = (np.searchsorted(keys[places], own, side) for side in ("left", "right"))
-        out[chosen] = places[first + (rng.random(len(own)) * (last - first)).astype(np.int64)]
+        asked_keys = keys[rows[chosen]]
+        first, last = (
+            np.searchsorted(keys[places], asked_keys, side) for side in ("left", "right")
+        )
+        out[chosen] = places[
+            first + (rng.random(len(asked_keys)) * (last - first)).astype(np.int64)
+        ]
     return out

@@ -41,7 +41,7 @@ def check(
 
 
 def _with_verdict(lines: list[str], findings: Findings) -> tuple[list[str], bool]:
-    found = [str(finding) for finding in (*findings.remarks, *findings.problems)]
+    lines_of_findings = [str(finding) for finding in (*findings.remarks, *findings.problems)]
     total = findings.problems.total
     verdict = f"{total:,} problem(s)" if total else "no problem found"
-    return [*found, *lines, verdict], not total
+    return [*lines_of_findings, *lines, verdict], not total

@@ -74,11 +74,11 @@ def read(
         return _saved(folder, findings), findings
     local = local_files(paths, findings, recognises)
     terms = [_read_names(file, findings) for file in (names, relation_names)]
-    found = Names()  # in the files of triples themselves
+    inner_names = Names()  # in the files of triples themselves
     for path in local:
-        _read_file(path, findings, columns, found)
+        _read_file(path, findings, columns, inner_names)
     # No file of names, and no names beside the triples: each id is its own name.
-    nodes = terms[0] or (found if found.names or found.aliases else None)
+    nodes = terms[0] or (inner_names if inner_names.names or inner_names.aliases else None)
     graph = _graph(columns, nodes, terms[1])
     if not len(graph) and not findings.problems:
         findings.problems.append(file_problem(local[0], "holds no triple; give another file"))

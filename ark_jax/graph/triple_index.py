@@ -63,11 +63,11 @@ class TripleIndex:
         def embed(positions: np.ndarray) -> np.ndarray:
             nonlocal cut
             rows = first[positions]
-            found = towers.encode(
+            vectors_of_rows = towers.encode(
                 triple_texts(graph, rows, by), kind="document", batch_tokens=batch_tokens
             )
             cut += towers.document.truncated[""]
-            return found
+            return vectors_of_rows
 
         if folder is None:
             everything = np.arange(len(keys))
@@ -92,8 +92,8 @@ class TripleIndex:
 
     def cosines(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Cosines of some triples with one query `[e]`, float32 `[n]`."""
-        found = np.asarray(self.vectors[self.texts[rows]], np.float64)
-        return (found @ query.astype(np.float64)).astype(np.float32)
+        vectors_of_rows = np.asarray(self.vectors[self.texts[rows]], np.float64)
+        return (vectors_of_rows @ query.astype(np.float64)).astype(np.float32)
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best triples of each query: int64 rows and float32 scores, `[q k]`, best first.

@@ -74,15 +74,19 @@ def local_files(
 
 def _folder(folder: Path, findings: Findings, recognises: Callable[[Path], bool]) -> list[Path]:
     files = files_in(folder)
-    wanted = [path for path in files if recognises(path)]
-    others = [path.name for path in files if path not in wanted]
-    if wanted and not others:
-        return wanted
-    if not wanted:
+    graph_files = [path for path in files if recognises(path)]
+    other_names = [path.name for path in files if path not in graph_files]
+    if graph_files and not other_names:
+        return graph_files
+    if not graph_files:
         message = "is no saved graph and holds no file of triples; give a file, such as TSV"
     else:
-        listed = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
-        message = f"holds files without triples beside ({listed}); give {_shown(folder, wanted)}"
+        listed = ", ".join(other_names[:3]) + (
+            f" and {len(other_names) - 3} more" if other_names[3:] else ""
+        )
+        message = (
+            f"holds files without triples beside ({listed}); give {_shown(folder, graph_files)}"
+        )
     findings.problems.append(file_problem(folder, message))
     return []
 

@@ -264,8 +264,8 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     miss of whoever searches for it.
     """
     questions = list(questions)
-    wanted = [name for q in questions for name in (*q.entities, *_answer_names(q))]
-    lookup = look_up(wanted, graph.nodes)
+    searched_names = [name for q in questions for name in (*q.entities, *_answer_names(q))]
+    lookup = look_up(searched_names, graph.nodes)
     nodes_of = lambda name: lookup.nodes.get(name, ())
     answers = [tuple(map(nodes_of, _answer_names(q))) for q in questions]
     silent = [i for i, q in enumerate(questions) if not q.entities]
@@ -275,17 +275,19 @@ def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
     topics = [_union(map(nodes_of, q.entities)) for q in questions]
     for i, names in zip(silent, mentions, strict=True):
         topics[i] = _union(names.values())
-    given = [name for q in questions for name in q.entities]
-    listed = [nodes for each in answers for nodes in each]
+    given_names = [name for q in questions for name in q.entities]
+    listed = [nodes for nodes_by_answer in answers for nodes in nodes_by_answer]
     counts = {
         "questions": len(questions),
-        "topics_given": len(given),
-        "topics_absent": sum(not nodes_of(name) for name in given),
+        "topics_given": len(given_names),
+        "topics_absent": sum(not nodes_of(name) for name in given_names),
         "topics_from_text": sum(map(bool, mentions)),
         "without_topic": sum(not nodes for nodes in topics),
         "answers": len(listed),
         "answers_absent": sum(not nodes for nodes in listed),
-        "without_answer_in_graph": sum(bool(each) and not any(each) for each in answers),
+        "without_answer_in_graph": sum(
+            bool(nodes_by_answer) and not any(nodes_by_answer) for nodes_by_answer in answers
+        ),
     }
     several = {name: nodes for name, nodes in lookup.nodes.items() if len(nodes) > 1}
     for names in mentions:
@@ -330,8 +332,8 @@ def _absent_answers(questions, answers, counts) -> list[str]:
         return []
     absent = (
         f"{name!r} of {q.id!r}"
-        for q, each in zip(questions, answers, strict=True)
-        for name, nodes in zip(_answer_names(q), each, strict=True)
+        for q, nodes_by_answer in zip(questions, answers, strict=True)
+        for name, nodes in zip(_answer_names(q), nodes_by_answer, strict=True)
         if not nodes
     )
     examples = ", ".join(name for name, _ in zip(absent, range(3), strict=False))

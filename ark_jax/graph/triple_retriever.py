@@ -85,13 +85,13 @@ class TripleRetriever:
         rows, scores = self.index.search(queries, max(k, rules.starts))
         if rules.hops > 1 and len(questions):
             cosines = [functools.partial(self.index.cosines, query) for query in queries]
-            found = [
+            results = [
                 walk(self.graph, of_query, *nearest, rules)
                 for of_query, *nearest in zip(cosines, rows, scores, strict=True)
             ]
             # Each walk returns at least the triples that it began with.
-            rows = np.stack([best[:k] for best, _ in found])
-            scores = np.stack([best[:k] for _, best in found])
+            rows = np.stack([best[:k] for best, _ in results])
+            scores = np.stack([best[:k] for _, best in results])
         return rows[:, :k], scores[:, :k]
 
     def search(
@@ -100,8 +100,8 @@ class TripleRetriever:
         """The k best triples of each question, best first; see `search_rows`."""
         rows, scores = self.search_rows(questions, k=k, rules=rules)
         return [
-            [self.triple(int(row), float(score)) for row, score in zip(*found, strict=True)]
-            for found in zip(rows, scores, strict=True)
+            [self.triple(int(row), float(score)) for row, score in zip(*results, strict=True)]
+            for results in zip(rows, scores, strict=True)
         ]
 
     def facts(
@@ -109,7 +109,7 @@ class TripleRetriever:
     ) -> list[list[str]]:
         """The texts of the k best triples of each question, for `answer_lists.facts_prompt`."""
         rows, _ = self.search_rows(questions, k=k, rules=rules)
-        return [triple_texts(self.graph, found, self.by) for found in rows]
+        return [triple_texts(self.graph, results, self.by) for results in rows]
 
     def triple(self, row: int, score: float) -> Triple:
         """A row of the graph by names."""

@@ -149,7 +149,7 @@ def _linked(linked: Linked, number: int, graph: Triples, context: Context) -> Te
         tuple(topics),
         tuple(nodes),
         tuple(answer_rows(graph, topics, nodes, context.config.evaluate.hops).tolist()),
-        sum(not found for found in linked.answers[number]),
+        sum(not nodes_of_answer for nodes_of_answer in linked.answers[number]),
     )
 
 

@@ -41,9 +41,9 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     prompt_tokens = _mean_tokens(calls, count)
     read = prompt_tokens * len(pending)
     ratio, source = _output_ratio(config, calls, replies, count)
-    each = _expected_tokens(config, calls) if ratio is None else ratio * prompt_tokens
-    written = min(each, settings.max_tokens) * len(pending)
-    pace = _seconds_a_reply(replies, min(each, settings.max_tokens))
+    reply_tokens = _expected_tokens(config, calls) if ratio is None else ratio * prompt_tokens
+    written = min(reply_tokens, settings.max_tokens) * len(pending)
+    pace = _seconds_a_reply(replies, min(reply_tokens, settings.max_tokens))
     notes = [f"LLM tokens: counted by {counted_by}"]
     if pending:
         notes.append(f"questions: {written / read:.2f} tokens out for one in, by {source}")

@@ -56,7 +56,7 @@ def stages(config) -> list[Stage]:
     base, systems = dependencies.models("retriever"), retrieve.Systems(config)
     texts = ("data.relations",)
     asking = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
-    made = [
+    working_stages = [
         Stage("data", (), data.DATA_SETTINGS, data.ingest, data.input_files, alone=True),
         Stage(
             "questions",
@@ -113,7 +113,9 @@ def stages(config) -> list[Stage]:
             alone=True,
         ),
     ]
-    return with_report(made, title="GPR run", gather=report.gather, sections=report.SECTIONS)
+    return with_report(
+        working_stages, title="GPR run", gather=report.gather, sections=report.SECTIONS
+    )
 
 
 def needs(config) -> Needs:

@@ -60,15 +60,15 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         f"{data['triples']:,} triples, {data['nodes']:,} entities, {data['relations']:,} relations"
     )
     tested = data["test_questions"]
-    told = []
+    limits = []
     if tested:
         smallest = f"{smallest_difference(tested):.2f}"
-        told = [["Smallest difference that so many can tell from chance", smallest]]
+        limits = [["Smallest difference that so many can tell from chance", smallest]]
     return [
         ["Graph", size],
         ["Training questions", counts["questions"]["questions"]],
         ["Test questions", tested],
-        *told,
+        *limits,
         ["Retriever", Path(config.retriever.path).name],
         ["Towers", config.train.towers],
         ["Steps", counts["train"]["steps"]],

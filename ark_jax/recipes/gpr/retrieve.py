@@ -161,7 +161,7 @@ def _search_vectors(
 ) -> None:
     """Stores what a retriever finds by cosines, and what the walk from there finds."""
     names = [name, *systems.walked(name)]
-    if all(_is_stored(folder, each) for each in names):
+    if all(_is_stored(folder, system) for system in names):
         return
     from ark_jax.graph.triple_retriever import TripleRetriever
 
@@ -172,10 +172,10 @@ def _search_vectors(
         towers, graph, index, config.data.relations, config.retriever.batch_tokens
     )
     asked = [question.question for question in load_test(context)]
-    for each in names:
-        rules = systems.walk if each != name else WalkRules(hops=1)
+    for system in names:
+        rules = systems.walk if system != name else WalkRules(hops=1)
         rows, _ = retriever.search_rows(asked, k=systems.depth, rules=rules)
-        _stored(folder, each, lambda rows=rows: _rankings(context, rows))
+        _stored(folder, system, lambda rows=rows: _rankings(context, rows))
 
 
 def _search_words(context: Context, graph: Triples, depth: int) -> list[dict]:
