@@ -111,6 +111,7 @@ def diagnose(parse: Callable[[], object]) -> int:
         for role in endpoints:
             look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
         replayed = any(config[role].backend == "replay" for role in needs.roles)
+        replayed = replayed and not needs.files.get("questions.replies")
         recording = {"llm.replies": config.llm.replies} if replayed else {}
         for field, path in {**recording, **needs.files}.items():
             if path or field == "llm.replies":
