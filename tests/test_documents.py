@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from ark_jax.recipes.ark import config
+from ark_jax import config
 
 DOCUMENTS = (
     "README.md",
@@ -55,8 +55,9 @@ def test_named_files_exist(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_named_settings_exist(name):
     """Fields in code, `train.chunks=8`, and in commands, --config.train.chunks=8."""
-    settings = config.ark()
-    sections = [name for name, section in settings.items() if hasattr(section, "keys")]
+    settings = [config.ark(), config.gpr()]
+    sections = {name for c in settings for name, section in c.items() if hasattr(section, "keys")}
     pattern = rf"(?:`|--config\.)({'|'.join(sections)})\.(?!py\b)(\w+)[`=]"
     fields = re.findall(pattern, text_of(REPOSITORY / name))
-    assert [field for field in fields if field[1] not in settings[field[0]]] == []
+    known = {(name, field) for c in settings for name in sections & set(c) for field in c[name]}
+    assert [field for field in fields if field not in known] == []

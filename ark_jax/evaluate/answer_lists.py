@@ -17,7 +17,7 @@ def facts_prompt(template: str, question: str, facts: Sequence[str]) -> str:
     """The prompt that asks for a list of answers from facts, a line each. Equal ones stand once.
 
     Args:
-        template: as `prompts.load_template("read", "triples")`.
+        template: as `prompts.load_template("triple_reader")`.
         question: the question.
         facts: texts of triples, best first, as `triple_texts` or `TripleRetriever.facts` give them.
     """

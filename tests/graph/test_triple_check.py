@@ -65,8 +65,14 @@ def test_questions_alone_are_recognised(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "args",
-    [[], ["a", "b", "c"], ["a", "b", "--names=x"], ["a", "--name=x"], ["a", "--names="]]
-    + [["--names=x"]],
+    [
+        [],
+        ["a", "b", "c"],
+        ["a", "b", "--names=x"],
+        ["a", "--name=x"],
+        ["a", "--names="],
+        ["--names=x"],
+    ],
 )
 def test_other_flags_are_refused(args, capsys):
     assert _check(args) == 2

@@ -29,7 +29,7 @@ def read_triples(
     asked = reader.questions_to_answer(questions, settings.read)
     if not asked:
         return {}, {}
-    template = prompts.load_template("read_triples", context.config.prompts.read_triples)
+    template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
     for system, ranking in rankings.items():
         for question in asked:
@@ -60,7 +60,7 @@ def _fit(context: Context, template: str, question: str, facts: Sequence[str]) -
     while len(lm.prompt_ids([lm.chat(prompt)])[0]) > room:
         if not count:
             raise ValueError(
-                f"question {question[:60]!r}: with it and prompt read_triples, no triple fits the "
+                f"question {question[:60]!r}: with it and prompt triple_reader, no triple fits the "
                 f"{lm.max_length} tokens that the reader takes; set config.evaluate.max_new_tokens "
                 "lower or shorten the prompt"
             )

@@ -102,7 +102,7 @@ def stages(config) -> list[Stage]:
             settings=(*evaluate.EVALUATION_SETTINGS, *texts, *COMPUTE),
             run=functools.partial(evaluate.evaluate, systems=systems),
             external=dependencies.all_of(
-                dependencies.prompt_texts("read_triples"), dependencies.language_model("reader")
+                dependencies.prompt_texts("triple_reader"), dependencies.language_model("reader")
             ),
         ),
         Stage(

@@ -166,7 +166,7 @@ class PromptsSection:
 
     triple_questions: str = field("", "Writes questions about single triples.")
     relation_wordings: str = field("", "Writes wordings that fit all triples of a relation.")
-    read_triples: str = field("", "Answers a question from retrieved triples.")
+    triple_reader: str = field("", "Answers a question from retrieved triples.")
 
 
 @dataclasses.dataclass(frozen=True)
