@@ -273,6 +273,10 @@ class Triples:
 
     def degrees(self) -> np.ndarray:
         """int64 [n]: how many triples each node is in; a self-loop counts twice."""
+        return self._degrees
+
+    @functools.cached_property
+    def _degrees(self) -> np.ndarray:
         count = lambda column: np.bincount(column, minlength=len(self.nodes))
         return count(self.head) + count(self.tail)
 
