@@ -42,10 +42,10 @@ def within(corpus: Corpus, problems: Problems, tolerate: float) -> Corpus:
     Raises:
         BadInput: more have.
     """
-    return dataclasses.replace(corpus, remarks=_tolerated(problems, corpus.remarks, tolerate))
+    return dataclasses.replace(corpus, remarks=tolerated(problems, corpus.remarks, tolerate))
 
 
-def _tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
+def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> list[Problem]:
     """The remarks, to which tolerable problems are added.
 
     Raises:

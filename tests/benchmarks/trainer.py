@@ -185,6 +185,14 @@ def trained_there(
         f"negative_{k}": [SECTIONS[negatives[k]] for negatives in hard]
         for k in range(HARD if hard else 0)
     }
+    loss = MultipleNegativesRankingLoss(model, scale=20.0)
+    losses.append(train_peer(model, columns, loss, BATCH, best))
+
+
+def train_peer(
+    model: SentenceTransformer, columns: dict, loss: torch.nn.Module, batch: int, best: bool
+) -> float:
+    """One epoch of the peer, in place, as shipped or in its best setting; returns its loss."""
     if best:
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -193,7 +201,7 @@ def trained_there(
         settings = SentenceTransformerTrainingArguments(
             output_dir=folder,
             num_train_epochs=1,
-            per_device_train_batch_size=BATCH,
+            per_device_train_batch_size=batch,
             learning_rate=1e-5,
             warmup_steps=0.1,
             weight_decay=0.01,
@@ -206,13 +214,10 @@ def trained_there(
             **({"batch_sampler": ByLength} if best else {}),
         )
         trainer = SentenceTransformerTrainer(
-            model=model,
-            args=settings,
-            train_dataset=Dataset.from_dict(columns),
-            loss=MultipleNegativesRankingLoss(model, scale=20.0),
+            model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=loss
         )
         trainer.remove_callback(PrinterCallback)
-        losses.append(trainer.train().training_loss)
+        return trainer.train().training_loss
 
 
 def steps() -> None:

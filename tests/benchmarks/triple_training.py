@@ -17,17 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from datasets import Dataset
 from models import under
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import TripletDistanceMetric, TripletLoss
 from timing import machine, race, report
-from trainer import ByLength
-from transformers import PrinterCallback
+from trainer import train_peer
 from triple_search import metaqa
 
 from ark_jax import Retriever, Towers, Triples
@@ -117,34 +111,7 @@ def train_theirs(graph: Triples, asked: triplet.MaskedQuestions, batch: int, bes
         "negative": text(levels.negatives),
     }
     model = SentenceTransformer(FOLDER, device="cpu")
-    if best:
-        for module in model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        settings = SentenceTransformerTrainingArguments(
-            output_dir=folder,
-            num_train_epochs=1,
-            per_device_train_batch_size=batch,
-            learning_rate=1e-5,
-            warmup_steps=0.1,
-            weight_decay=0.01,
-            max_grad_norm=1.0,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
-            logging_strategy="no",
-            **({"batch_sampler": ByLength} if best else {}),
-        )
-        trainer = SentenceTransformerTrainer(
-            model=model,
-            args=settings,
-            train_dataset=Dataset.from_dict(columns),
-            loss=TwoMargins(model),
-        )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+    train_peer(model, columns, TwoMargins(model), batch, best)
 
 
 def compare(name: str, graph: Triples, rows: np.ndarray, batch: int) -> None:

@@ -1,12 +1,12 @@
 """Small runs of GPR: the demo's graph and questions, a tiny retriever."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from support import tiny
 from support.paths import REPOSITORY
+from support.world import environment
 
 import ark_jax.demo
 from ark_jax.recipes.gpr import config
@@ -50,17 +50,10 @@ def call(world: Path, workdir: Path, verb: str = "run", *flags: str, **options):
     path = world / "config.py"
     path.write_text(CONFIG.format(tests=str(REPOSITORY / "tests"), world=str(world)))
     words = [sys.executable, "-m", "ark_jax", verb, f"--config={path}", f"--workdir={workdir}"]
-    flags_of_xla = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-    environment = {
-        **os.environ,
-        "ARK_CACHE": str(world / "cache"),
-        "XLA_FLAGS": flags_of_xla,
-        "PYTHONPATH": str(REPOSITORY),
-    }
     return subprocess.run(
         [*words, *flags],
         cwd=world,
-        env=environment,
+        env=environment(world) | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         encoding="utf-8",
         check=False,

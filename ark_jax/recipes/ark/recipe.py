@@ -38,17 +38,13 @@ from ark_jax.recipes.common import (
     write_questions,
     written_from,
 )
+from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.export import export_retriever
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
 
 METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
 QUESTIONS = "questions"  # the stage that writes them
-COMPUTE = ("retriever.compute",)
-LLM_SETTINGS = tuple(
-    f"llm.{name}"
-    for name in ("backend", "model", "base_url", "temperature", "max_tokens", "reasks")
-)
 COMMUNITIES = tuple(
     f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small")
 )
@@ -115,8 +111,7 @@ def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
 def _graph_stages(config) -> list[Stage]:
     """From documents to rewritten questions."""
     base, llm = dependencies.models("retriever"), dependencies.language_model("llm")
-    # A language model that is not asked decides nothing by its settings.
-    llm_settings = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
+    llm_settings = dependencies.writer_settings(config)
     no_device = config.llm.backend != "local"
     writing = written_from.is_writing(config)
     # Candidates belong to questions, so they come after those that are to be written.

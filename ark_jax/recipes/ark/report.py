@@ -1,6 +1,5 @@
 """What the report of an ARK run shows, read from its finished stages."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ark_jax.recipes.ark.curriculum import mine_name, stage_name, systems, train
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
-from ark_jax.recipes.common.report import Counts
+from ark_jax.recipes.common.report import Counts, load_curve
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.written_from import note_on_test
 
@@ -57,7 +56,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "metrics": evaluated["metrics"],
         "table": evaluated["table"],
         "facts": _facts(config, counts),
-        "curves": {name: _load_curve(context / name / "curve.jsonl") for name in curriculum},
+        "curves": {name: load_curve(context / name / "curve.jsonl") for name in curriculum},
         "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
         "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
         "community": _community(context),
@@ -143,10 +142,6 @@ def _dropped(written: Mapping) -> list[list]:
         ["Written questions dropped", written["dropped"]],
         *([f"of these: {reason}", count] for reason, count in written["drop_reasons"].items()),
     ]
-
-
-def _load_curve(path: Path) -> list[dict]:
-    return list(map(json.loads, path.read_text().splitlines()))
 
 
 def _cosines(context: Context, stage: int) -> dict[str, list[float]]:

@@ -11,6 +11,15 @@ from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.text import prompts
 
 Fingerprints = Callable[[object], dict[str, str]]
+COMPUTE = ("retriever.compute",)  # what of its settings decides a retriever's vectors
+
+
+def writer_settings(config) -> tuple[str, ...]:
+    """The fields of `llm` that decide what it writes; one that is not asked decides nothing."""
+    if config.llm.backend == "none":
+        return ("llm.backend",)
+    names = ("backend", "model", "base_url", "temperature", "max_tokens", "reasks")
+    return tuple(f"llm.{name}" for name in names)
 
 
 def all_of(*dependencies: Fingerprints) -> Fingerprints:

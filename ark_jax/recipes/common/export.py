@@ -10,7 +10,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, verdict
-from ark_jax.recipes.common.table import cell_text
+from ark_jax.recipes.common.table import as_markdown
 from ark_jax.recipes.common.written_from import note_on_test
 from ark_jax.report.results import metric_heading
 
@@ -28,16 +28,14 @@ def export_retriever(
     from ark_jax.models import model_card
 
     name, _, description = method.partition(": ")
-    path = context.config.retriever.path
-    _copy_files(context / system / "model", folder)
+    copy_files(context / system / "model", folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    local = Path(path).expanduser().exists()
-    base = Path(path).name if local else path
+    base, hub_name = base_names(context.config)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
     text = model_card.render_card(
         folder,
         title=f"{base}, tuned with {name}",
-        base="" if local else path,
+        base=hub_name,
         about=_about(context, model_card.plain_line(base), evaluated, curriculum, description),
         results=_hub_results(context, values),
     )
@@ -45,7 +43,15 @@ def export_retriever(
     return {"model": system}
 
 
-def _copy_files(source: Path, target: Path) -> None:
+def base_names(config) -> tuple[str, str]:
+    """What the base model is called, and its hub name; a local folder has none."""
+    path = config.retriever.path
+    local = Path(path).expanduser().exists()
+    return (Path(path).name, "") if local else (path, path)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copies a folder."""
     # `shutil.copytree` would hide a full disk in an error of its own.
     for file in source.rglob("*"):
         if file.is_file():
@@ -80,10 +86,7 @@ def _about(
     """The card's part on method, data and metrics."""
     counts = read_manifest(context / "data")["counts"]
     table, columns = evaluated["table"], evaluated["metrics"]
-    lines = [["system", *map(metric_heading, columns)], ["---"] * (len(columns) + 1)]
-    for row in table:
-        lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
-    results = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    results = as_markdown(table, columns)
     trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])

@@ -1,5 +1,6 @@
 """What a sweep compares finished runs by: the metrics of the last system of the closing table."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ark_jax.pipeline.manifest import read_manifest
@@ -11,11 +12,14 @@ from ark_jax.report.results import metric_heading
 METRIC_HEADINGS = {name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS}
 
 
-def read_outcome(workdir: Path) -> Outcome:
+def read_outcome(workdir: Path, metrics: Iterable[str] = tuple(METRIC_HEADINGS)) -> Outcome:
+    """The last system's values of these metrics; none if nothing was measured."""
     folder = workdir / "evaluate"
     table = load_json(folder / "metrics.json")["table"]
+    if not table:
+        return Outcome("", {})
     last, values = table[-1]["system"], table[-1]["values"]
-    measured = [name for name in METRIC_HEADINGS if name in values]
+    measured = [name for name in metrics if name in values]
     rows = read_table(folder / "questions.parquet", columns=["system", "question", *measured])
     rows = [row for row in rows.to_pylist() if row["system"] == last]
     by_question = {

@@ -1,6 +1,7 @@
 """The report stage: one page on a whole run, from what its stages left in the workdir."""
 
 import functools
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -78,6 +79,11 @@ def _basic_data(context: Context, title: str, manifests: Mapping[str, dict]) -> 
         "times": _times(context, set(manifests)),
         "manifest": {name: {k: m[k] for k in parts} for name, m in manifests.items()},
     }
+
+
+def load_curve(path: Path) -> list[dict]:
+    """The rows of a training stage's curve.jsonl."""
+    return list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
 
 
 def _times(context: Context, stages: set[str]) -> list[list]:

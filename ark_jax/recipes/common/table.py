@@ -81,6 +81,14 @@ def as_text(table: list[dict], columns: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def as_markdown(table: list[dict], columns: Sequence[str]) -> str:
+    """The table for a model card: means and 95 % intervals."""
+    lines = [["system", *map(metric_heading, columns)], ["---"] * (len(columns) + 1)]
+    for row in table:
+        lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def cell_text(value: dict | None) -> str:
     return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**value) if value else "–"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.data.records import BadInput
+from ark_jax.data import readers
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.graph import triple_files
 from ark_jax.graph.answer_rows import answer_rows
@@ -89,12 +89,9 @@ def read_graph(settings) -> Triples:
     return graph
 
 
-def _report(findings, tolerate: float = 0.0) -> None:
+def _report(findings, tolerate: float) -> None:
     """Prints remarks, and problems that are tolerated; raises BadInput for others."""
-    problems = findings.problems
-    if problems and (problems.fatal or problems.bad_rows > tolerate * problems.rows):
-        raise BadInput(problems)
-    for line in (*findings.remarks, *problems):
+    for line in readers.tolerated(findings.problems, findings.remarks, tolerate):
         say(f"  {line}")
 
 

@@ -10,7 +10,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.gpr.asked_triples import asked_sides
 from ark_jax.recipes.gpr.data import SAMPLE, load_graph, load_test, texts_of
 
-TEXTS_A_QUESTION = 3  # the triple, a neighbour, a negative
+TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
 STATES = 3  # of each weight: itself, and AdamW's two moments
 
 
@@ -24,17 +24,17 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         batch=config.retriever.batch_tokens,
         head=False,
     )
-    triple, question = _mean_lengths(context, graph, model)
+    length = _mean_length(context, graph, model)
     tested, questions = len(load_test(context)), _questions(config, graph)
     steps = config.train.epochs * -(-questions // config.train.batch)
     towers = 1 + (config.train.towers == "two")
     vectors = len(graph) * model.cfg.width * np.dtype(config.search.dtype).itemsize
     weights = model.parameters * 4 * towers
     work = [
-        model.work("train", "training", *_training(model, config, questions, triple, question)),
-        model.work("index", "embedding", *_embedding(model, len(graph), triple)),
+        model.work("train", "training", *_training(model, config, questions, length)),
+        model.work("index", "embedding", *_embedding(model, len(graph), length)),
         *(
-            [model.work("baselines", "embedding", *_embedding(model, len(graph), triple))]
+            [model.work("baselines", "embedding", *_embedding(model, len(graph), length))]
             if tested
             else []
         ),
@@ -63,13 +63,12 @@ def _questions(config, graph: Triples) -> int:
     return triples * len(asked_sides(config)) * config.questions.per_triple
 
 
-def _mean_lengths(context: Context, graph: Triples, model: WeightlessModel) -> tuple[float, float]:
+def _mean_length(context: Context, graph: Triples, model: WeightlessModel) -> float:
     """Tokens of a triple's text, and of a question about one, which is about as long."""
     rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
     tokenizer = load_tokenizing_retriever(model)
     texts = texts_of(graph, context.config, rows)
-    mean = float(np.mean([len(ids) for ids in tokenizer.tokenize(texts, kind="document")]))
-    return mean, mean
+    return float(np.mean([len(ids) for ids in tokenizer.tokenize(texts, kind="document")]))
 
 
 def _embedding(model: WeightlessModel, count: int, length: float) -> tuple[float, np.ndarray]:
@@ -78,10 +77,11 @@ def _embedding(model: WeightlessModel, count: int, length: float) -> tuple[float
 
 
 def _training(
-    model: WeightlessModel, config, questions: int, triple: float, question: float
+    model: WeightlessModel, config, questions: int, length: float
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of all epochs; a backward pass takes twice the products of a forward one."""
-    seen = questions * config.train.epochs
     again = int(config.train.remat == "all")
-    flops = seen * (model.text_flops([question]) + TEXTS_A_QUESTION * model.text_flops([triple]))
-    return seen * (question + TEXTS_A_QUESTION * triple), flops * (3 + again, 3.5 + again)
+    tokens, flops = _embedding(
+        model, questions * config.train.epochs * (1 + TRIPLES_A_QUESTION), length
+    )
+    return tokens, flops * (3 + again, 3.5 + again)

@@ -10,6 +10,7 @@ from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.common import dependencies
 from ark_jax.recipes.common.checks import check_basics
+from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.gpr import (
     data,
@@ -25,12 +26,6 @@ from ark_jax.recipes.gpr.settings import Gpr
 from ark_jax.recipes.gpr.train import TRAIN_SETTINGS, train_towers
 from ark_jax.recipes.gpr.write_questions import WRITING_SETTINGS, write_questions
 from ark_jax.text import prompts
-
-COMPUTE = ("retriever.compute",)
-LLM_SETTINGS = tuple(
-    f"llm.{name}"
-    for name in ("backend", "model", "base_url", "temperature", "max_tokens", "reasks")
-)
 
 
 def check_gpr(config) -> None:
@@ -55,13 +50,12 @@ def stages(config) -> list[Stage]:
     check_gpr(config)
     base, systems = dependencies.models("retriever"), retrieve.Systems(config)
     texts = ("data.relations",)
-    asking = LLM_SETTINGS if config.llm.backend != "none" else ("llm.backend",)
     working_stages = [
         Stage("data", (), data.DATA_SETTINGS, data.ingest, data.input_files, alone=True),
         Stage(
             "questions",
             after=("data",),
-            settings=(*asking, *WRITING_SETTINGS),
+            settings=(*dependencies.writer_settings(config), *WRITING_SETTINGS),
             run=write_questions,
             external=dependencies.all_of(
                 dependencies.prompt_texts("triple_questions", "relation_wordings"),

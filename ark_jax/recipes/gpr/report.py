@@ -1,6 +1,5 @@
 """What the report of a GPR run shows, read from its finished stages."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.common.report import Counts
+from ark_jax.recipes.common.report import Counts, load_curve
 from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test, texts_of
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, by_system
 from ark_jax.recipes.gpr.retrieve import Systems
@@ -37,7 +36,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "table": evaluated["table"],
         "groups": evaluated["groups"],
         "facts": _facts(context, counts),
-        "curves": {"train": _curve(context / "train" / "curve.jsonl")},
+        "curves": {"train": load_curve(context / "train" / "curve.jsonl")},
         "examples": [],
         "counts": [
             [label, counts[stage][name]]
@@ -73,10 +72,6 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         ["Towers", config.train.towers],
         ["Steps", counts["train"]["steps"]],
     ]
-
-
-def _curve(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _examples(context: Context) -> list[dict]:

@@ -14,8 +14,9 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.gpr.data import load_graph, load_test, texts_of
-from ark_jax.recipes.gpr.train import load_base, load_tuned
+from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test, texts_of
+from ark_jax.recipes.gpr.train import load_tuned
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
@@ -119,8 +120,8 @@ def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> d
     if not questions:
         return {"systems": 0}
     if "bm25" in systems.untrained:
-        _stored(folder, "bm25", lambda: _search_words(context, graph, systems.depth))
-    load = lambda: Towers(base := load_base(context), base)
+        _stored(folder, "bm25", lambda: _search_words(context, graph, questions, systems.depth))
+    load = lambda: Towers(base := load_retriever(context), base)
     _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
     distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))
@@ -171,24 +172,29 @@ def _search_vectors(
     retriever = TripleRetriever(
         towers, graph, index, config.data.relations, config.retriever.batch_tokens
     )
-    asked = [question.question for question in load_test(context)]
+    questions = load_test(context)
+    asked = [question.question for question in questions]
     for system in names:
         rules = systems.walk if system != name else WalkRules(hops=1)
         rows, _ = retriever.search_rows(asked, k=systems.depth, rules=rules)
-        _stored(folder, system, lambda rows=rows: _rankings(context, rows))
+        _stored(folder, system, lambda rows=rows: _rankings(questions, rows))
 
 
-def _search_words(context: Context, graph: Triples, depth: int) -> list[dict]:
+def _search_words(
+    context: Context, graph: Triples, questions: Sequence[TestQuestion], depth: int
+) -> list[dict]:
     texts = texts_of(graph, context.config)
-    asked = [question.question for question in load_test(context)]
+    asked = [question.question for question in questions]
     matches = bm25(asked, texts, [range(len(texts))] * len(asked), depth)
-    return _rankings(context, matches)
+    return _rankings(questions, matches)
 
 
-def _rankings(context: Context, matches: Sequence[Sequence[int]] | np.ndarray) -> list[dict]:
+def _rankings(
+    questions: Sequence[TestQuestion], matches: Sequence[Sequence[int]] | np.ndarray
+) -> list[dict]:
     return [
         {"question": question.id, "ranked": [int(row) for row in rows]}
-        for question, rows in zip(load_test(context), matches, strict=True)
+        for question, rows in zip(questions, matches, strict=True)
     ]
 
 

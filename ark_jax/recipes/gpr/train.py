@@ -8,6 +8,7 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
+from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.gpr.data import load_graph, texts_of
 
 TRAIN_SETTINGS = tuple(
@@ -37,7 +38,7 @@ def train_towers(context: Context, folder: Path) -> dict:
     from ark_jax.train import triplet
 
     config, graph = context.config, load_graph(context)
-    base = load_base(context)
+    base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
     towers = Towers(base, base if config.train.towers == "one" else dataclasses.replace(base))
     fields = {field.name for field in dataclasses.fields(triplet.TripletConfig)} - {"seed"}
@@ -69,17 +70,6 @@ def _masked_questions(context: Context):
     rows = table["row"].to_numpy().astype(np.int64)
     sides = np.array(table["side"].to_pylist(), object)
     return MaskedQuestions(table["text"].to_pylist(), rows, sides == "tail")
-
-
-def load_base(context: Context):
-    """The retriever before training."""
-    from ark_jax.models.retriever import Retriever
-
-    context.enter_mesh()
-    settings = context.config.retriever
-    return Retriever.from_pretrained(
-        settings.path, compute=settings.compute, attention=settings.attention
-    )
 
 
 def load_tuned(context: Context):
