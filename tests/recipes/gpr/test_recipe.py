@@ -113,7 +113,7 @@ def test_without_questions_nothing_is_measured(world):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--config.data.path=nowhere.tsv", "nowhere.tsv: does not exist; mend the path"),
+        ("--config.data.path=films.tsv", "films.tsv: does not exist; mend the path"),
         ("--config.data.path=", "config.data.path is empty"),
         ("--config.evaluate.metrics=('answer_triple',)", "each with @k"),
         ("--config.evaluate.hybrids=('bm25+tuned',)", "'tuned' in 'bm25+tuned' is none of"),
