@@ -9,8 +9,9 @@ from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.common.graph_data import load_graph
 from ark_jax.recipes.common.table import as_text, tabulate
-from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_graph, load_test
+from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.read import read_triples
 from ark_jax.recipes.gpr.retrieve import SEARCH_SETTINGS, Systems, parse_metric, retrieve_all
 from ark_jax.runtime.log import say

@@ -8,8 +8,9 @@ from ark_jax.evaluate import answer_lists
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common import reader
+from ark_jax.recipes.common.graph_data import texts_of
 from ark_jax.recipes.common.models import load_generator
-from ark_jax.recipes.gpr.data import TestQuestion, texts_of
+from ark_jax.recipes.gpr.data import TestQuestion
 from ark_jax.text import prompts
 
 Scores = dict[tuple[str, str], dict]  # (system, question) -> reply and its scores

@@ -9,8 +9,9 @@ from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.report import Counts, load_curve
-from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test, texts_of
+from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS, by_system
 from ark_jax.recipes.gpr.retrieve import Systems
 from ark_jax.report import page, svg
