@@ -111,7 +111,7 @@ def search(
 
     Raises:
         IndexError: there is no such node.
-        ValueError: there are more or fewer lists of topics than questions, or a score is no number.
+        ValueError: there are more or fewer lists of topics than questions.
     """
     if len(topics) != len(questions):
         raise ValueError(
@@ -184,12 +184,6 @@ def _score(
         return [[] for _ in beams], 0
     pairs = list(numbers)
     scores = np.asarray(scorer.score(pairs), np.float64)
-    if not np.isfinite(scores).all():
-        place = int(np.flatnonzero(~np.isfinite(scores))[0])
-        raise ValueError(
-            f"the score of {pairs[place][1]!r} for {pairs[place][0]!r} is {scores[place]}: the "
-            "model's weights are damaged or its numbers overflow; use another model or float32"
-        )
     rounded = scores.round(DIGITS).tolist()
     return [[rounded[i] for i in numbers_of_beam] for numbers_of_beam in places], len(pairs)
 

@@ -233,18 +233,6 @@ def test_nodes_of_one_name_are_scored_once():
     assert [path.topic for path in result.paths[0]] == [0, 1] and result.pairs == 2
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_a_score_that_is_no_number_is_refused(number):
-    class Damaged(HashScorer):
-        def of(self, question: str, path: str) -> float:
-            return number if "starred" in path else 1.0
-
-    steps, at = films()
-    message = "the score of 'Kismet, starred' for 'who' is (nan|inf): the model's weights"
-    with pytest.raises(ValueError, match=message):
-        search(["who"], [[at["Kismet"]]], steps, Damaged(), BeamRules())
-
-
 def test_bad_arguments():
     steps, _ = films()
     with pytest.raises(IndexError, match="node 99: this graph has 7"):
