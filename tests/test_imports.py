@@ -28,7 +28,7 @@ ROOMS = (
     "recipes.common",
     "recipes.ark",
     "recipes.gpr",
-    "recipes.gpr",
+    "recipes.star",
     "config",
     "doctor",
     "retrieve",

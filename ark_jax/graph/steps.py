@@ -11,6 +11,7 @@ from ark_jax.graph.triples import Triples
 
 END = -1  # stands in place of a step where a path ends
 END_TEXT = "end"
+INVERSE = "inverse of "
 HUB = 10_000
 
 
@@ -33,11 +34,17 @@ class Steps:
     ) -> None:
         self.graph, self.inverse, self.by, self.hub = graph, inverse, by, hub
         texts = relation_texts(graph, by)
-        self.names = texts + ([f"inverse of {text}" for text in texts] if inverse else [])
+        self.names = texts + ([INVERSE + text for text in texts] if inverse else [])
         self._edges = _Edges.both_ways(graph) if inverse else _Edges.forward(graph)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def relation_name(self, step: int) -> str:
+        """The name of a step's relation, or its id if it has none; `names` has what is scored."""
+        size = len(self.graph.relations)
+        name = self.graph.relations.name(step % size)
+        return name if step < size else INVERSE + name
 
     def options(self, nodes: np.ndarray) -> np.ndarray:
         """The steps that leave any of these nodes: int64, ascending.
