@@ -61,6 +61,11 @@ def ingest(context: Context, folder: Path) -> dict:
         ValueError: no question is left to train on or to measure with.
     """
     settings = context.config.data
+    if not settings.questions:
+        raise ValueError(
+            "config.data.questions is empty: STAR learns from questions with answers; give "
+            "--config.data.questions=FILE"
+        )
     graph = read_graph(settings)
     counts = store_graph(graph, folder)
     read, findings = read_questions(settings.questions)
