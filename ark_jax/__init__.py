@@ -9,6 +9,8 @@ _PUBLIC = {
     "Retriever": "ark_jax.models.retriever",
     "LanguageModel": "ark_jax.models.language",
     "KnowledgeGraph": "ark_jax.graph.store",
+    "PairScorer": "ark_jax.models.pairs",
+    "PathRetriever": "ark_jax.graph.path_retriever",
     "Towers": "ark_jax.models.towers",
     "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
@@ -17,6 +19,8 @@ _PUBLIC = {
 __all__ = [
     "KnowledgeGraph",
     "LanguageModel",
+    "PairScorer",
+    "PathRetriever",
     "Retriever",
     "Towers",
     "TripleRetriever",

@@ -39,10 +39,14 @@ ark-jax: answer-centric retriever tuning
   ark-jax check  FILE [TEST]       what is understood of an input, and every bad row; of a test set
                                    for config.data.test too; of a graph of triples also with
                                    --names=FILE, --relation-names=FILE and --questions=FILE
-  ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=20] [--index=DIR] > out.jsonl
-                                   the k best triples of a graph for each question, for the prompt
-                                   of a reader; DIR/export of a run, or any retriever; --hops=1
-                                   ranks by cosines alone, 3 goes on along the graph;
+  ark-jax retrieve --model=DIR --graph=FILE --questions=FILE [--k=N] > out.jsonl
+                                   what of a graph fits each question, for the prompt of a reader.
+                                   DIR is the export of a run, or any model of its kind:
+                                   a retriever gives the 20 best triples (--hops=1 ranks by cosines
+                                   alone, 3 goes on along the graph; --index=DIR keeps vectors);
+                                   a pair scorer gives the 5 best relation paths of at most
+                                   --hops=3 from the question's topics, or from the names in its
+                                   text (--beam=5, --inverse=yes|no);
                                    --names, --relation-names, --relations=last|whole as in a config
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
@@ -199,7 +203,7 @@ def _retrieve(args: list[str]) -> int:
     request = retrieve.parse(args)
     _prepare_environment()
     try:
-        retrieve.write_triples(request)
+        retrieve.write_rows(request)
     except OSError as error:
         raise OSError(_with_fix(error, request.index, flag="--index")) from error
     return 0

@@ -32,6 +32,9 @@ from ark_jax.recipes.ark.settings import Ark
 from ark_jax.recipes.gpr import config as gpr_config
 from ark_jax.recipes.gpr.config import gpr
 from ark_jax.recipes.gpr.settings import Gpr
+from ark_jax.recipes.star import config as star_config
+from ark_jax.recipes.star.config import star
+from ark_jax.recipes.star.settings import Star
 
 __all__ = [
     "PRESETS",
@@ -42,23 +45,26 @@ __all__ = [
     "differences",
     "gpr",
     "named",
+    "star",
     "study",
     "switches",
     "vary",
 ]
 
-DEMO_RECIPES = ("ark", "gpr")
-SCHEMAS = {"ark": Ark, "gpr": Gpr}
+DEMO_RECIPES = ("ark", "gpr", "star")
+SCHEMAS = {"ark": Ark, "gpr": Gpr, "star": Star}
 
 
 def demo(words: str = ""):
     """The config of `ark-jax demo`.
 
     Args:
-        words: "" is ARK's, "documents" ARK's without training questions, "gpr" that of GPR.
+        words: "" is ARK's, "documents" ARK's without training questions, "gpr" or "star" that of
+            the recipe.
     """
-    if words == "gpr":
-        return gpr_config.demo()
+    recipes = {"gpr": gpr_config.demo, "star": star_config.demo}
+    if words in recipes:
+        return recipes[words]()
     return ark_config.demo(documents_only=words == "documents")
 
 

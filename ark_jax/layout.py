@@ -7,7 +7,9 @@ a  tokens laid end to end                k  key/value heads
 l  layer                                 h  head dim
 v  vocabulary                            f  feed-forward width
 p  position                              r  rank of an adapter
-y  segment type
+y  segment type                          m  marker in a pair of texts
+c  label of a classifier                 j  width inside a classifier
+g  state that a classifier reads
 
 A letter means one thing everywhere: the letters of an einsum's output say how the output is
 sharded, the letters of a weight say how the weight is stored. Shapes in annotations

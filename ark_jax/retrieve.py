@@ -1,4 +1,7 @@
-"""`ark-jax retrieve`: the triples of a graph that fit the questions of a file, as JSONL."""
+"""`ark-jax retrieve`: the triples or paths of a graph that fit the questions of a file, as JSONL.
+
+A retriever of vectors gives triples. A pair scorer gives relation paths.
+"""
 
 import argparse
 import contextlib
@@ -16,6 +19,10 @@ from ark_jax.runtime import log, storage
 BATCH = 1024  # questions that are searched and written at once
 
 
+DEFAULT_K = {"triples": 20, "paths": 5}
+ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flags that one kind knows
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What the flags ask for.
@@ -27,8 +34,11 @@ class Request:
         index: folder of the graph's vectors.
         names: file of names of nodes; empty for none. `relation_names` likewise.
         relations: how a relation is written, "last" or "whole".
-        k: number of triples for each question.
-        hops: longest chain of triples, see `triple_walk.walk`.
+        k: number of triples or paths for each question; None for `DEFAULT_K`.
+        hops: longest chain of triples, see `triple_walk.walk`, or longest path.
+        beam: how many paths are kept at each hop, see `beam.BeamRules`.
+        inverse: whether paths also go from tail to head.
+        explicit: the flags of `ONLY` that were written.
     """
 
     model: str
@@ -38,8 +48,11 @@ class Request:
     names: str
     relation_names: str
     relations: str
-    k: int
+    k: int | None
     hops: int
+    beam: int
+    inverse: bool
+    explicit: tuple[str, ...]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,14 +72,22 @@ def parse(args: Sequence[str]) -> Request:
     for name in ("index", "names", "relation-names"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--relations", choices=("last", "whole"), default="last")
-    for name, default in (("k", 20), ("hops", 3)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    flags = parser.parse_args(args)
-    for name in ("k", "hops"):
-        if getattr(flags, name) < 1:
-            raise ValueError(f"bad flag: --{name}={getattr(flags, name)}: must be at least 1")
-    folder = flags.index or _default_index(flags.model, flags.graph)
-    return Request(**vars(flags) | {"index": Path(folder).expanduser().absolute()})
+    for name in ("k", "hops", "beam"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--inverse", choices=("yes", "no"))
+    values = vars(parser.parse_args(args))
+    explicit = tuple(name for name in ONLY if values[name])
+    for name in ("k", "hops", "beam"):
+        if values[name] is not None and values[name] < 1:
+            raise ValueError(f"bad flag: --{name}={values[name]}: must be at least 1")
+    folder = values["index"] or _default_index(values["model"], values["graph"])
+    values |= {
+        "index": Path(folder).expanduser().absolute(),
+        "hops": values["hops"] or 3,
+        "beam": values["beam"] or 5,
+        "inverse": values["inverse"] != "no",
+    }
+    return Request(**values, explicit=explicit)
 
 
 def _default_index(model: str, graph: str) -> Path:
@@ -77,7 +98,7 @@ def _default_index(model: str, graph: str) -> Path:
     return storage.cache_folder() / "triple_indices" / digest
 
 
-def write_triples(request: Request) -> None:
+def write_rows(request: Request) -> None:
     """Writes a line for each question to the standard output, and what is logged to stderr.
 
     If the reader of the output goes away, this ends quietly.
@@ -104,10 +125,15 @@ def _lines(request: Request) -> Iterator[str]:
     """The lines of a batch of questions after the other."""
     from ark_jax.data.records import BadInput
     from ark_jax.graph.triple_questions import read_questions
-    from ark_jax.graph.triple_retriever import TripleRetriever
-    from ark_jax.graph.triple_walk import WalkRules
     from ark_jax.graph.triples import Triples
 
+    kind = "paths" if _scores_pairs(request.model) else "triples"
+    for name in request.explicit:
+        if ONLY[name] != kind:
+            raise ValueError(
+                f"bad flag: --{name} is for {ONLY[name]}, but {request.model} is a model that "
+                f"finds {kind}; drop the flag or give another model"
+            )
     questions, findings = read_questions(request.questions)
     if findings.problems:
         raise BadInput(findings.problems)
@@ -115,23 +141,90 @@ def _lines(request: Request) -> Iterator[str]:
         log.say(f"  {remark}")
     names = request.names or None, request.relation_names or None
     graph = Triples.read(request.graph, names=names[0], relation_names=names[1])
+    rows = _path_rows if kind == "paths" else _triple_rows
+    with log.Progress("search", len(questions), "questions") as bar:
+        for batch in rows(request, questions, graph, request.k or DEFAULT_K[kind]):
+            yield "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in batch)
+            bar.add(len(batch))
+
+
+def _scores_pairs(model: str) -> bool:
+    """Whether a model is a pair scorer."""
+    from ark_jax.models import hf, pair_folder
+
+    folder = hf.resolve(model)
+    if (folder / pair_folder.SETTINGS).is_file():
+        return True
+    return (folder / "config.json").is_file() and pair_folder.is_classifier(folder)
+
+
+def _triple_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict]]:
+    from ark_jax.graph.triple_retriever import TripleRetriever
+    from ark_jax.graph.triple_walk import WalkRules
+
     log.say(f"  index: {request.index}; --index=DIR names another folder")
     retriever = TripleRetriever.from_pretrained(
         request.model, graph, request.index, by=request.relations
     )
-    with log.Progress("search", len(questions), "questions") as bar:
-        for start in range(0, len(questions), BATCH):
-            batch = questions[start : start + BATCH]
-            asked = [question.question for question in batch]
-            found = retriever.search(asked, k=request.k, rules=WalkRules(hops=request.hops))
-            yield "".join(map(_line, batch, found))
-            bar.add(len(batch))
+    for start in range(0, len(questions), BATCH):
+        batch = questions[start : start + BATCH]
+        asked = [question.question for question in batch]
+        results = retriever.search(asked, k=k, rules=WalkRules(hops=request.hops))
+        yield [
+            {
+                "id": question.id,
+                "question": question.question,
+                "triples": [[*triple[:3], round(triple.score, 6)] for triple in triples],
+            }
+            for question, triples in zip(batch, results, strict=True)
+        ]
 
 
-def _line(question, triples) -> str:
-    row = {
-        "id": question.id,
-        "question": question.question,
-        "triples": [[*triple[:3], round(triple.score, 6)] for triple in triples],
-    }
-    return json.dumps(row, ensure_ascii=False) + "\n"
+def _path_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict]]:
+    from ark_jax.graph.beam import BeamRules
+    from ark_jax.graph.path_retriever import PathRetriever
+
+    retriever = PathRetriever.from_pretrained(
+        request.model, graph, inverse=request.inverse, by=request.relations
+    )
+    topics = _topics(questions, graph)
+    rules, cuts = BeamRules(request.beam, request.hops), 0
+    for start in range(0, len(questions), BATCH):
+        batch, nodes = questions[start : start + BATCH], topics[start : start + BATCH]
+        result = retriever.search_paths([q.question for q in batch], nodes, rules=rules)
+        cuts += result.cuts
+        yield [
+            {
+                "id": question.id,
+                "question": question.question,
+                "entities": list(map(graph.nodes.name, of_question)),
+                "paths": [retriever.path(path)._asdict() for path in paths[:k]],
+            }
+            for question, of_question, paths in zip(batch, nodes, result.paths, strict=True)
+        ]
+    if cuts:
+        log.say(
+            f"  {cuts:,} paths lead to more than {retriever.steps.hub:,} nodes; how they go on was "
+            "asked of the first of these alone"
+        )
+
+
+def _topics(questions, graph) -> list[tuple[int, ...]]:
+    """The topics of questions; says how many are found in the text, and what is absent."""
+    from ark_jax.graph.triple_questions import link
+
+    # Answers that stand beside the questions are of no concern here.
+    linked = link(
+        [dataclasses.replace(q, answers=(), answer_entities=()) for q in questions], graph
+    )
+    for remark in linked.remarks:
+        log.say(f"  {remark}")
+    silent = sum(not question.entities for question in questions)
+    if silent:
+        log.say(
+            f"  {silent:,} questions name no topic: the text of "
+            f"{linked.counts['topics_from_text']:,} has names of the graph, which are taken"
+        )
+    if without := linked.counts["without_topic"]:
+        log.say(f"  {without:,} questions have no topic in the graph and get no path")
+    return linked.topics

@@ -28,7 +28,7 @@ ROOMS = (
     "recipes.common",
     "recipes.ark",
     "recipes.gpr",
-    "recipes.gpr",
+    "recipes.star",
     "config",
     "doctor",
     "retrieve",
@@ -71,7 +71,8 @@ def test_nothing_imports_what_is_not_the_librarys():
     foreign = r"(torch|sentence_transformers|configs|launch|tests|conftest)\b"
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
-    assert users == {"schema", "recipes.ark.config", "recipes.gpr.config", "__main__"}
+    configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star")}
+    assert users == {"schema", "__main__", *configs}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax import retrieve
+from ark_jax import layout, retrieve
+from ark_jax.models.pairs import PairScorer
 
 TRIPLES = ["Kismet|directed_by|William Dieterle", "Kismet|release_year|1944", "Ümit|in|Kismet"]
 QUESTIONS = ["who directed [Kismet]\tWilliam Dieterle", "when was [Kismet] released\t1944"]
@@ -19,11 +21,16 @@ QUESTIONS = ["who directed [Kismet]\tWilliam Dieterle", "when was [Kismet] relea
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a model, a graph and questions."""
+    """A folder with models of both kinds, a graph and questions."""
     root = tmp_path_factory.mktemp("retrieve")
     tiny.sentence_transformer(tiny.write(root / "m", "bert", tokenizer="cls"), pooling="mean")
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        for head in ("sum", "linear"):
+            PairScorer.from_pretrained(root / "m", head=head).save_pretrained(root / head)
     (root / "kb.txt").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
     (root / "q.txt").write_text("\n".join(QUESTIONS) + "\n")
+    (root / "plain.txt").write_text("who directed Kismet\nwho knows\n")
+    (root / "lost.txt").write_text("who directed [Kismett]\tWilliam Dieterle\n")
     (root / "many.txt").write_text("\n".join(QUESTIONS * 5000) + "\n")
     (root / "empty.txt").write_text("")
     (root / "empty_kb.tsv").write_text("")
@@ -79,6 +86,53 @@ def test_more_than_the_graph_has_gives_all(place):
     assert (place / "here" / "manifest.json").is_file()
 
 
+@pytest.mark.parametrize("model", ["sum", "linear"])
+def test_a_pair_scorer_gives_paths(model, place):
+    done = call(place, "--k=2", "--hops=1", model=model)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["id"], row["question"], row["entities"]) for row in rows] == [
+        ("q:1", "who directed Kismet", ["Kismet"]),
+        ("q:2", "when was Kismet released", ["Kismet"]),
+    ]
+    ends = {
+        ("directed_by",): ["William Dieterle"],
+        ("release_year",): ["1944"],
+        ("inverse of in",): ["Ümit"],
+    }
+    for row in rows:
+        scores = [path["score"] for path in row["paths"]]
+        assert len(scores) == 2 and scores == sorted(scores, reverse=True)
+        for path in row["paths"]:
+            assert list(path) == ["topic", "relations", "entities", "score"]
+            assert path["topic"] == "Kismet"
+            assert path["entities"] == ends[tuple(path["relations"])]
+    assert "index" not in done.stderr and "topic" not in done.stderr
+
+
+def test_topics_that_no_question_names_are_found_and_told(place):
+    done = call(
+        place, "--beam=9", "--hops=1", "--inverse=no", model="linear", questions="plain.txt"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["entities"] for row in rows] == [["Kismet"], []] and rows[1]["paths"] == []
+    relations = {tuple(path["relations"]) for path in rows[0]["paths"]}
+    assert relations == {("directed_by",), ("release_year",)}
+    assert "2 questions name no topic: the text of 1 has names of the graph" in done.stderr
+    assert "1 questions have no topic in the graph and get no path" in done.stderr
+
+
+def test_an_unknown_topic_is_told_with_the_nearest_names(place):
+    done = call(place, model="linear", questions="lost.txt")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["entities"] == row["paths"] == []
+    assert "topic 'Kismett' of question 'lost:1' is not in the graph; nearest: 'Kismet'" in (
+        done.stderr
+    )
+
+
 def test_a_reader_that_has_enough_ends_it_quietly(place):
     done = call(place, questions="many.txt", after="| head -n 1")
     assert len(done.stdout.splitlines()) == 1 and json.loads(done.stdout)
@@ -92,6 +146,14 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"model": ""}, "error: bad flag: the following arguments are required: --model"),
         (("--k=0",), {}, "error: bad flag: --k=0: must be at least 1"),
         (("--k=many",), {}, "error: bad flag: argument --k: invalid int value: 'many'"),
+        (("--beam=0",), {}, "error: bad flag: --beam=0: must be at least 1"),
+        (("--beam=4",), {}, "error: bad flag: --beam is for paths, but m is a model that finds"),
+        (("--inverse=maybe",), {}, "error: bad flag: argument --inverse: invalid choice: 'maybe'"),
+        (
+            (),
+            {"index": "x", "model": "sum"},
+            "error: bad flag: --index is for triples, but sum is a model that finds paths",
+        ),
         (("--depth=3",), {}, "error: bad flag: unrecognized arguments: --depth=3"),
         ((), {"questions": "empty.txt"}, "empty.txt: is empty; fill it or give another file"),
         ((), {"questions": "gone.txt"}, "gone.txt"),

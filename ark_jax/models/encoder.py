@@ -184,14 +184,19 @@ class Encoder(nnx.Module):
         mask: Bool[Array, "b t"],
         cfg: Config,
         capacity: int | None = None,
+        *,
+        segments: Int[Array, "b t"] | None = None,
+        markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Hidden states of the last layer. Padding must stand on the right.
 
         Args:
             capacity: at least the number of visible tokens of any device. Layers then skip padding,
                 whose hidden states are zeros. Without it, layers compute padding too.
+            segments: the segment type of each token; without them, all are of type 0.
+            markers: embeddings of the token ids that follow the vocabulary.
         """
-        x = self.embeddings(tokens, mask, cfg)
+        x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
         if capacity is None:
             t = tokens.shape[1]
             visible = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
@@ -206,12 +211,20 @@ class Encoder(nnx.Module):
         return x if capacity is None else packing.unpack(x, plan)
 
     def embeddings(
-        self, tokens: Int[Array, "b t"], mask: Bool[Array, "b t"], cfg: Config
+        self,
+        tokens: Int[Array, "b t"],
+        mask: Bool[Array, "b t"],
+        cfg: Config,
+        *,
+        segments: Int[Array, "b t"] | None = None,
+        markers: Float[Array, "m e"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Normed sums of token, segment and position embeddings, in the layers' type."""
-        x, table = lookup(self.embed[...], tokens), self.position[...]
-        if cfg.segments:
-            table = table + self.segment[...][0]  # every text is of segment type 0
+        x, table = self._token_embeddings(tokens, cfg, markers), self.position[...]
+        if segments is not None:
+            x = x + lookup(self.segment[...], segments)
+        elif cfg.segments:
+            table = table + self.segment[...][0]
         if cfg.pad is None:
             # All rows start at position 0. Padding may reach beyond the last position.
             t = tokens.shape[1]
@@ -221,3 +234,13 @@ class Encoder(nnx.Module):
             x = x + lookup(table, positions(tokens, mask, cfg))
         x = layer_norm(x, self.embed_norm[...], self.embed_norm_bias[...], cfg.norm_eps)
         return x.astype(cfg.compute)
+
+    def _token_embeddings(
+        self, tokens: Int[Array, "b t"], cfg: Config, markers: Float[Array, "m e"] | None
+    ) -> Float[Array, "b t d"]:
+        if markers is None:
+            return lookup(self.embed[...], tokens)
+        words = lookup(self.embed[...], jnp.minimum(tokens, cfg.vocab - 1))
+        number = tokens - cfg.vocab
+        marked = lookup(markers, jnp.clip(number, 0, len(markers) - 1))
+        return jnp.where((number >= 0)[..., None], marked.astype(words.dtype), words)

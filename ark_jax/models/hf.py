@@ -7,8 +7,9 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import einops
 import jax
@@ -159,6 +160,11 @@ class Checkpoint:
         self.require(name)
         return _open(self._files[name]).get_slice(name)
 
+    def dtype(self, name: str) -> np.dtype:
+        """The type in which a tensor is stored."""
+        tensor = self.slice(name)
+        return tensor[tuple(slice(0, 0) for _ in tensor.get_shape())].dtype
+
 
 def _weight_map(index: Path) -> dict[str, str]:
     """The file of each tensor, as an index file lists them."""
@@ -215,7 +221,7 @@ def load_model(
             setting. The message names it.
     """
     folder = resolve(name_or_folder)
-    cfg, model_class, table = _read_architecture(
+    cfg, model_class, table = read_architecture(
         folder, dtype=dtype, compute=compute, attention=attention
     )
     tied = getattr(cfg, "tied", False)
@@ -223,7 +229,24 @@ def load_model(
         cfg = dataclasses.replace(cfg, tied=True)
     check_divides(cfg.dims, str(folder))
     checkpoint = Checkpoint(folder)
-    abstract = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
+    model, used = read_module(lambda: model_class(cfg, rngs=nnx.Rngs(0)), cfg, table, checkpoint)
+    unread = checkpoint.names() - used
+    if tied:
+        unread.discard("lm_head.weight")  # some writers store the embedding a second time
+    return model, cfg, read_extra(checkpoint, unread, is_encoder=model_class is encoder.Encoder)
+
+
+def read_module(
+    new: Callable[[], Any], cfg, table: Mapping[str, tuple[str, str]], checkpoint: Checkpoint
+) -> tuple[Any, set[str]]:
+    """A module with the checkpoint's weights, and the names of the tensors that it has.
+
+    Args:
+        new: makes the module; only its shapes are used.
+        cfg: has the sizes `dims`, the number of `layers` and the `dtype` of the parameters.
+        table: a row of weight_names.py for each parameter.
+    """
+    abstract = jax.eval_shape(new)
     leaves, tree = named_parameters(abstract), jax.tree.structure(abstract, is_leaf=_is_param)
     for name, _ in leaves:  # the last layer first: a config may promise a billion
         checkpoint.require(checkpoint.stored_name(table[name][0].format(l=cfg.layers - 1)))
@@ -234,15 +257,12 @@ def load_model(
         hf_name, pattern = table[leaves[i][0]]
         names = [checkpoint.stored_name(name) for name in _expand(hf_name, cfg.layers)]
         used.update(names)
-        params[i] = nnx.Param(_read(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, dtype))
-    unread = checkpoint.names() - used
-    if tied:
-        unread.discard("lm_head.weight")  # some writers store the embedding a second time
-    extra_tensors = _read_extra(checkpoint, unread, model_class)
-    return jax.tree.unflatten(tree, params), cfg, extra_tensors
+        value = _read(checkpoint, names, pattern, "{l}" in hf_name, cfg.dims, cfg.dtype)
+        params[i] = nnx.Param(value)
+    return jax.tree.unflatten(tree, params), used
 
 
-def _read_architecture(folder: Path, **options: str):
+def read_architecture(folder: Path, **options: str):
     """(config, model class, weight-name table); errors name the folder's config.json."""
     settings = read_config(folder)
     try:
@@ -256,9 +276,11 @@ def _read_architecture(folder: Path, **options: str):
         raise ValueError(f"{folder}/{error}") from None
 
 
-def _read_extra(checkpoint: Checkpoint, names: set[str], model_class) -> dict[str, np.ndarray]:
+def read_extra(
+    checkpoint: Checkpoint, names: set[str], *, is_encoder: bool
+) -> dict[str, np.ndarray]:
     """The tensors that the model does not compute with; refuses any that it should."""
-    patterns = UNUSED_TENSORS + (MASKED_LM_HEADS if model_class is encoder.Encoder else ())
+    patterns = UNUSED_TENSORS + (MASKED_LM_HEADS if is_encoder else ())
     known = [name for name in sorted(names) if any(fnmatch.fnmatch(name, p) for p in patterns)]
     extra_tensors = {name: checkpoint.slice(name)[...] for name in known}
     if names - set(known):
@@ -278,19 +300,24 @@ def export(model, cfg, folder: Path, *, base: Path, extra_tensors: dict[str, np.
     _, _, table = architecture(read_config(base))
     checkpoint = Checkpoint(base)
     tensors = dict(extra_tensors)
+    for name, tensor in named_tensors(model, cfg, table).items():
+        stored = checkpoint.stored_name(name)
+        tensors[stored] = tensor.astype(checkpoint.dtype(stored))
+    write_tensors(tensors, folder)
+
+
+def named_tensors(model, cfg, table: Mapping[str, tuple[str, str]]) -> dict[str, np.ndarray]:
+    """Every parameter by its table's name, in Hugging Face's shape. Every process must call it."""
+    tensors = {}
     for name, value in named_parameters(model):
         hf_name, pattern = table[name]
         source, target = pattern.split("->")
         array = fetch(value[...])
         layers = array if "{l}" in hf_name else [array]
         for expanded, layer in zip(_expand(hf_name, cfg.layers), layers, strict=True):
-            stored = checkpoint.stored_name(expanded)
             tensor = einops.rearrange(layer, f"{target} -> {source}", **_sizes(source, cfg.dims))
-            empty = tuple(slice(0, 0) for _ in tensor.shape)
-            dtype = checkpoint.slice(stored)[empty].dtype
-            tensors[stored] = np.ascontiguousarray(tensor.astype(dtype))
-    if is_first_process():
-        _write(tensors, folder)
+            tensors[expanded] = np.ascontiguousarray(tensor)
+    return tensors
 
 
 def save_model(
@@ -315,8 +342,14 @@ def save_model(
     if is_first_process():
         folder.mkdir(parents=True, exist_ok=True)
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors)
-    for name in ("config.json", *files):
-        if is_first_process() and (base / name).is_file():
+    if is_first_process():
+        copy_files(base, folder, ("config.json", *files))
+
+
+def copy_files(base: Path, folder: Path, names: Sequence[str]) -> None:
+    """Copies those of the named files that `base` has."""
+    for name in names:
+        if (base / name).is_file():
             shutil.copyfile(base / name, folder / name)
 
 
@@ -331,8 +364,11 @@ def local_folder(folder: str | Path) -> Iterator[Path]:
         storage.upload(Path(local), str(folder))
 
 
-def _write(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
-    """Writes tensors in files of at most `limit` bytes, with an index if there are several."""
+def write_tensors(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_000_000_000) -> None:
+    """Process 0 writes files of at most `limit` bytes, with an index if there are several."""
+    if not is_first_process():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
     # An earlier export's index would be preferred to the new files.
     for stale in folder.glob("model*.safetensors*"):
         stale.unlink()

@@ -208,7 +208,7 @@ class Retriever:
         out = np.zeros((len(ids), self.width), np.float32)
         batches = tk.batch_by_tokens(
             [len(row) for row in ids],
-            budget=batch_tokens or _batch_tokens(),
+            budget=batch_tokens or batch_tokens_of_device(),
             devices=layout.batch_multiple(),
             **packing.multiply_adds(self.model, self.cfg),
         )
@@ -297,7 +297,7 @@ class Retriever:
         return cards.render_card(folder, title=title, base=base, about="")
 
 
-def _batch_tokens() -> int:
+def batch_tokens_of_device() -> int:
     """Tokens of a batch: few enough for a CPU's cache, many enough to fill an accelerator."""
     return 1024 if jax.default_backend() == "cpu" else 16384
 

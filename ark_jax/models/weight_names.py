@@ -77,6 +77,37 @@ DISTILBERT = {
     "ffn_norm_bias": (_LAYER + "output_layer_norm.bias", "d -> d"),
 }
 ENCODERS = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "distilbert": DISTILBERT}
+
+
+def _classifier(dense: str, out: str) -> dict[str, tuple[str, str]]:
+    """The head of a sequence classifier: two layers over the first token's state."""
+    return {
+        "dense": (f"{dense}.weight", "j d -> d j"),
+        "dense_bias": (f"{dense}.bias", "j -> j"),
+        "out": (f"{out}.weight", "c j -> j c"),
+        "out_bias": (f"{out}.bias", "c -> c"),
+    }
+
+
+_ROBERTA_CLASSIFIER = _classifier("classifier.dense", "classifier.out_proj")
+CLASSIFIERS = {
+    "bert": _classifier("bert.pooler.dense", "classifier"),
+    "roberta": _ROBERTA_CLASSIFIER,
+    "xlm-roberta": _ROBERTA_CLASSIFIER,
+    "distilbert": _classifier("pre_classifier", "classifier"),
+}
+# The head of STAR's paper, which no other library has; the names are ours.
+STAR_HEAD = {
+    "markers": ("star.markers.weight", "m e -> m e"),
+    "key": ("star.key.weight", "j d -> d j"),
+    "key_bias": ("star.key.bias", "j -> j"),
+    "value": ("star.value.weight", "j d -> d j"),
+    "value_bias": ("star.value.bias", "j -> j"),
+    "dense": ("star.dense.weight", "j (g d) -> g d j"),
+    "dense_bias": ("star.dense.bias", "j -> j"),
+    "out": ("star.out.weight", "c j -> j c"),
+    "out_bias": ("star.out.bias", "c -> c"),
+}
 # Tensors that the model does not compute with. An export copies them from its base, unchanged.
 UNUSED_TENSORS = (
     "*pooler.dense.*",

@@ -10,7 +10,7 @@ ALPHA = 0.05  # p-values below it count as significant
 METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "recall": ("recall", "share of the needed passages in the first {k}"),
     "precision": ("precision", "share of the first {k} that is relevant"),
-    "hit": ("hit rate", "whether any needed passage is in the first {k}"),
+    "hit": ("hit rate", "whether any of the first {k} is relevant"),
     "ndcg": ("nDCG", "how high the needed passages rank in the first {k}"),
     "mrr": ("MRR", "one over the rank of the first needed passage"),
     "map": ("MAP", "mean precision at the ranks of the needed passages"),
@@ -27,6 +27,10 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "first_hit": ("Hit@1", "whether the first item of the reply is right"),
     "answer_triple": ("answer triple", "whether one of the first {k} triples bears an answer"),
     "answer_recall": ("answer recall", "share of the answers that are in the first {k} triples"),
+    "path_hit": ("path hit", "whether one of the first {k} paths is a shortest path to an answer"),
+    "shortcut": ("shortcut", "whether the first {k} paths hit an answer, none of them a path hit"),
+    "f1": ("F1", "entities that the first path reaches against the answers"),
+    "answer_coverage": ("answer coverage", "share of the answers that the paths found reach"),
     "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
 }
 VERDICT_HEADS = (

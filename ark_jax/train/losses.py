@@ -1,4 +1,4 @@
-"""Losses over the whole global batch: InfoNCE, its Matryoshka variant, and two margins."""
+"""Losses over the whole global batch: InfoNCE, Matryoshka, two margins, and weighted lists."""
 
 from collections.abc import Sequence
 
@@ -87,6 +87,33 @@ def two_margins(
         + hinge(is_question & ~has_neighbour & has_negative, first + second + g - p)
     )
     return losses.sum() / jnp.maximum(is_question.sum(), 1)
+
+
+def weighted_lists(
+    scores: Float[Array, "lists candidates"],
+    present: Bool[Array, "lists candidates"],
+    weights: Float[Array, "lists candidates"],
+) -> Float[Array, ""]:
+    """Mean over lists of w+ · -log softmax of the positive, eq. 5 of STAR.
+
+    A list is one positive, in column 0, and its negatives. Its loss is
+    -log(e^s+ / (e^s+ + sum_i w_i e^s_i)), times the weight w+ of the positive. With all weights 1
+    it is cross-entropy over the list.
+
+    Args:
+        scores: logits. A softmax over values in 0..1 could tell candidates apart by a factor of e
+            at most.
+        present: which candidates exist, since lists differ in length. A row without a positive is
+            no list, a list of its positive alone has loss 0.
+        weights: column 0 has w+, the others have w_i, all above 0 where present.
+    """
+    is_list = present[:, :1]
+    shifts = jnp.log(jnp.where(present, weights, 1)).at[:, 0].set(0)
+    # A finite floor, as in `info_nce`.
+    floored = jnp.where(present, scores + shifts, -1e30)
+    values = jax.nn.logsumexp(floored, axis=1, keepdims=True) - scores[:, :1]
+    losses = jnp.where(is_list, weights[:, :1] * values, 0)
+    return losses.sum() / jnp.maximum(is_list.sum(), 1)
 
 
 def _cosines(queries: Float[Array, "b e"], texts: Float[Array, "c e"]) -> Float[Array, "b c"]:

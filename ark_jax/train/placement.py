@@ -38,6 +38,21 @@ class TextGrid:
         longest = max(map(max, batches))
         return cls(rows, tk.round_length(longest), pieces, tk.round_up(fullest, 64))
 
+    @classmethod
+    def for_any(cls, batches: Sequence[Sequence[int]], most: int) -> "TextGrid":
+        """A grid on the current mesh that holds any `most` texts of each batch, in one piece.
+
+        Args:
+            batches: for each batch the number of tokens of each text that may be chosen.
+        """
+        groups = layout.batch_multiple()
+        rows = tk.round_up(min(most, max(map(len, batches))), math.lcm(2, groups))
+        # However texts are spread, a device has no more tokens than its rows can.
+        slots = rows // groups
+        fullest = max(sum(sorted(lengths)[-slots:]) for lengths in batches)
+        longest = max(map(max, batches))
+        return cls(rows, tk.round_length(longest), 1, tk.round_up(fullest, 64))
+
     def assign_rows(self, lengths: Sequence[int]) -> np.ndarray:
         """A row for each text, int64 `[n]`; devices and pieces get about as many tokens each."""
         groups = layout.batch_multiple() * self.pieces

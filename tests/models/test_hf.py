@@ -284,7 +284,7 @@ def test_a_large_export_is_cut_into_files_that_an_index_names(tmp_path):
     tensors = {
         name: np.full(100, i, np.float32) for i, name in enumerate("abcde")
     }  # 400 bytes each
-    hf._write(tensors, tmp_path, limit=1000)
+    hf.write_tensors(tensors, tmp_path, limit=1000)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     first, second, third = (f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3))
     assert index["weight_map"] == {"a": first, "b": first, "c": second, "d": second, "e": third}

@@ -1,4 +1,4 @@
-"""InfoNCE, its Matryoshka variant and two margins, against plain loops and other libraries."""
+"""InfoNCE, Matryoshka, two margins and weighted lists, against plain loops and other libraries."""
 
 import functools
 
@@ -299,3 +299,62 @@ def test_the_gradient_of_two_margins_is_finite_where_levels_are_missing(mesh):
     gradients = jax.jit(jax.grad(of_vectors, (0, 1)))(inputs["queries"], inputs["triples"])
     assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in map(np.asarray, gradients))
     assert not np.asarray(gradients[0])[[2, 4]].any()
+
+
+def listed_batch() -> dict[str, np.ndarray]:
+    """Lists of unequal length and weights; list 2 is padding, list 5 has no negative."""
+    rng = np.random.default_rng(6)
+    present = rng.random((B, 5)) < 0.7
+    present[:, 0], present[2], present[5, 1:] = True, False, False
+    return {
+        "scores": 3 * rng.normal(size=(B, 5)).astype(np.float32),
+        "present": present,
+        "weights": rng.uniform(0.5, 2, (B, 5)).astype(np.float32),
+    }
+
+
+def weighted_lists_by_loops(scores, present, weights) -> float:
+    """Equation 5 of STAR, list by list, in double precision."""
+    values, scores = [], scores.astype(np.float64)
+    for k in np.flatnonzero(present[:, 0]):
+        others = [weights[k, i] * np.exp(scores[k, i]) for i in np.flatnonzero(present[k]) if i]
+        positive = np.exp(scores[k, 0])
+        values.append(-weights[k, 0] * np.log(positive / (positive + sum(others))))
+    return float(np.mean(values)) if values else 0.0
+
+
+def weighted_lists(inputs: dict) -> jax.Array:
+    return jax.jit(losses.weighted_lists)(**jax.tree.map(layout.rows, inputs))
+
+
+def test_weighted_lists_are_loops(any_mesh):
+    inputs = listed_batch()
+    expected = weighted_lists_by_loops(**inputs)
+    assert float(weighted_lists(inputs)) == pytest.approx(expected, rel=1e-5)
+    plain = inputs | {"weights": np.ones_like(inputs["weights"])}
+    assert abs(weighted_lists_by_loops(**plain) - expected) > 0.05
+
+
+def test_without_weights_lists_are_torchs_cross_entropy(sentence_transformers_losses, mesh):
+    torch, _ = sentence_transformers_losses
+    inputs = listed_batch()
+    inputs["weights"] = np.ones_like(inputs["weights"])
+    keep = inputs["present"][:, 0]
+    scores = torch.tensor(np.where(inputs["present"], inputs["scores"], -np.inf)[keep])
+    wanted = torch.nn.functional.cross_entropy(scores, torch.zeros(int(keep.sum()), dtype=int))
+    assert float(weighted_lists(inputs)) == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_what_is_no_candidate_counts_for_nothing(mesh):
+    inputs = listed_batch()
+    expected = float(weighted_lists(inputs))
+    for name, value in (("scores", 1e4), ("weights", 0.0)):
+        inputs[name] = np.where(inputs["present"], inputs[name], value)
+    assert float(weighted_lists(inputs)) == pytest.approx(expected, rel=1e-6)
+    placed = jax.tree.map(layout.rows, inputs)
+    gradient = jax.grad(lambda scores: losses.weighted_lists(**placed | {"scores": scores}))
+    d_scores = np.asarray(gradient(placed["scores"]))
+    assert np.isfinite(d_scores).all() and not d_scores[~inputs["present"]].any()
+    assert not d_scores[[2, 5]].any() and d_scores[0].any()
+    nothing = {name: np.zeros_like(value) for name, value in inputs.items()}
+    assert float(weighted_lists(nothing)) == 0.0

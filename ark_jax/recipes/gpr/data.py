@@ -1,24 +1,22 @@
 """The data stage: the graph and the test questions are read, linked, and stored."""
 
 import dataclasses
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from ark_jax.data import readers
 from ark_jax.evaluate.significance import what_can_be_told
-from ark_jax.graph import triple_files
 from ark_jax.graph.answer_rows import answer_rows
 from ark_jax.graph.triple_questions import Linked, link, read_questions
-from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
-from ark_jax.pipeline.fingerprints import file_digest, fingerprint
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.common.split import uniform
-from ark_jax.runtime import storage
+from ark_jax.recipes.common.graph_data import (
+    first_of_groups,
+    read_graph,
+    report_findings,
+    store_graph,
+    topic_draw,
+)
 from ark_jax.runtime.log import say
 
 DATA_SETTINGS = (
@@ -28,9 +26,8 @@ DATA_SETTINGS = (
     "evaluate.questions",
     "evaluate.hops",
 )
-GRAPH, TEST_FILE = "graph", "questions_test.parquet"
+TEST_FILE = "questions_test.parquet"
 HEADLINE = "answer triple@10"  # the metric that messages speak of
-SAMPLE = 5000  # triples whose texts show how long they are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,31 +65,10 @@ def ingest(context: Context, folder: Path) -> dict:
             f"{settings.path}: {len(graph)} triple: there is no other one to tell it from; give a "
             "larger graph"
         )
-    graph.save(folder / GRAPH)
-    counts = graph.summary()
-    counts.pop("hubs")
+    counts = store_graph(graph, folder)
     tested = _test_questions(context, graph)
     save_rows(tested, folder / TEST_FILE, TestQuestion)
     return {**counts, "test_questions": len(tested), **_misses(tested)}
-
-
-def read_graph(settings) -> Triples:
-    """The graph that a config's `data` names.
-
-    Raises:
-        BadInput: problems that `tolerate` does not cover.
-    """
-    graph, findings = triple_files.read(
-        [settings.path], settings.names or None, settings.relation_names or None
-    )
-    _report(findings, settings.tolerate)
-    return graph
-
-
-def _report(findings, tolerate: float) -> None:
-    """Prints remarks, and problems that are tolerated; raises BadInput for others."""
-    for line in readers.tolerated(findings.problems, findings.remarks, tolerate):
-        say(f"  {line}")
 
 
 def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
@@ -101,7 +77,7 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
         say("  data.questions is empty: nothing will be measured")
         return []
     questions, findings = read_questions(settings.questions)
-    _report(findings, settings.tolerate)
+    report_findings(findings, settings.tolerate)
     linked = link(_measured(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
@@ -119,20 +95,8 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
 def _measured(questions: Sequence, config) -> list:
     """The part of the questions that is measured with, at most so many of each group."""
     share, rest = config.data.held_out, config.evaluate.part == "rest"
-    topics = lambda x: " ".join(x.entities) or x.question
-    part = [x for x in questions if (uniform(f"topic {topics(x)}") >= share) == rest]
-    limit = config.evaluate.questions
-    if not limit:
-        return part
-    groups: dict[str, list] = {}
-    for question in part:
-        groups.setdefault(question.group, []).append(question)
-    drawn = {
-        question.id
-        for group in groups.values()
-        for question in sorted(group, key=lambda x: uniform(f"draw {x.id}"))[:limit]
-    }
-    return [question for question in part if question.id in drawn]
+    part = [x for x in questions if (topic_draw(x) >= share) == rest]
+    return first_of_groups(part, config.evaluate.questions)
 
 
 def _linked(linked: Linked, number: int, graph: Triples, context: Context) -> TestQuestion:
@@ -163,46 +127,5 @@ def _misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
     }
 
 
-def load_graph(context: Context) -> Triples:
-    return Triples.load(context / "data" / GRAPH)
-
-
 def load_test(context: Context) -> list[TestQuestion]:
     return load_rows(context / "data" / TEST_FILE, TestQuestion)
-
-
-def texts_of(graph: Triples, config, rows: np.ndarray | None = None) -> list[str]:
-    """The texts of triples, of all or of some rows, as encoders and BM25 read them."""
-    rows = np.arange(len(graph)) if rows is None else rows
-    return triple_texts(graph, rows, config.data.relations)
-
-
-def input_files(config) -> dict[str, str]:
-    """Digests of what the data stage reads: graph, names, questions."""
-    return {
-        name: _digest(config.data[name])
-        for name in ("path", "names", "relation_names", "questions")
-        if config.data[name]
-    }
-
-
-def _digest(path: str) -> str:
-    local = storage.local_copy(path)
-    if local.is_dir():
-        files = sorted(file for file in local.rglob("*") if file.is_file())
-    elif local.is_file():
-        files = [local]
-    else:
-        files = [Path(file) for file in sorted(glob.glob(str(local), recursive=True))]
-    return fingerprint([[file.name, file_digest(file)] for file in files if file.is_file()])
-
-
-def look_at(config) -> tuple[str, list[str]]:
-    """What the graph holds, in one line, and the texts of some triples.
-
-    Raises:
-        BadInput: its problems.
-    """
-    graph = read_graph(config.data)
-    line = f"{len(graph):,} triples, {len(graph.nodes):,} entities"
-    return line, texts_of(graph, config, np.arange(min(len(graph), SAMPLE)))

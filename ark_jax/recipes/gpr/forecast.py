@@ -7,8 +7,9 @@ from ark_jax.estimate.device_work import WeightlessModel
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.graph_data import SAMPLE, load_graph, texts_of
 from ark_jax.recipes.gpr.asked_triples import asked_sides
-from ark_jax.recipes.gpr.data import SAMPLE, load_graph, load_test, texts_of
+from ark_jax.recipes.gpr.data import load_test
 
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
 STATES = 3  # of each weight: itself, and AdamW's two moments

@@ -8,7 +8,7 @@ import functools
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.common import dependencies
+from ark_jax.recipes.common import dependencies, graph_data
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
@@ -51,7 +51,7 @@ def stages(config) -> list[Stage]:
     base, systems = dependencies.models("retriever"), retrieve.Systems(config)
     texts = ("data.relations",)
     working_stages = [
-        Stage("data", (), data.DATA_SETTINGS, data.ingest, data.input_files, alone=True),
+        Stage("data", (), data.DATA_SETTINGS, data.ingest, graph_data.input_files, alone=True),
         Stage(
             "questions",
             after=("data",),
@@ -131,7 +131,7 @@ def needs(config) -> Needs:
         models=models,
         files=files,
         roles=tuple(roles),
-        read=functools.partial(data.look_at, config),
+        read=functools.partial(graph_data.look_at, config),
     )
 
 

@@ -9,13 +9,15 @@ from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.recipes.common.graph_data import load_graph, texts_of
+from ark_jax.recipes.common.group_tables import by_system, group_section
 from ark_jax.recipes.common.report import Counts, load_curve
-from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test, texts_of
-from ark_jax.recipes.gpr.evaluate import CUTOFFS, by_system
+from ark_jax.recipes.gpr.data import TestQuestion, load_test
+from ark_jax.recipes.gpr.evaluate import CUTOFFS
 from ark_jax.recipes.gpr.retrieve import Systems
 from ark_jax.report import page, svg
 from ark_jax.report.html import empty_note, escape, figure, references, table
-from ark_jax.report.results import metric_heading, result_cell
+from ark_jax.report.results import metric_heading
 
 EXAMPLES, SHOWN = 6, 10  # questions, and triples of each
 LOSSES = {
@@ -126,28 +128,6 @@ def _drawn(graph: Triples, ranked: Sequence[int], question: TestQuestion) -> dic
     return {"nodes": described, "edges": edges}
 
 
-def groups(data: Mapping) -> str:
-    """The section of results by group."""
-    if not data["groups"]:
-        return empty_note("The test questions form one group.")
-    heads = ["system", *("#" + metric_heading(metric) for metric in data["metrics"])]
-    out = ""
-    for name, rows in data["groups"].items():
-        base = rows[0]["values"]
-        body = [
-            [
-                escape(row["system"]),
-                *(
-                    result_cell(row["values"].get(m), base.get(m) if i else None, float("nan"))
-                    for m in data["metrics"]
-                ),
-            ]
-            for i, row in enumerate(rows)
-        ]
-        out += table(f"Results of {name}", heads, body, "results")
-    return out
-
-
 def depth(data: Mapping) -> str:
     """The section of results by the number of triples that are fetched."""
     if not data["table"]:
@@ -214,7 +194,7 @@ def _example(number: int, example: Mapping) -> str:
 SECTIONS = (
     page.FACTS,
     page.RESULTS,
-    page.Section("groups", "By group", groups),
+    page.Section("groups", "By group", group_section),
     page.Section("depth", "By number of triples", depth),
     page.TRAINING,
     page.Section("examples", "Questions and their triples", examples),

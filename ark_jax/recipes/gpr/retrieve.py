@@ -14,8 +14,9 @@ from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
-from ark_jax.recipes.gpr.data import TestQuestion, load_graph, load_test, texts_of
+from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.train import load_tuned
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse

@@ -8,8 +8,8 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
+from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
-from ark_jax.recipes.gpr.data import load_graph, texts_of
 
 TRAIN_SETTINGS = tuple(
     f"train.{name}"

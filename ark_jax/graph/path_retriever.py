@@ -1,0 +1,155 @@
+"""A retriever of relation paths: from the topics of questions to the entities that answer them."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import NamedTuple
+
+from ark_jax.graph.beam import BeamResult, BeamRules, FoundPath, Scorer, search
+from ark_jax.graph.name_search import Mentions, look_up, nearest
+from ark_jax.graph.steps import HUB, Steps
+from ark_jax.graph.triple_texts import By
+from ark_jax.graph.triples import Triples
+from ark_jax.models.pairs import PairScorer
+
+
+class Path(NamedTuple):
+    """A path by names, or by ids where a node or relation has no name.
+
+    Attributes:
+        topic: where it begins.
+        relations: one a step; "inverse of" stands before one that is gone back along.
+        entities: all that it leads to, in order of the graph, without the topic.
+        score: the scorer's, for question and path.
+    """
+
+    topic: str
+    relations: tuple[str, ...]
+    entities: tuple[str, ...]
+    score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PathRetriever:
+    """Searches a graph from the topics of questions; see `beam.search`.
+
+    Attributes:
+        scorer: scores pairs of question and path.
+        steps: of the graph, written as the scorer has learned them.
+        prefilter: a cheaper scorer for the candidates of large beams, or None.
+    """
+
+    scorer: Scorer
+    steps: Steps
+    prefilter: Scorer | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_folder: str | FilePath,
+        graph: Triples | str | FilePath,
+        *,
+        inverse: bool = True,
+        by: By = "last",
+        hub: int = HUB,
+    ) -> "PathRetriever":
+        """Opens a pair scorer and a graph. A scorer of head "sum" is its own prefilter, by cosines.
+
+        Args:
+            name_or_folder: as in `PairScorer.from_pretrained`.
+            graph: the triples, or a path that `Triples.read` reads.
+            inverse, by, hub: as in `Steps`; the first two as the scorer was trained.
+
+        Raises:
+            BadInput: the graph's file has problems.
+            FileNotFoundError: there is no such model.
+            ValueError: the model is no pair scorer.
+        """
+        graph = graph if isinstance(graph, Triples) else Triples.read(graph)
+        scorer = PairScorer.from_pretrained(name_or_folder)
+        steps = Steps(graph, inverse=inverse, by=by, hub=hub)
+        return cls(scorer, steps, prefilter_of(scorer))
+
+    def search(
+        self,
+        questions: Sequence[str],
+        topics: Sequence[Sequence[str]] | None = None,
+        *,
+        k: int = 5,
+        beam: int = 5,
+        hops: int = 3,
+        keep: int = 64,
+    ) -> list[list[Path]]:
+        """At most k paths for each question, best first.
+
+        Args:
+            questions: texts.
+            topics: names, aliases or ids for each question. A name of several nodes gives all of
+                them. None: they are looked for in the questions, see `topics_in`.
+            k: how many paths; a narrow beam may end with fewer.
+            beam, hops, keep: as in `BeamRules`.
+
+        Raises:
+            ValueError: k is below 1, or a topic is not in the graph; the nearest names are told.
+        """
+        if k < 1:
+            raise ValueError(f"k={k}: must be at least 1")
+        nodes = self.topics_in(questions) if topics is None else self._nodes(questions, topics)
+        result = self.search_paths(questions, nodes, rules=BeamRules(beam, hops, keep))
+        return [[self.path(path) for path in paths[:k]] for paths in result.paths]
+
+    def search_paths(
+        self, questions: Sequence[str], topics: Sequence[Sequence[int]], *, rules: BeamRules
+    ) -> BeamResult:
+        """All paths of the beams by numbers, best first, and what they cost; see `beam.search`.
+
+        Args:
+            questions: texts.
+            topics: nodes for each question.
+            rules: see `BeamRules`.
+        """
+        return search(questions, topics, self.steps, self.scorer, rules, self.prefilter)
+
+    def topics_in(self, questions: Sequence[str]) -> list[tuple[int, ...]]:
+        """The nodes whose names are in each question, ascending, by the rule of `Mentions`."""
+        names = self._mentions.find(questions)
+        return [tuple(sorted({n for nodes in of.values() for n in nodes})) for of in names]
+
+    @functools.cached_property
+    def _mentions(self) -> Mentions:
+        return Mentions(self.steps.graph.nodes)
+
+    def _nodes(
+        self, questions: Sequence[str], topics: Sequence[Sequence[str]]
+    ) -> list[tuple[int, ...]]:
+        """The nodes of topics by name."""
+        if any(isinstance(names, str) for names in topics):
+            raise ValueError('topics holds a string; give a list for each question: [["Kismet"]]')
+        terms = self.steps.graph.nodes
+        lookup = look_up([name for names in topics for name in names], terms).nodes
+        for question, names in zip(questions, topics, strict=False):
+            for name in names:
+                if name not in lookup:
+                    near = ", ".join(map(repr, nearest(name, terms))) or "none"
+                    raise ValueError(
+                        f"topic {name!r} of question {question!r} is not in the graph; give one "
+                        f"that is; nearest: {near}"
+                    )
+        return [tuple(dict.fromkeys(n for name in names for n in lookup[name])) for names in topics]
+
+    def path(self, path: FoundPath) -> Path:
+        """A path by names."""
+        graph = self.steps.graph
+        entities = self.steps.reach(path.topic, path.steps).tolist()
+        return Path(
+            graph.nodes.name(path.topic),
+            tuple(map(self.steps.relation_name, path.steps)),
+            tuple(map(graph.nodes.name, entities)),
+            path.score,
+        )
+
+
+def prefilter_of(scorer: PairScorer) -> PairScorer | None:
+    """The cosines that are part of a scorer's score, as a scorer; None if it has none."""
+    return scorer.with_head("cosine") if scorer.cfg.head == "sum" else None

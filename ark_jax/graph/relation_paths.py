@@ -1,0 +1,169 @@
+"""The shortest relation paths that lead from a question's topics to its answers."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ark_jax.graph.steps import Steps, without
+
+_NO_NODES = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class PathLimits:
+    """How far paths are looked for.
+
+    Attributes:
+        hops: most steps of a path.
+        seconds: what the search for one question may take; 0 for any time.
+        paths: how many paths of a question are returned, those of the best precision; 0 for all.
+    """
+
+    hops: int = 3
+    seconds: float = 150.0
+    paths: int = 25
+
+    def __post_init__(self) -> None:
+        for name, least in (("hops", 1), ("seconds", 0), ("paths", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
+
+
+@dataclasses.dataclass(frozen=True)
+class GoldPath:
+    """A relation path from a topic to an answer.
+
+    Attributes:
+        topic: the node where it begins.
+        steps: of `Steps`.
+        reached: how many nodes it leads to, without the topic.
+        correct: how many of these are answers.
+    """
+
+    topic: int
+    steps: tuple[int, ...]
+    reached: int
+    correct: int
+
+    @property
+    def precision(self) -> float:
+        return self.correct / self.reached
+
+
+def shortest_paths(
+    steps: Steps, topics: Sequence[int], answers: Sequence[int] | np.ndarray, limits: PathLimits
+) -> tuple[list[GoldPath], str]:
+    """All shortest relation paths from topics to answers, and what a limit left out.
+
+    For each pair of a topic and another node that is an answer, these are the relations along every
+    shortest path of edges between the two, if it has at most `limits.hops`. Paths of several pairs
+    are one if topic and steps are equal. They stand in order of topics, length and steps.
+
+    Only nodes on shortest paths are expanded, so that hubs beside them cost nothing.
+
+    Args:
+        steps: of the graph.
+        topics: nodes; one that comes again counts once.
+        answers: nodes. A topic is no answer of its own.
+        limits: see `PathLimits`.
+
+    Returns:
+        The paths, and a sentence if the time or the number of paths ran out, else "".
+
+    Raises:
+        IndexError: there is no such node.
+    """
+    for node in (*topics, *np.asarray(answers).tolist()):
+        steps.check(node)
+    deadline = time.monotonic() + limits.seconds if limits.seconds else np.inf
+    answers = np.unique(np.asarray(answers, np.int64))
+    paths: list[GoldPath] = []
+    late = False
+    for topic in dict.fromkeys(topics):
+        for path in _paths_of(steps, topic, without(answers, topic), limits.hops):
+            late = time.monotonic() > deadline
+            if late:
+                break
+            if path:
+                paths.append(path)
+        if late:
+            break
+    cut = f"the search ended after {limits.seconds:g} s with {len(paths):,} paths" if late else ""
+    if limits.paths and len(paths) > limits.paths:
+        counted = f"{limits.paths:,} of {len(paths):,} paths are kept, those of the best precision"
+        cut = f"{cut}; {counted}" if cut else counted
+        best = sorted(range(len(paths)), key=lambda i: -paths[i].precision)[: limits.paths]
+        paths = [paths[i] for i in sorted(best)]
+    return paths, cut
+
+
+def _paths_of(
+    steps: Steps, topic: int, answers: np.ndarray, hops: int
+) -> Iterator[GoldPath | None]:
+    """The paths of a topic by length and steps; None for a prefix that is no path itself."""
+    levels = _levels(steps, topic, answers, hops)
+    # A prefix with the nodes on shortest paths that it leads to, and all that it leads to.
+    front = [((), np.array([topic]), np.array([topic]))]
+    for level in levels:
+        following = []
+        for prefix, on_paths, reached in front:
+            for step, ends in _by_step(steps, on_paths, level):
+                nodes = steps.follow(reached, step)
+                path = (*prefix, step)
+                following.append((path, ends, nodes))
+                if np.isin(ends, answers, assume_unique=True).any():
+                    nodes = without(nodes, topic)
+                    correct = np.isin(nodes, answers, assume_unique=True)
+                    yield GoldPath(topic, path, len(nodes), int(np.count_nonzero(correct)))
+                else:
+                    yield None
+        front = following
+
+
+def _levels(steps: Steps, topic: int, answers: np.ndarray, hops: int) -> list[np.ndarray]:
+    """The nodes on shortest paths to answers, by their distance from the topic, from 1.
+
+    Distances are taken forward from the topic, but for the last step, which is taken backward from
+    the answers: it would reach most of the graph.
+    """
+    # One more than the distance; 0 is unknown. Zeros take no time before they are touched.
+    distance = np.zeros(len(steps.graph.nodes), np.int8 if hops < 127 else np.int64)
+    distance[topic] = 1
+    front, depth = np.array([topic]), 1
+    while depth < hops and len(front) and not distance[answers].all():
+        _, _, ends = steps.edges(front)
+        front = np.unique(ends[distance[ends] == 0])
+        depth += 1
+        distance[front] = depth
+    far = answers[distance[answers] == 0]
+    if len(far):
+        nodes, _, starts = steps.edges_back(far)
+        far = np.unique(nodes[distance[starts] == depth])
+        distance[far] = depth + 1
+    levels: list[np.ndarray] = []
+    nodes = _NO_NODES
+    for level in range(int(distance[answers].max(initial=0)), 1, -1):
+        nodes = np.union1d(nodes, answers[distance[answers] == level])
+        levels.append(nodes)
+        _, _, starts = steps.edges_back(nodes)
+        nodes = np.unique(starts[distance[starts] == level - 1])
+    return levels[::-1]
+
+
+def _by_step(
+    steps: Steps, nodes: np.ndarray, level: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Each step from nodes to any node of a level, and the nodes there that it leads to."""
+    _, taken, ends = steps.edges(nodes)
+    places = np.searchsorted(level, ends)
+    places[places == len(level)] = 0
+    inside = level[places] == ends
+    keys = np.unique(taken[inside] * len(level) + places[inside])
+    if not len(keys):  # the nodes are answers that lead to no other
+        return
+    taken, places = np.divmod(keys, len(level))
+    different, starts = np.unique(taken, return_index=True)
+    for step, part in zip(different.tolist(), np.split(places, starts[1:]), strict=True):
+        yield step, level[part]

@@ -1,0 +1,172 @@
+"""Relations as steps along a graph of triples, forward and backward, from sets of nodes to sets."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from ark_jax.graph.triple_columns import bounds_of, sort_rows
+from ark_jax.graph.triple_texts import By, relation_texts
+from ark_jax.graph.triples import Triples
+
+END = -1  # stands in place of a step where a path ends
+END_TEXT = "end"
+INVERSE = "inverse of "
+HUB = 10_000
+
+
+class Steps:
+    """The relations of a graph as steps between sets of nodes.
+
+    Step r < R goes along relation r, from head to tail. With `inverse`, step R + r goes back along
+    it. Parallel relations are steps of their own, and a self-loop leads to its own node. A set of
+    nodes is an ascending int64 array of different indices.
+
+    Args:
+        graph: the triples.
+        inverse: whether steps also go from tail to head.
+        by: how a relation is written: "last" or "whole", see `relation_texts`.
+        hub: how many nodes of a set are asked for the steps that leave it; 0 for all.
+    """
+
+    def __init__(
+        self, graph: Triples, *, inverse: bool = True, by: By = "last", hub: int = HUB
+    ) -> None:
+        self.graph, self.inverse, self.by, self.hub = graph, inverse, by, hub
+        texts = relation_texts(graph, by)
+        self.names = texts + ([INVERSE + text for text in texts] if inverse else [])
+        self._edges = _Edges.both_ways(graph) if inverse else _Edges.forward(graph)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def relation_name(self, step: int) -> str:
+        """The name of a step's relation, or its id if it has none; `names` has what is scored."""
+        size = len(self.graph.relations)
+        name = self.graph.relations.name(step % size)
+        return name if step < size else INVERSE + name
+
+    def options(self, nodes: np.ndarray) -> np.ndarray:
+        """The steps that leave any of these nodes: int64, ascending.
+
+        Of more than `hub` nodes only the first `hub` are asked; `is_cut` tells.
+        """
+        return self._edges.steps_of(nodes[: self.hub or None])
+
+    def is_cut(self, nodes: np.ndarray) -> bool:
+        """Whether `options` asks only some of these nodes."""
+        return bool(self.hub) and len(nodes) > self.hub
+
+    def follow(self, nodes: np.ndarray, step: int) -> np.ndarray:
+        """The nodes that a step leads to from any of these nodes, which are all followed."""
+        return self._edges.follow(nodes, step)
+
+    def walk(self, topic: int, path: Sequence[int]) -> np.ndarray:
+        """The nodes that a path leads to; the topic may be one of them.
+
+        Raises:
+            IndexError: there is no such node or step.
+        """
+        self.check(topic, path)
+        nodes = np.array([topic])
+        for step in path:
+            nodes = self.follow(nodes, step)
+        return nodes
+
+    def reach(self, topic: int, path: Sequence[int]) -> np.ndarray:
+        """The nodes that a path leads to, without the topic; errors as `walk`."""
+        return without(self.walk(topic, path), topic)
+
+    def edges(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every edge that leaves these nodes: its node, step and end, int64 [e]."""
+        return self._edges.leaving(nodes)
+
+    def edges_back(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every edge that arrives at these nodes: its node among them, some step, its start."""
+        return self._backward.leaving(nodes)
+
+    @functools.cached_property
+    def _backward(self) -> "_Edges":
+        # Steps that go both ways arrive where they leave.
+        return self._edges if self.inverse else _Edges.backward(self.graph)
+
+    def check(self, topic: int, path: Sequence[int] = ()) -> None:
+        """Refuses a node or step that does not exist with an IndexError."""
+        for index, size, kind in (
+            (topic, len(self.graph.nodes), "node"),
+            *((step, len(self), "step") for step in path),
+        ):
+            if not 0 <= index < size:
+                raise IndexError(f"{kind} {index}: this graph has {size:,}, from 0")
+
+
+class _Edges:
+    """Edges in order of node, step and end. Those of one node and step are a group."""
+
+    def __init__(self, node: np.ndarray, step: np.ndarray, end: np.ndarray, size: int) -> None:
+        node, step, self._ends = sort_rows(node, step, end)
+        first = np.ones(len(node), bool)
+        first[1:] = (np.diff(node) != 0) | (np.diff(step) != 0)
+        rows = np.flatnonzero(first)
+        self._group_steps = step[rows].astype(np.int64)
+        self._group_bounds = np.append(rows, len(node))  # of the edges of each group
+        self._node_bounds = bounds_of(node[rows], size)  # of the groups of each node
+
+    @classmethod
+    def forward(cls, graph: Triples) -> "_Edges":
+        return cls(graph.head, graph.relation, graph.tail, len(graph.nodes))
+
+    @classmethod
+    def backward(cls, graph: Triples) -> "_Edges":
+        return cls(graph.tail, graph.relation, graph.head, len(graph.nodes))
+
+    @classmethod
+    def both_ways(cls, graph: Triples) -> "_Edges":
+        node = np.concatenate([graph.head, graph.tail])
+        end = np.concatenate([graph.tail, graph.head])
+        step = np.concatenate([graph.relation, graph.relation + len(graph.relations)])
+        return cls(node, step, end, len(graph.nodes))
+
+    def _groups(self, nodes: np.ndarray) -> np.ndarray:
+        return _ranges(self._node_bounds[nodes], self._node_bounds[nodes + 1])
+
+    def steps_of(self, nodes: np.ndarray) -> np.ndarray:
+        return np.unique(self._group_steps[self._groups(nodes)])
+
+    def follow(self, nodes: np.ndarray, step: int) -> np.ndarray:
+        groups = self._groups(nodes)
+        groups = groups[self._group_steps[groups] == step]
+        rows = _ranges(self._group_bounds[groups], self._group_bounds[groups + 1])
+        ends = self._ends[rows].astype(np.int64)
+        return ends if len(groups) < 2 else np.unique(ends)  # a group's ends are in order
+
+    def leaving(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        groups = self._groups(nodes)
+        starts, ends = self._group_bounds[groups], self._group_bounds[groups + 1]
+        sizes = self._node_bounds[nodes + 1] - self._node_bounds[nodes]
+        group_nodes = np.repeat(nodes, sizes)
+        return (
+            np.repeat(group_nodes, ends - starts),
+            np.repeat(self._group_steps[groups], ends - starts),
+            self._ends[_ranges(starts, ends)].astype(np.int64),
+        )
+
+
+def _ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The numbers from each start to its end, one range after the other: int64."""
+    if len(starts) == 1:
+        return np.arange(starts[0], ends[0])
+    sizes = ends - starts
+    offsets = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) + np.repeat(starts - offsets, sizes)
+
+
+def without(nodes: np.ndarray, node: int) -> np.ndarray:
+    """A set of nodes without one of them."""
+    place = int(np.searchsorted(nodes, node))
+    return np.delete(nodes, place) if place < len(nodes) and nodes[place] == node else nodes
+
+
+def path_text(topic: str, relations: Sequence[str], ended: bool) -> str:
+    """A path as the text that is scored: "Kismet, directed by, end"."""
+    return ", ".join([topic, *relations, *([END_TEXT] if ended else [])])

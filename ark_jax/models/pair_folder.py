@@ -1,0 +1,162 @@
+"""The folders of pair scorers: sequence classifiers with one label, and our own.
+
+Our own has body/, a whole sentence-transformers folder, head/ with the head's tensors, and
+pair_scorer.json. It has no config.json, so that a library that does not know the head refuses the
+folder and does not score with a head that it drew at random.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+
+from ark_jax.layout import check_divides
+from ark_jax.models import encoder, hf, pair_heads
+from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD
+from ark_jax.runtime.distributed import is_first_process
+
+SETTINGS = "pair_scorer.json"
+_CLASSES = {
+    "bert": "BertForSequenceClassification",
+    "roberta": "RobertaForSequenceClassification",
+    "xlm-roberta": "XLMRobertaForSequenceClassification",
+    "distilbert": "DistilBertForSequenceClassification",
+}
+
+
+def head_table(head: str, family: str) -> dict[str, tuple[str, str]]:
+    """The weight names of a head, for a body of a family."""
+    return STAR_HEAD if head == "star" else CLASSIFIERS[family]
+
+
+def family_of(base: Path) -> str:
+    """The model_type of a body's folder.
+
+    Raises:
+        ValueError: it is no encoder.
+    """
+    family = hf.read_config(base).get("model_type")
+    if family not in encoder.FAMILIES:
+        raise ValueError(
+            f"{base}: model_type {family!r} cannot score pairs; give an encoder: "
+            f"{', '.join(encoder.FAMILIES)}"
+        )
+    return family
+
+
+def activation_of(family: str) -> str:
+    """The activation between the two layers of a family's classifier."""
+    return "relu" if family == "distilbert" else "tanh"
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether the folder says that it holds a sequence classifier."""
+    names = hf.read_config(folder).get("architectures")
+    return isinstance(names, list) and any(
+        str(name).endswith("ForSequenceClassification") for name in names
+    )
+
+
+def read_settings(folder: Path) -> dict | None:
+    """pair_scorer.json of our own folder; None if the folder has none.
+
+    Raises:
+        ValueError: a field is missing or has a value that we do not know.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        return None
+    settings = hf.read_json(path)
+    if settings.get("head") not in pair_heads.HEADS:
+        raise ValueError(
+            f"{path}: head={settings.get('head')!r}: must be one of "
+            f"{', '.join(pair_heads.HEADS)}; fetch the file again"
+        )
+    scale = settings.get("scale")
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or scale <= 0:
+        raise ValueError(f"{path}: scale={scale!r}: must be a number above 0; fetch the file again")
+    return settings
+
+
+def write_settings(folder: Path, cfg: pair_heads.PairConfig) -> None:
+    text = json.dumps({"head": cfg.head, "scale": cfg.scale}, indent=2)
+    (folder / SETTINGS).write_text(text + "\n", encoding="utf-8")
+
+
+def read_head(checkpoint: hf.Checkpoint, cfg: pair_heads.PairConfig, family: str):
+    """A head with the weights of a checkpoint, and the names of the tensors that it has.
+
+    Raises:
+        ValueError: the classifier has more labels than one, or a tensor is missing or misshapen.
+    """
+    table = head_table(cfg.head, family)
+    name = checkpoint.stored_name(table["out"][0])
+    checkpoint.require(name)
+    labels = checkpoint.slice(name).get_shape()[0]
+    if labels != 1:
+        raise ValueError(
+            f"{checkpoint.folder}: a classifier of {labels} labels ({name}); a pair scorer has "
+            "one: give a model that was trained to rank"
+        )
+    new = lambda: pair_heads.new_head(cfg, rngs=nnx.Rngs(0))
+    return hf.read_module(new, cfg, table, checkpoint)
+
+
+def read_classifier(folder: Path, cfg: pair_heads.PairConfig):
+    """(model, tensors that it does not compute with) of a sequence classifier."""
+    family = family_of(folder)
+    check_divides(cfg.dims, str(folder))
+    checkpoint = hf.Checkpoint(folder)
+    _, model_class, table = hf.read_architecture(folder)
+    head, of_head = read_head(checkpoint, cfg, family)
+    new = lambda: model_class(cfg.body, rngs=nnx.Rngs(0))
+    body, of_body = hf.read_module(new, cfg.body, table, checkpoint)
+    unread = checkpoint.names() - of_head - of_body
+    extra_tensors = hf.read_extra(checkpoint, unread, is_encoder=True)
+    return pair_heads.PairModel(body, head), extra_tensors
+
+
+def classifier_config(base: Path) -> dict:
+    """config.json of a sequence classifier with one label whose body is of the folder `base`."""
+    settings = hf.read_config(base)
+    # CrossEncoder would put a sigmoid over the logit.
+    activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    return settings | {
+        "architectures": [_CLASSES[settings["model_type"]]],
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "sentence_transformers": settings.get("sentence_transformers", {}) | activation,
+    }
+
+
+def write_classifier(
+    folder: Path, base: Path, tensors: dict[str, np.ndarray], extra_tensors: dict[str, np.ndarray]
+) -> None:
+    """Weights in the types of `base`, config.json and the tokenizer of a sequence classifier.
+
+    Every process must call this; process 0 writes.
+
+    Args:
+        extra_tensors: those of `base` that the model does not compute with. They are dropped if
+            `base` is no classifier: what it has, a classifier has not.
+    """
+    checkpoint = hf.Checkpoint(base)
+    stored = {name: checkpoint.stored_name(name) for name in tensors}
+    out = dict(extra_tensors) if is_classifier(base) else {}
+    for name, tensor in tensors.items():
+        is_new = stored[name] not in checkpoint.names()
+        out[name] = tensor if is_new else tensor.astype(checkpoint.dtype(stored[name]))
+    hf.write_tensors(out, folder)
+    if not is_first_process():
+        return
+    hf.copy_files(base, folder, hf.TOKENIZER_FILES)
+    text = json.dumps(classifier_config(base), indent=2, ensure_ascii=False)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_tokenizer_limit(folder: Path, max_length: int) -> None:
+    """Puts the limit of a pair's tokens where every library reads it."""
+    path = folder / "tokenizer_config.json"
+    settings = (hf.read_json(path) if path.is_file() else {}) | {"model_max_length": max_length}
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

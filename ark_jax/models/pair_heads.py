@@ -1,0 +1,201 @@
+"""What a pair scorer computes: a body, the heads of STAR and of sequence classifiers, and logits."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
+
+from ark_jax import layout
+from ark_jax.models import attention, encoder
+from ark_jax.models.decoder import zeros
+from ark_jax.models.retriever import embed
+
+# sum     the cosine of the two texts, plus the logit of a linear head that begins at zero
+# linear  a sequence classifier with one label
+# star    the paper's: two markers attend to their texts, a feed-forward network decides
+# cosine  the cosine of the two texts, each embedded by itself
+HEADS = ("sum", "linear", "star", "cosine")
+SCALE = 20.0  # of cosines; the losses of sentence-transformers have the same
+MARKERS = 2  # of the star head: one in front of each text
+
+
+@dataclasses.dataclass(frozen=True)
+class PairConfig:
+    """What decides the logit of a pair, beside the weights."""
+
+    body: encoder.Config
+    head: str  # one of HEADS
+    pooling: str  # of the cosine, as the next two
+    width: int  # leading components of a vector that are kept
+    scale: float
+    activation: str  # of the linear head's first layer: tanh | relu
+    typed: bool  # whether the body reads segment types
+
+    @property
+    def has_cosine(self) -> bool:
+        return self.head in ("sum", "cosine")
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether a forward pass sees both texts."""
+        return self.head != "cosine"
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return self.body.dims | {"j": self.body.width, "c": 1, "g": 1 + MARKERS, "m": MARKERS}
+
+    @property
+    def layers(self) -> int:
+        return self.body.layers
+
+    @property
+    def dtype(self) -> str:
+        return self.body.dtype
+
+
+class LinearHead(nnx.Module):
+    """A sequence classifier's head: two layers over the state of the first token."""
+
+    def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
+        self.dense = layout.param("d j", cfg.dims, cfg.dtype, rngs)
+        self.dense_bias = layout.param("j", cfg.dims, cfg.dtype, rngs, init=zeros)
+        # A head that is added to a cosine leaves it as it is until it has learnt something.
+        init = zeros if cfg.has_cosine else None
+        self.out = layout.param("j c", cfg.dims, cfg.dtype, rngs, init=init)
+        self.out_bias = layout.param("c", cfg.dims, cfg.dtype, rngs, init=zeros)
+
+    def __call__(self, hidden: Float[Array, "b t d"], cfg: PairConfig) -> Float[Array, " b"]:
+        """Logits, float32."""
+        first = hidden[:, 0].astype(jnp.float32)
+        x = layout.einsum("bd,dj->bj", first, self.dense[...], self.dense_bias[...])
+        x = {"tanh": jnp.tanh, "relu": jax.nn.relu}[cfg.activation](x)
+        return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
+
+
+class StarHead(nnx.Module):
+    """The head of STAR (arXiv 2605.18765, section 4.1), without its last sigmoid.
+
+    A marker in front of each text attends to the states of its own text: keys and values are linear
+    in them, the query is the marker's state. Its formulas do not say the network's hidden layer: it
+    is of the body's width, with the body's activation.
+    """
+
+    def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
+        new = lambda side, **init: layout.param(side, cfg.dims, cfg.dtype, rngs, **init)
+        self.markers = new("m e")
+        self.key, self.value, self.dense = new("d j"), new("d j"), new("g d j")
+        self.key_bias, self.value_bias = new("j", init=zeros), new("j", init=zeros)
+        self.dense_bias, self.out_bias = new("j", init=zeros), new("c", init=zeros)
+        self.out = new("j c")
+
+    def __call__(
+        self,
+        hidden: Float[Array, "b t d"],
+        marked: Bool[Array, "b m t"],
+        visible: Bool[Array, "b m t"],
+    ) -> Float[Array, " b"]:
+        """Logits, float32.
+
+        Args:
+            marked: the place of each marker.
+            visible: the places that it attends to.
+        """
+        keys = layout.einsum("btd,dj->btj", hidden, self.key[...], self.key_bias[...])
+        values = layout.einsum("btd,dj->btj", hidden, self.value[...], self.value_bias[...])
+        hidden, keys, values = (x.astype(jnp.float32) for x in (hidden, keys, values))
+        queries = jnp.einsum("bmt,btd->bmd", marked.astype(jnp.float32), hidden)
+        scores = jnp.einsum("bmd,btd->bmt", queries, keys) * hidden.shape[-1] ** -0.5
+        weights = jax.nn.softmax(jnp.where(visible, scores, attention.MASKED), axis=-1)
+        read = queries + jnp.einsum("bmt,btd->bmd", weights, values)
+        states = jnp.concatenate([hidden[:, :1], read], axis=1)
+        x = layout.einsum("bgd,gdj->bj", states, self.dense[...], self.dense_bias[...])
+        x = jax.nn.gelu(x, approximate=False)
+        return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
+
+
+class PairModel(nnx.Module):
+    """One body, and the head that the configuration names."""
+
+    def __init__(self, body: encoder.Encoder, head: LinearHead | StarHead | None):
+        self.body = body
+        if head is not None:
+            self.head = head
+
+    @property
+    def blocks(self) -> encoder.Block:
+        """The layers; adapters change them."""
+        return self.body.blocks
+
+
+def new_head(cfg: PairConfig, *, rngs: nnx.Rngs) -> LinearHead | StarHead | None:
+    """A head that has learnt nothing; the cosine has none."""
+    if not cfg.reads_pairs:
+        return None
+    return (StarHead if cfg.head == "star" else LinearHead)(cfg, rngs=rngs)
+
+
+class Capacities(NamedTuple):
+    """Packing room of each part of a batch, see `Encoder.__call__`; None computes padding too."""
+
+    pairs: int | None = None
+    left: int | None = None
+    right: int | None = None
+
+
+def pair_logits(
+    model: PairModel, cfg: PairConfig, batch: Mapping, capacities: Capacities
+) -> Float[Array, " b"]:
+    """The logit of each pair, float32. A higher one is a better match.
+
+    Args:
+        batch: `pairs`, tokens, mask and segments `[b t]`, unless the head is cosine. For cosine and
+            sum also `left` and `right`, tokens and mask of distinct texts, and `left_index` and
+            `right_index`, int `[b]`: the rows of a pair's texts there.
+    """
+    parts = []
+    if cfg.has_cosine:
+        parts.append(cfg.scale * _cosines(model, cfg, batch, capacities))
+    if cfg.reads_pairs:
+        parts.append(head_logits(model, cfg, capacities.pairs, *batch["pairs"]))
+    return sum(parts[1:], parts[0])
+
+
+def _cosines(
+    model: PairModel, cfg: PairConfig, batch: Mapping, capacities: Capacities
+) -> Float[Array, " b"]:
+    """The cosine of each pair's texts, which are embedded once however many pairs have them."""
+
+    def vectors(side: str, capacity: int | None) -> Float[Array, "b e"]:
+        x = embed(model.body, cfg.body, cfg.pooling, cfg.width, capacity, *batch[side])
+        # Any device may need any text.
+        x = jax.sharding.reshard(x, P())
+        return x.at[batch[f"{side}_index"]].get(out_sharding=layout.activation_spec("b e"))
+
+    left, right = vectors("left", capacities.left), vectors("right", capacities.right)
+    return jnp.sum(left * right, axis=-1)
+
+
+def head_logits(
+    model: PairModel,
+    cfg: PairConfig,
+    capacity: int | None,
+    tokens: Int[Array, "b t"],
+    mask: Bool[Array, "b t"],
+    segments: Int[Array, "b t"],
+) -> Float[Array, " b"]:
+    """The head's logits of tokenised pairs, float32."""
+    markers = model.head.markers[...] if cfg.head == "star" else None
+    types = segments if cfg.typed else None
+    hidden = model.body(tokens, mask, cfg.body, capacity, segments=types, markers=markers)
+    if cfg.head != "star":
+        return model.head(hidden, cfg)
+    numbers = jnp.arange(MARKERS)[:, None]
+    marked = tokens[:, None] == cfg.body.vocab + numbers
+    behind = jnp.cumsum(marked, axis=-1) > 0
+    visible = behind & ~marked & mask[:, None] & (segments[:, None] == numbers)
+    return model.head(hidden, marked, visible)

@@ -1,0 +1,336 @@
+"""A scorer of pairs of texts: cross-encoders, and a cosine that a cross-encoder corrects."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import einops
+import jax
+import numpy as np
+from flax import nnx
+
+from ark_jax import layout
+from ark_jax.models import decoder, hf, packing, pair_folder, pair_heads
+from ark_jax.models import sentence_folder as files
+from ark_jax.models.pair_card import render_card
+from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
+from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
+from ark_jax.models.retriever import Retriever, batch_tokens_of_device
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import Progress
+from ark_jax.text import tokens as tk
+
+__all__ = ["HEADS", "Capacities", "PairConfig", "PairModel", "PairScorer", "pair_logits"]
+
+_head_logits = functools.partial(jax.jit, static_argnums=(1, 2))(pair_heads.head_logits)
+
+
+@dataclasses.dataclass
+class PairScorer:
+    """A model with everything that decides the logit of a pair of texts."""
+
+    model: PairModel
+    cfg: PairConfig
+    tokenizer: object
+    base: Path  # where the body was read from: gives an export its names, types and tokenizer
+    # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
+    extra_tensors: dict[str, np.ndarray]
+    prompts: dict[str, str]  # of the cosine: kind of text -> what is put in front of it
+    max_length: int  # tokens that a pair is cut to, and a text of the cosine
+    lower: bool  # texts are converted to lower case before they are tokenised
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_folder: str | Path,
+        *,
+        head: str | None = None,
+        dtype: str = "float32",
+        compute: str = "float32",
+        attention: str = "xla",
+    ) -> "PairScorer":
+        """Opens a pair scorer, or gives an encoder a new head.
+
+        Args:
+            name_or_folder: a folder that `save_pretrained` wrote, a sequence classifier with one
+                label, a sentence-transformers folder or a bare encoder; or a hub name.
+            head: "sum", "linear", "star" or "cosine"; see `pair_heads.HEADS`. None takes the
+                folder's own. If the folder has another, the head is new.
+            dtype: type of the parameters.
+            compute: type of the activations.
+            attention: kernel: xla, cudnn or tokamax.
+
+        Raises:
+            FileNotFoundError: a file is missing; the message names it.
+            ValueError: the folder has no head and none is named, its classifier has several
+                labels, or its architecture is no encoder.
+        """
+        if head is not None and head not in HEADS:
+            raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
+        layout.enter_mesh()
+        folder = hf.resolve(str(name_or_folder))
+        options = {"dtype": dtype, "compute": compute, "attention": attention}
+        if settings := pair_folder.read_settings(folder):
+            scorer = cls._from_own_folder(folder, settings, options)
+        elif pair_folder.is_classifier(folder):
+            scorer = cls._from_classifier(folder, options)
+        elif head is None:
+            raise ValueError(
+                f"{folder}: neither a saved pair scorer nor a sequence classifier; give "
+                f"head=..., one of {', '.join(HEADS)}, to put a new head on it"
+            )
+        else:
+            pair_folder.family_of(folder)
+            scorer = cls.from_retriever(Retriever.from_pretrained(folder, **options))
+        return scorer if head is None else scorer.with_head(head)
+
+    @classmethod
+    def from_retriever(cls, retriever: Retriever, *, scale: float = pair_heads.SCALE):
+        """The cosine head on a retriever: its vectors are what the cosine compares.
+
+        Raises:
+            ValueError: the retriever is no encoder.
+        """
+        family = pair_folder.family_of(retriever.base)
+        cfg = PairConfig(
+            body=retriever.cfg,
+            head="cosine",
+            pooling=retriever.pooling,
+            width=retriever.width,
+            scale=scale,
+            activation=pair_folder.activation_of(family),
+            typed=_is_typed(retriever.cfg, retriever.tokenizer),
+        )
+        return cls(
+            PairModel(retriever.model, None),
+            cfg,
+            retriever.tokenizer,
+            retriever.base,
+            retriever.extra_tensors,
+            retriever.prompts,
+            retriever.max_length,
+            retriever.lower,
+        )
+
+    @classmethod
+    def _from_own_folder(cls, folder: Path, settings: dict, options: dict) -> "PairScorer":
+        body = Retriever.from_files(files.read_model(folder / "body"), **options)
+        scorer = cls.from_retriever(body, scale=float(settings["scale"]))
+        cfg = dataclasses.replace(scorer.cfg, head=settings["head"])
+        if not cfg.reads_pairs:
+            return scorer
+        family = pair_folder.family_of(folder / "body")
+        head, _ = pair_folder.read_head(hf.Checkpoint(folder / "head"), cfg, family)
+        return dataclasses.replace(scorer, model=PairModel(body.model, head), cfg=cfg)
+
+    @classmethod
+    def _from_classifier(cls, folder: Path, options: dict) -> "PairScorer":
+        family = pair_folder.family_of(folder)
+        body, _, _ = hf.read_architecture(folder, **options)
+        tokenizer = tk.load_tokenizer(str(folder), body.vocab)
+        cfg = PairConfig(
+            body=body,
+            head="linear",
+            pooling="mean",
+            width=body.width,
+            scale=pair_heads.SCALE,
+            activation=pair_folder.activation_of(family),
+            typed=_is_typed(body, tokenizer),
+        )
+        model, extra_tensors = pair_folder.read_classifier(folder, cfg)
+        limit, lower = files.read_max_length(folder, tokenizer), files.read_text_limit(folder)[1]
+        return cls(model, cfg, tokenizer, folder, extra_tensors, {}, limit, lower)
+
+    def with_head(self, head: str, *, seed: int = 0) -> "PairScorer":
+        """The same body with another head: `with_head("cosine")` of a sum is its first summand.
+
+        Weights are shared with this scorer. The head is this scorer's if that has what is asked
+        for; otherwise it is new, and drawn by `seed`. A new linear head takes BERT's pooler from
+        the checkpoint if that has one, as transformers does.
+        """
+        if head not in HEADS:
+            raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
+        if head == self.cfg.head:
+            return self
+        cfg = dataclasses.replace(self.cfg, head=head)
+        if {head, self.cfg.head} == {"sum", "linear"}:
+            return dataclasses.replace(self, cfg=cfg)
+        new = pair_heads.new_head(cfg, rngs=nnx.Rngs(seed))
+        if isinstance(new, pair_heads.LinearHead):
+            self._copy_pooler(new)
+        return dataclasses.replace(self, model=PairModel(self.model.body, new), cfg=cfg)
+
+    def _copy_pooler(self, head: pair_heads.LinearHead) -> None:
+        """Gives a new head the first layer that the checkpoint has for it."""
+        table = pair_folder.head_table("linear", pair_folder.family_of(self.base))
+        for name in ("dense", "dense_bias"):
+            hf_name, pattern = table[name]
+            tensor = self.extra_tensors.get(hf_name)
+            tensor = self.extra_tensors.get(hf_name.removeprefix("bert."), tensor)
+            if tensor is not None:
+                value = einops.rearrange(tensor, pattern).astype(self.cfg.dtype)
+                spec = layout.weight_spec(pattern.split("->")[1])
+                setattr(head, name, nnx.Param(layout.put(value, spec)))
+
+    @property
+    def retriever(self) -> Retriever:
+        """The body as a retriever: gives the vectors whose cosine the heads cosine and sum take."""
+        return Retriever(
+            self.model.body,
+            self.cfg.body,
+            self.tokenizer,
+            self.base,
+            self.extra_tensors,
+            self.cfg.pooling,
+            self.prompts,
+            self.max_length,
+            self.cfg.width,
+            self.lower,
+        )
+
+    def tokenize(self, pairs: Sequence[Pair], *, label: str = "") -> PairTokens:
+        """Token ids and segments of pairs, as the head reads them; see `PairTokenizer.tokenize`."""
+        return self._pair_tokenizer.tokenize(pairs, label=label)
+
+    @property
+    def _pair_tokenizer(self) -> PairTokenizer:
+        markers = range(pair_heads.MARKERS) if self.cfg.head == "star" else ()
+        ids = tuple(self.cfg.body.vocab + i for i in markers)
+        return PairTokenizer(self.tokenizer, self.max_length, self.lower, ids)
+
+    def score(self, pairs: Sequence[Pair], *, batch_tokens: int = 0, label: str = "") -> np.ndarray:
+        """The logits of pairs, float32 `[n]`, in the order of `pairs`.
+
+        A higher logit is a better match; a sequence classifier's sigmoid is not applied.
+
+        Args:
+            pairs: of the texts that are compared: for retrieval, a query and a passage.
+            batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
+            label: name of the progress line and of the line that reports cut pairs; without it
+                none is shown.
+
+        Raises:
+            ValueError: `pairs` is no list of pairs of texts.
+            FloatingPointError: a logit is NaN or infinite.
+        """
+        check_pairs(pairs)
+        logits = np.zeros(len(pairs), np.float32)
+        if self.cfg.has_cosine and len(pairs):
+            logits += self.cfg.scale * self._cosines(pairs, batch_tokens, label)
+        if self.cfg.reads_pairs:
+            logits += self._head_logits(pairs, batch_tokens, label)
+        if (wrong := np.flatnonzero(~np.isfinite(logits))).size:
+            number = int(wrong[0])
+            shown = tuple(text[:40] for text in pairs[number])
+            raise FloatingPointError(
+                f"pair {number} {shown}: its logit is NaN or infinite; {decoder.NOT_FINITE_CAUSE}"
+            )
+        return logits
+
+    def _cosines(self, pairs: Sequence[Pair], batch_tokens: int, label: str) -> np.ndarray:
+        """The cosine of each pair's texts; equal texts are embedded once."""
+        sides = []
+        for side, kind in zip(zip(*pairs, strict=True), files.KINDS, strict=True):
+            rows: dict[str, int] = {}
+            index = [rows.setdefault(text, len(rows)) for text in side]
+            vectors = self.retriever.encode(
+                list(rows), kind=kind, batch_tokens=batch_tokens, label=label
+            )
+            sides.append(vectors[index])
+        return np.einsum("be,be->b", *sides)
+
+    def _head_logits(self, pairs: Sequence[Pair], batch_tokens: int, label: str) -> np.ndarray:
+        tokens = self.tokenize(pairs, label=label)
+        out = np.zeros(len(tokens), np.float32)
+        started = self._start_batches(tokens, batch_tokens)
+        with Progress(
+            label or "score", len(tokens), "pairs", interval=10 if label else float("inf")
+        ) as bar:
+            # The device works on one batch while the host prepares the next.
+            for (batch, logits), _ in itertools.pairwise(itertools.chain(started, [None])):
+                numbers = list(itertools.chain(*batch.texts_by_device))
+                out[numbers] = layout.fetch(logits)[batch.row_numbers()]
+                bar.add(len(numbers))
+        return out
+
+    def _start_batches(
+        self, tokens: PairTokens, batch_tokens: int
+    ) -> Iterator[tuple[tk.TextBatch, jax.Array]]:
+        """Batches, and the logits of their rows, which the device computes in the background."""
+        batches = tk.batch_by_tokens(
+            [len(row) for row in tokens.ids],
+            budget=batch_tokens or batch_tokens_of_device(),
+            devices=layout.batch_multiple(),
+            **packing.multiply_adds(self.model, self.cfg.body),
+        )
+        for batch in batches:
+            ids, mask = batch.arrays(tokens.ids)
+            segments, _ = batch.arrays(tokens.segments)
+            arrays = map(layout.rows, (ids, mask, segments))
+            yield batch, _head_logits(self.model, self.cfg, batch.room, *arrays)
+
+    def digest(self) -> str:
+        """The sha256 of all that decides the logits: weights, tokenizer, prompts, settings.
+
+        Every process must call this, since arrays are gathered.
+        """
+        digest = hashlib.sha256(repr(self.cfg).encode())
+        for kind in files.KINDS:
+            digest.update(self.retriever.digest(kind).encode())
+        head = hf.named_parameters(self.model.head) if self.cfg.reads_pairs else []
+        for _, value in head:
+            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8))
+        return digest.hexdigest()
+
+    def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:
+        """Writes a folder that `from_pretrained` opens; that of a linear head opens anywhere.
+
+        A linear head becomes a sequence classifier with one label, for transformers,
+        sentence-transformers' CrossEncoder and text-embeddings-inference. Other heads are known to
+        ark_jax alone: CrossEncoder refuses their folder, in which `body` is the model of their
+        cosine for SentenceTransformer. Every process must call this; process 0 writes.
+
+        Args:
+            folder: a local folder, or one in a bucket (gs://).
+            card: text of README.md; without it, one describes the folder.
+
+        Raises:
+            ValueError: `folder` is the one the model was read from, whose files are still in use.
+        """
+        with hf.local_folder(folder) as local:
+            if local.resolve() in (self.base.resolve(), self.base.resolve().parent):
+                raise ValueError(f"{local} is the folder this model was read from; give another")
+            (self._save_classifier if self.cfg.head == "linear" else self._save_own)(local)
+            if distributed.is_first_process():
+                text = card or render_card(self.base, self.cfg, self.max_length)
+                (local / "README.md").write_text(text, encoding="utf-8")
+
+    def _save_own(self, folder: Path) -> None:
+        self.retriever.save_pretrained(folder / "body")
+        if self.cfg.reads_pairs:
+            table = pair_folder.head_table(self.cfg.head, pair_folder.family_of(self.base))
+            tensors = hf.named_tensors(self.model.head, self.cfg, table)
+            hf.write_tensors(tensors, folder / "head")
+        if distributed.is_first_process():
+            pair_folder.write_settings(folder, self.cfg)
+
+    def _save_classifier(self, folder: Path) -> None:
+        family = pair_folder.family_of(self.base)
+        _, _, table = hf.read_architecture(self.base)
+        tensors = hf.named_tensors(self.model.body, self.cfg.body, table)
+        head_table = pair_folder.head_table("linear", family)
+        tensors |= hf.named_tensors(self.model.head, self.cfg, head_table)
+        pair_folder.write_classifier(folder, self.base, tensors, self.extra_tensors)
+        if distributed.is_first_process():
+            files.write_text_limit(folder, self.max_length, lower=self.lower)
+            pair_folder.write_tokenizer_limit(folder, self.max_length)
+
+
+def _is_typed(body, tokenizer) -> bool:
+    """Whether the body reads the tokenizer's segment types."""
+    return body.segments > 1 and "token_type_ids" in tokenizer.model_input_names

@@ -1,0 +1,109 @@
+"""The graph of a recipe over triples, and which of the questions about it are drawn."""
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.data import readers
+from ark_jax.graph import triple_files
+from ark_jax.graph.triple_questions import TripleQuestion
+from ark_jax.graph.triple_texts import triple_texts
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline.fingerprints import file_digest, fingerprint
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.split import uniform
+from ark_jax.runtime import storage
+from ark_jax.runtime.log import say
+
+GRAPH = "graph"  # the folder within that of the data stage
+SAMPLE = 5000  # triples whose texts show how long they are
+
+
+def read_graph(settings) -> Triples:
+    """The graph that a config's `data` names.
+
+    Raises:
+        BadInput: problems that `tolerate` does not cover.
+    """
+    graph, findings = triple_files.read(
+        [settings.path], settings.names or None, settings.relation_names or None
+    )
+    report_findings(findings, settings.tolerate)
+    return graph
+
+
+def report_findings(findings, tolerate: float) -> None:
+    """Prints remarks, and problems that are tolerated; raises BadInput for others."""
+    for line in readers.tolerated(findings.problems, findings.remarks, tolerate):
+        say(f"  {line}")
+
+
+def store_graph(graph: Triples, folder: Path) -> dict[str, int]:
+    """Stores the graph in the folder of the data stage; returns counts for the manifest."""
+    graph.save(folder / GRAPH)
+    counts = graph.summary()
+    counts.pop("hubs")
+    return counts
+
+
+def load_graph(context: Context) -> Triples:
+    return Triples.load(context / "data" / GRAPH)
+
+
+def texts_of(graph: Triples, config, rows: np.ndarray | None = None) -> list[str]:
+    """The texts of triples, of all or of some rows, as encoders and BM25 read them."""
+    rows = np.arange(len(graph)) if rows is None else rows
+    return triple_texts(graph, rows, config.data.relations)
+
+
+def topic_draw(question: TripleQuestion) -> float:
+    """A number in [0, 1) by a hash of a question's topics, or of its text if it names none."""
+    return uniform(f"topic {' '.join(question.entities) or question.question}")
+
+
+def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[TripleQuestion]:
+    """At most `limit` questions of each group, drawn by a hash; all if it is 0."""
+    if not limit:
+        return list(questions)
+    groups: dict[str, list] = {}
+    for question in questions:
+        groups.setdefault(question.group, []).append(question)
+    drawn = {
+        question.id
+        for group in groups.values()
+        for question in sorted(group, key=lambda x: uniform(f"draw {x.id}"))[:limit]
+    }
+    return [question for question in questions if question.id in drawn]
+
+
+def input_files(config) -> dict[str, str]:
+    """Digests of what the data stage reads: graph, names, questions."""
+    return {
+        name: _digest(config.data[name])
+        for name in ("path", "names", "relation_names", "questions")
+        if config.data[name]
+    }
+
+
+def _digest(path: str) -> str:
+    local = storage.local_copy(path)
+    if local.is_dir():
+        files = sorted(file for file in local.rglob("*") if file.is_file())
+    elif local.is_file():
+        files = [local]
+    else:
+        files = [Path(file) for file in sorted(glob.glob(str(local), recursive=True))]
+    return fingerprint([[file.name, file_digest(file)] for file in files if file.is_file()])
+
+
+def look_at(config) -> tuple[str, list[str]]:
+    """What the graph holds, in one line, and the texts of some triples.
+
+    Raises:
+        BadInput: its problems.
+    """
+    graph = read_graph(config.data)
+    line = f"{len(graph):,} triples, {len(graph.nodes):,} entities"
+    return line, texts_of(graph, config, np.arange(min(len(graph), SAMPLE)))

@@ -1,0 +1,192 @@
+"""The data stage: graph and questions are read, linked, and divided by their topics."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.graph.steps import Steps
+from ark_jax.graph.triple_questions import Linked, link, read_questions
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.graph_data import (
+    first_of_groups,
+    load_graph,
+    read_graph,
+    report_findings,
+    store_graph,
+    topic_draw,
+)
+from ark_jax.recipes.common.split import uniform
+from ark_jax.runtime.log import say
+
+DATA_SETTINGS = (
+    "data.held_out",
+    "data.few",
+    "data.tolerate",
+    "evaluate.part",
+    "evaluate.questions",
+)
+PARTS = ("train", "test")
+HEADLINE = "hit@1"  # the metric that messages speak of
+
+
+@dataclasses.dataclass(frozen=True)
+class PathQuestion:
+    """A question whose answers lie at the end of paths.
+
+    Attributes:
+        group: what results are broken down by.
+        answers: as texts.
+        topics, answer_nodes: nodes of the graph.
+        absent: answers that the graph lacks; each counts as a miss.
+    """
+
+    id: str
+    question: str
+    group: str
+    answers: tuple[str, ...]
+    topics: tuple[int, ...]
+    answer_nodes: tuple[int, ...]
+    absent: int
+
+
+def ingest(context: Context, folder: Path) -> dict:
+    """Stores the graph, the questions to train on, and those to measure with.
+
+    Raises:
+        BadInput: files have problems that `data.tolerate` does not cover.
+        ValueError: no question is left to train on or to measure with.
+    """
+    settings = context.config.data
+    if not settings.questions:
+        raise ValueError(
+            "config.data.questions is empty: STAR learns from questions with answers; give "
+            "--config.data.questions=FILE"
+        )
+    graph = read_graph(settings)
+    counts = store_graph(graph, folder)
+    read, findings = read_questions(settings.questions)
+    report_findings(findings, settings.tolerate)
+    linked = link(read, graph)
+    for remark in linked.remarks:
+        say(f"  {remark}")
+    train, test = _divide(linked, graph, context.config)
+    usable = [question for question in train if question.topics and question.answer_nodes]
+    _check(usable, test, len(read), context.config)
+    usable = _few(usable, settings.few)
+    for part, questions in zip(PARTS, (usable, test), strict=True):
+        save_rows(questions, folder / _file(part), PathQuestion)
+    if test:
+        say(f"  {len(test):,} questions to measure with: {what_can_be_told(len(test), HEADLINE)}")
+    else:
+        say("  data.held_out is 0: nothing will be measured")
+    return {
+        **counts,
+        "train_questions": len(usable),
+        "train_without_topic": sum(not question.topics for question in train),
+        "train_without_answer_in_graph": sum(
+            bool(question.topics) and not question.answer_nodes for question in train
+        ),
+        "test_questions": len(test),
+        "test_without_topic": sum(not question.topics for question in test),
+        "test_without_answer_in_graph": sum(not question.answer_nodes for question in test),
+    }
+
+
+def _divide(
+    linked: Linked, graph: Triples, config
+) -> tuple[list[PathQuestion], list[PathQuestion]]:
+    """Questions to train on, and those to measure with, without any that has no answers."""
+    share = config.data.held_out
+    # Settings are chosen on a share of what is not held out.
+    low, high = (0.0, share)
+    if config.evaluate.part == "rest":
+        low, high = share, share + share * (1 - share)
+    train, test = [], []
+    for number, question in enumerate(linked.questions):
+        draw = _draw(linked, number, graph)
+        if question.answers and low <= draw < high:
+            test.append(_linked(linked, number))
+        elif question.answers and draw >= high:
+            train.append(_linked(linked, number))
+    return train, first_of_groups(test, config.evaluate.questions)
+
+
+def _draw(linked: Linked, number: int, graph: Triples) -> float:
+    """As `topic_draw`, but topics that were found in the text decide as well."""
+    question, topics = linked.questions[number], linked.topics[number]
+    if question.entities or not topics:
+        return topic_draw(question)
+    return uniform(f"topic {' '.join(graph.nodes.name(topic) for topic in topics)}")
+
+
+def _linked(linked: Linked, number: int) -> PathQuestion:
+    question = linked.questions[number]
+    return PathQuestion(
+        question.id,
+        question.question,
+        question.group,
+        question.answers,
+        linked.topics[number],
+        tuple(linked.answer_nodes(number).tolist()),
+        sum(not nodes for nodes in linked.answers[number]),
+    )
+
+
+def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config) -> None:
+    where = f"{config.data.questions}: none of {read:,} questions"
+    if not train:
+        raise ValueError(
+            f"{where} is left to train on, which takes a topic and an answer in the graph; see "
+            "the remarks above, or set config.data.held_out lower"
+        )
+    if config.data.held_out and not test:
+        raise ValueError(
+            f"{where} with answers is left to measure with; set config.data.held_out higher, or "
+            "to 0 to measure nothing"
+        )
+
+
+def _few(questions: Sequence[PathQuestion], count: int) -> list[PathQuestion]:
+    """`count` questions, drawn by a hash evenly over the groups; all if it is 0.
+
+    A larger draw holds all of a smaller one.
+    """
+    if not count:
+        return list(questions)
+    places: dict[str, int] = collections.defaultdict(int)
+    ranks = {}
+    for question in sorted(questions, key=lambda x: uniform(f"draw {x.id}")):
+        ranks[question.id] = (places[question.group], len(ranks))
+        places[question.group] += 1
+    drawn = set(sorted(ranks, key=ranks.__getitem__)[:count])
+    return [question for question in questions if question.id in drawn]
+
+
+def _file(part: str) -> str:
+    return f"questions_{part}.parquet"
+
+
+def load_questions(context: Context, part: str) -> list[PathQuestion]:
+    """The questions of "train" or "test"."""
+    return load_rows(context / "data" / _file(part), PathQuestion)
+
+
+def load_steps(context: Context) -> Steps:
+    """The stored graph's relations as steps."""
+    settings = context.config.paths
+    return Steps(
+        load_graph(context),
+        inverse=settings.inverse,
+        by=context.config.data.relations,
+        hub=settings.hub,
+    )
+
+
+def groups_of(questions: Iterable[PathQuestion]) -> list[str]:
+    """The groups that results are broken down by, in order; none if there is only one."""
+    names = list(dict.fromkeys(question.group for question in questions))
+    return names if len(names) > 1 else []

@@ -1,0 +1,283 @@
+"""Lists of a right step and wrong ones: candidates on the graph, weights, and texts to train on."""
+
+import collections
+import dataclasses
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.graph.relation_paths import GoldPath
+from ark_jax.graph.steps import END, Steps, path_text
+from ark_jax.train.lists import PairList
+
+# Kinds of negatives: the end of the path; a step that leaves the nodes reached, as search meets it;
+# a step of the whole graph that is near the right one, or drawn.
+KINDS = ("end", "frontier", "near", "drawn")
+FILLED = ("near", "drawn")
+
+
+@dataclasses.dataclass(frozen=True)
+class PathList:
+    """One step of a gold path, and the steps that are wrong in its place.
+
+    Attributes:
+        question: its id.
+        topic: the node where the path begins.
+        path: all steps of the gold path.
+        taken: how many of them come before the right step, which is the next one, or END.
+        negatives: steps, or END, which is always kept, then the best first.
+        kinds: of each negative, see KINDS.
+        count: how many gold paths of all questions have these steps.
+        counts: of each negative, how many lists have it after the same steps.
+    """
+
+    question: str
+    topic: int
+    path: tuple[int, ...]
+    taken: int
+    negatives: tuple[int, ...]
+    kinds: tuple[str, ...]
+    count: int = 0
+    counts: tuple[int, ...] = ()
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        return self.path[: self.taken]
+
+    @property
+    def positive(self) -> int:
+        return self.path[self.taken] if self.taken < len(self.path) else END
+
+    @property
+    def candidates(self) -> list[tuple[int, ...]]:
+        """The steps of the positive and of each negative, from the topic on."""
+        return [(*self.prefix, step) for step in (self.positive, *self.negatives)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListRules:
+    """How negatives are taken; the fields have the names of `config.mine`.
+
+    Attributes:
+        pool: "graph", steps that leave the nodes reached come first; "all", they do not.
+        choose: "similar", the k nearest to the right step and k drawn ones; "random", drawn ones.
+        spare: a step is spared if at least this share of what it leads to is right.
+        hops: most steps of a path.
+    """
+
+    negatives: int
+    pool: str
+    choose: str
+    k: int
+    spare: float
+    hops: int
+    seed: int
+
+
+class ListMaker:
+    """Makes the lists of gold paths. What it leaves out is counted in `left_out`.
+
+    Args:
+        near: for each step, and for END at the end, all steps of the graph, the nearest first;
+            int64 `[steps + 1, steps]`, or less of them.
+    """
+
+    def __init__(self, steps: Steps, near: np.ndarray, rules: ListRules):
+        self.steps, self.near, self.rules = steps, near, rules
+        self.left_out: collections.Counter[str] = collections.Counter()
+
+    def lists_of(
+        self,
+        question: str,
+        positives: Sequence[GoldPath],
+        gold: Sequence[GoldPath],
+        answers: Sequence[int],
+    ) -> list[PathList]:
+        """A list for each step of each positive path, the last step being END.
+
+        END is a negative of every step but the last and the first, in whose place search never
+        offers it: without it a scorer learns to end too early. The steps of another gold path are
+        never negatives, nor what leads to right answers by itself.
+
+        Args:
+            question: its id.
+            positives: the paths to learn.
+            gold: all paths of the question, also those that are not learned.
+            answers: nodes.
+        """
+        lists = []
+        for path in positives:
+            right = {
+                (*other.steps, END)[: n + 1]
+                for other in gold
+                if other.topic == path.topic
+                for n in range(len(other.steps) + 1)
+            }
+            step_lists = [
+                self._list(question, path, taken, right, np.unique(answers))
+                for taken in range(len(path.steps) + 1)
+            ]
+            lists += [one for one in step_lists if one.negatives]
+            self.left_out["lists_without_negative"] += sum(not one.negatives for one in step_lists)
+        return lists
+
+    def _list(
+        self, question: str, path: GoldPath, taken: int, right: set, answers: np.ndarray
+    ) -> PathList:
+        prefix = path.steps[:taken]
+        positive = path.steps[taken] if taken < len(path.steps) else END
+        nodes = self.steps.walk(path.topic, prefix)
+        key = zlib.crc32(repr((question, path.topic, path.steps, taken)).encode())
+        rng = np.random.default_rng([self.rules.seed, key])
+        chosen: dict[int, str] = {}
+        seen = {positive}
+        for step, kind in self._candidates(nodes, taken, positive, rng):
+            if step in seen or (kind in FILLED and self._is_full(chosen)):
+                continue
+            seen.add(step)
+            if (*prefix, step) in right:
+                self.left_out["of_other_gold_paths"] += 1
+            elif self._is_right(path.topic, nodes, step, answers):
+                self.left_out["spared"] += 1
+            else:
+                chosen[step] = kind
+        return PathList(
+            question, path.topic, path.steps, taken, tuple(chosen), tuple(chosen.values())
+        )
+
+    def _is_full(self, chosen: Mapping[int, str]) -> bool:
+        """Whether the graph's own steps suffice, so that none are filled in."""
+        return self.rules.pool == "graph" and len(chosen) >= self.rules.negatives
+
+    def _candidates(
+        self, nodes: np.ndarray, taken: int, positive: int, rng: np.random.Generator
+    ) -> Iterator[tuple[int, str]]:
+        """Steps that may be negatives, with their kinds; some come several times."""
+        k, similar = self.rules.k, self.rules.choose == "similar"
+        if taken and positive != END:
+            yield END, "end"
+        near = self.near[positive]  # END is -1, the last row
+        if self.rules.pool == "graph" and taken < self.rules.hops:
+            frontier = self.steps.options(nodes)
+            closest = near[np.isin(near, frontier)][: k if len(frontier) > 2 * k else 0]
+            frontier = np.concatenate([closest, rng.permutation(frontier)])
+            yield from (
+                (step, "frontier") for step in list(dict.fromkeys(frontier.tolist()))[: 2 * k]
+            )
+        if similar:
+            yield from ((int(step), "near") for step in near[:k])
+        drawn = rng.choice(len(self.steps), min(2 * k, len(self.steps)), replace=False)
+        yield from ((int(step), "drawn") for step in drawn[: k if similar else None])
+
+    def _is_right(self, topic: int, nodes: np.ndarray, step: int, answers: np.ndarray) -> bool:
+        """Whether what a step leads to is right often enough."""
+        reached = nodes if step == END else self.steps.follow(nodes, step)
+        reached = reached[reached != topic]
+        if not len(reached):
+            return False
+        return bool(np.isin(reached, answers).mean() >= self.rules.spare)
+
+
+def with_order(one: PathList, scores: Sequence[float], rules: ListRules, limit: int) -> PathList:
+    """Sorts the negatives by score, and keeps the first ones.
+
+    END comes first. With the pool "graph", steps that leave the nodes reached come before those
+    that were filled in, which search does not meet.
+
+    Args:
+        scores: of each negative; the highest comes first, equal ones stay in order.
+        limit: how many are kept; 0 for all.
+    """
+
+    def rank(place: int) -> tuple[int, float]:
+        kind = one.kinds[place]
+        is_filled = rules.pool == "graph" and kind in FILLED
+        return (0 if kind == "end" else 1 + is_filled, -scores[place])
+
+    order = sorted(range(len(one.negatives)), key=rank)[: limit or None]
+    return dataclasses.replace(
+        one,
+        negatives=tuple(one.negatives[place] for place in order),
+        kinds=tuple(one.kinds[place] for place in order),
+    )
+
+
+def with_counts(lists: Sequence[PathList]) -> list[PathList]:
+    """The lists with how often their paths come in all of them.
+
+    A positive counts by the whole gold path, once for each question and topic that has it; a
+    negative by the steps up to the wrong one.
+    """
+    gold = {(one.question, one.topic, one.path) for one in lists}
+    paths = collections.Counter(path for _, _, path in gold)
+    wrong = collections.Counter(steps for one in lists for steps in one.candidates[1:])
+    return [
+        dataclasses.replace(
+            one, count=paths[one.path], counts=tuple(wrong[steps] for steps in one.candidates[1:])
+        )
+        for one in lists
+    ]
+
+
+def tail_weights(counts: np.ndarray, low: float, high: float) -> np.ndarray:
+    """A weight for each path of a class, larger the rarer it is: from `high` to `low`.
+
+    The raw weight is |class| / count. Its logarithm is scaled: counts in equal ratio then differ
+    by equal steps. On the raw weights themselves, which go as 1 / count, paths seen once would
+    have nearly all of the range, and those seen 20 and 200 times the same weight. Where all paths
+    are equally rare, each weighs 1, or what of the range is nearest.
+    """
+    raw = -np.log(np.asarray(counts, np.float64))  # |class| shifts all alike
+    spread = np.ptp(raw) if raw.size else 0.0
+    if not spread:
+        return np.full(raw.shape, min(max(1.0, low), high))
+    return low + (high - low) * (raw - raw.min()) / spread
+
+
+def pair_lists(
+    lists: Sequence[PathList],
+    questions: Mapping[str, str],
+    steps: Steps,
+    *,
+    weights: str,
+    weight_range: tuple[float, float],
+) -> list[PairList]:
+    """The lists as texts with weights.
+
+    Args:
+        questions: id -> text.
+        weights: "both" classes are weighted, "positive" or "none".
+    """
+    positive = tail_weights(np.array([one.count for one in lists]), *weight_range)
+    flat = np.array([count for one in lists for count in one.counts])
+    negative = tail_weights(flat, *weight_range)
+    positive = np.ones_like(positive) if weights == "none" else positive
+    negative = negative if weights == "both" else np.ones_like(negative)
+    ends = np.cumsum([len(one.negatives) for one in lists])[:-1]
+    return [
+        PairList(
+            questions[one.question],
+            tuple(text_of(steps, one.topic, path) for path in one.candidates),
+            (float(own), *map(float, others)),
+            required=one.kinds.count("end"),
+        )
+        for one, own, others in zip(lists, positive, np.split(negative, ends), strict=True)
+    ]
+
+
+def text_of(steps: Steps, topic: int, path: Sequence[int]) -> str:
+    """The text of a path, as search writes it; it may end with END."""
+    ended = bool(path) and path[-1] == END
+    names = [steps.names[step] for step in (path[:-1] if ended else path)]
+    return path_text(steps.graph.nodes.name(topic), names, ended)
+
+
+def hard_positives(similarities: Sequence[float]) -> list[bool]:
+    """Which paths of a question are learned: those at least as similar to it as their mean.
+
+    Algorithm 1 of STAR. A millionth below the mean passes, since a mean of equal numbers may be
+    rounded up.
+    """
+    return [bool(x >= math.fsum(similarities) / len(similarities) - 1e-6) for x in similarities]

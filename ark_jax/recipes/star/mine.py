@@ -1,0 +1,167 @@
+"""The mine stage: which paths of the training questions are learned, and against which others."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.graph.relation_paths import GoldPath
+from ark_jax.graph.steps import END_TEXT, Steps
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common.models import encode, load_retriever
+from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.lists import (
+    KINDS,
+    ListMaker,
+    ListRules,
+    PathList,
+    hard_positives,
+    text_of,
+    with_counts,
+    with_order,
+)
+from ark_jax.recipes.star.paths import load_paths
+
+MINE_SETTINGS = (
+    *(f"mine.{name}" for name in ("positives", "negatives", "pool", "choose", "k", "by", "spare")),
+    *(f"paths.{name}" for name in ("hops", "inverse", "hub")),
+)
+LISTS_FILE = "lists.parquet"
+NEAREST = 1000  # steps that are kept as near ones of each step
+
+
+def mine_lists(context: Context, folder: Path) -> dict:
+    """Stores the lists that are trained on.
+
+    Raises:
+        ValueError: no list has a negative.
+    """
+    config, steps = context.config, load_steps(context)
+    questions, gold = load_questions(context, "train"), load_paths(context, "train")
+    rules = ListRules(
+        config.mine.negatives,
+        config.mine.pool,
+        config.mine.choose,
+        config.mine.k,
+        config.mine.spare,
+        config.paths.hops,
+        config.seed,
+    )
+    positives = _positives(context, questions, gold, steps)
+    maker = ListMaker(steps, _near(context, steps), rules)
+    lists = [
+        one
+        for question in questions
+        if question.id in gold
+        for one in maker.lists_of(
+            question.id, positives[question.id], gold[question.id], question.answer_nodes
+        )
+    ]
+    if not lists:
+        raise ValueError(
+            "no step of a training path has a wrong one beside it, so there is nothing to learn: "
+            "the graph has too few relations, or config.mine.spare spares them all"
+        )
+    lists = with_counts(_ordered(context, lists, questions, steps, rules))
+    save_rows(lists, folder / LISTS_FILE, PathList)
+    kinds = collections.Counter(kind for one in lists for kind in one.kinds)
+    with_list = {one.question for one in lists}
+    return {
+        "lists": len(lists),
+        "positive_paths": sum(map(len, positives.values())),
+        "other_shortest_paths": sum(len(gold[id]) - len(positives[id]) for id in positives),
+        **{f"negatives_{kind}": kinds[kind] for kind in KINDS},
+        **{name: maker.left_out[name] for name in ("spared", "of_other_gold_paths")},
+        "lists_without_negative": maker.left_out["lists_without_negative"],
+        "questions_without_list": sum(question.id not in with_list for question in questions),
+    }
+
+
+def _positives(
+    context: Context,
+    questions: Sequence[PathQuestion],
+    gold: Mapping[str, list[GoldPath]],
+    steps: Steps,
+) -> dict[str, list[GoldPath]]:
+    """The paths of each question that are learned."""
+    asked = [question for question in questions if question.id in gold]
+    if context.config.mine.positives == "all":
+        return {question.id: gold[question.id] for question in asked}
+    similarities = _similarities(
+        context,
+        [
+            (question.question, text_of(steps, path.topic, path.steps))
+            for question in asked
+            for path in gold[question.id]
+        ],
+        "positive paths",
+    )
+    ends = np.cumsum([len(gold[question.id]) for question in asked])[:-1]
+    return {
+        question.id: [
+            path
+            for path, learned in zip(gold[question.id], hard_positives(values), strict=True)
+            if learned
+        ]
+        for question, values in zip(asked, np.split(similarities, ends), strict=True)
+    }
+
+
+def _near(context: Context, steps: Steps) -> np.ndarray:
+    """The steps nearest to each one, and to END, by the cosine of their texts; see `ListMaker`."""
+    if context.config.mine.choose == "random":
+        return np.zeros((len(steps) + 1, 0), np.int64)
+    vectors = encode(context, "base", [*steps.names, END_TEXT], "document")
+    near = []
+    for number, vector in enumerate(vectors):
+        order = np.argsort(-(vectors[:-1] @ vector), kind="stable")
+        near.append(order[order != number][:NEAREST])
+    width = min(map(len, near))
+    return np.array([row[:width] for row in near])
+
+
+def _ordered(
+    context: Context,
+    lists: Sequence[PathList],
+    questions: Sequence[PathQuestion],
+    steps: Steps,
+    rules: ListRules,
+) -> list[PathList]:
+    """The lists with the negatives that are kept, in the order of their use.
+
+    Where the scorer chooses among them later, all are kept.
+    """
+    limit = rules.negatives if context.config.mine.by == "base" else 0
+    if rules.choose == "random":
+        return [with_order(one, [0.0] * len(one.negatives), rules, limit) for one in lists]
+    texts = {question.id: question.question for question in questions}
+    scores = _similarities(
+        context,
+        [
+            (texts[one.question], text_of(steps, one.topic, path))
+            for one in lists
+            for path in one.candidates[1:]
+        ],
+        "negative paths",
+    )
+    ends = np.cumsum([len(one.negatives) for one in lists])[:-1]
+    return [
+        with_order(one, values.tolist(), rules, limit)
+        for one, values in zip(lists, np.split(scores, ends), strict=True)
+    ]
+
+
+def _similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:
+    """The cosines of questions and paths by the retriever before training."""
+    from ark_jax.models.pairs import PairScorer
+
+    scorer = PairScorer.from_retriever(load_retriever(context))
+    budget = context.config.retriever.batch_tokens
+    return scorer.score(pairs, batch_tokens=budget, label=label) / scorer.cfg.scale
+
+
+def load_lists(context: Context) -> list[PathList]:
+    """The lists that are trained on."""
+    return load_rows(context / "mine" / LISTS_FILE, PathList)

@@ -1,0 +1,136 @@
+"""The recipe STAR: a scorer of question and path that walks a graph by beam search.
+
+Relation paths from topics to answers, hard negatives at each step, lists with weights for rare
+paths, and a search that ends where END scores highest.
+"""
+
+import functools
+
+from ark_jax import schema
+from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline.stage import Stage
+from ark_jax.recipes.common import dependencies, graph_data
+from ark_jax.recipes.common.checks import check_basics
+from ark_jax.recipes.common.dependencies import COMPUTE
+from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.star import (
+    data,
+    evaluate,
+    export,
+    forecast,
+    measures,
+    outcome,
+    paths,
+    report,
+    search,
+)
+from ark_jax.recipes.star.mine import MINE_SETTINGS, mine_lists
+from ark_jax.recipes.star.settings import Star
+from ark_jax.recipes.star.train import TRAIN_SETTINGS, train_scorer
+from ark_jax.text import prompts
+
+
+def check_star(config) -> None:
+    """Refuses a config on which some stage would fail, maybe hours from now.
+
+    Raises:
+        ValueError: the field, its value and what it may be.
+    """
+    schema.check(config, Star)
+    check_basics(config)
+    for name, path in config.prompts.items():
+        prompts.load_template(name, path)
+    for metric in config.evaluate.metrics:
+        measures.parse_metric(metric)
+    low, high = config.train.weight_range
+    if low > high:
+        raise ValueError(
+            f"config.train.weight_range={(low, high)}: the smallest weight is above the largest; "
+            "swap them"
+        )
+    if config.data.held_out == 1:
+        raise ValueError(
+            "config.data.held_out=1 leaves no question to train on: set it lower, as 0.4"
+        )
+
+
+def stages(config) -> list[Stage]:
+    """The stages of a config, in order.
+
+    Raises:
+        ValueError: a setting that a stage would fail on.
+    """
+    check_star(config)
+    base = dependencies.models("retriever")
+    texts = ("data.relations",)
+    working_stages = [
+        Stage("data", (), data.DATA_SETTINGS, data.ingest, graph_data.input_files, alone=True),
+        Stage("paths", ("data",), paths.PATHS_SETTINGS, paths.find_paths, alone=True),
+        Stage(
+            "mine",
+            after=("data", "paths"),
+            settings=(*MINE_SETTINGS, *texts, *COMPUTE, "seed"),
+            run=mine_lists,
+            external=base,
+        ),
+        Stage(
+            "train",
+            after=("data", "paths", "mine"),
+            settings=(*TRAIN_SETTINGS, *texts, *COMPUTE, "seed"),
+            run=train_scorer,
+            external=base,
+        ),
+        Stage(
+            "baselines",
+            after=("data", "paths"),
+            settings=("evaluate.baselines", *search.SEARCH_SETTINGS, *texts, *COMPUTE),
+            run=search.search_base,
+            external=base,
+        ),
+        Stage(
+            "evaluate",
+            after=("data", "paths", "train", "baselines"),
+            settings=(*evaluate.EVALUATION_SETTINGS, *texts, *COMPUTE),
+            run=evaluate.evaluate,
+            external=dependencies.all_of(
+                base,
+                dependencies.prompt_texts("triple_reader"),
+                dependencies.language_model("reader"),
+            ),
+        ),
+        Stage(
+            "export", ("data", "paths", "train", "evaluate"), (), export.export_scorer, alone=True
+        ),
+    ]
+    return with_report(
+        working_stages, title="STAR run", gather=report.gather, sections=report.SECTIONS
+    )
+
+
+def needs(config) -> Needs:
+    """The graph, models and endpoints that a config names."""
+    models = {"retriever.path": config.retriever.path}
+    if config.evaluate.read:
+        models["generator.path"] = config.generator.path
+        if config.reader.backend == "local":
+            models["reader.path"] = config.reader.path
+    return Needs(
+        data=config.data.path,
+        models=models,
+        files={"data.names": config.data.names, "data.relation_names": config.data.relation_names},
+        roles=("reader",) if config.evaluate.read else (),
+        read=functools.partial(graph_data.look_at, config),
+    )
+
+
+RECIPE = Recipe(
+    name="star",
+    stages=stages,
+    check=check_star,
+    needs=needs,
+    metrics=outcome.METRIC_HEADINGS,
+    headline="hit@1",
+    outcome=outcome.read_outcome,
+    prepared=("data", "paths"),
+    forecast=forecast.forecast,
+)

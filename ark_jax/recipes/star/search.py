@@ -1,0 +1,185 @@
+"""What each system finds for each test question: by beam search, or by counts of training paths."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.graph.beam import BeamRules, FoundPath, search
+from ark_jax.graph.relation_paths import GoldPath
+from ark_jax.graph.steps import Steps
+from ark_jax.models.pairs import PairScorer
+from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_json, save_json
+from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.paths import load_paths
+from ark_jax.runtime import distributed
+
+BASE, TUNED = "base", "star"
+SEARCH_SETTINGS = (
+    *(f"search.{name}" for name in ("beam", "keep", "k")),
+    *(f"paths.{name}" for name in ("hops", "inverse", "hub")),
+)
+Paths = dict[str, list[FoundPath]]  # question -> paths, best first; none may be there
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a system found for the test questions, and what that cost.
+
+    Attributes:
+        pairs: pairs that the scorer read.
+        prefiltered: pairs that had only their cosine taken.
+        cuts: sets of entities of which only `paths.hub` were asked for their relations.
+    """
+
+    paths: Paths
+    pairs: int = 0
+    prefiltered: int = 0
+    cuts: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "pairs": self.pairs,
+            "prefiltered_pairs": self.prefiltered,
+            "large_sets_cut": self.cuts,
+        }
+
+
+def untrained(config) -> list[str]:
+    """Names of the systems that no training changes, in the order of the table."""
+    return [BASE, *config.evaluate.baselines]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Budgeted:
+    """A pair scorer with the batch size of the config."""
+
+    scorer: PairScorer
+    batch_tokens: int
+    label: str
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        return self.scorer.score(pairs, batch_tokens=self.batch_tokens, label=self.label)
+
+
+def base_scorer(context: Context) -> PairScorer:
+    """The retriever before training as a scorer: cosines of questions and paths."""
+    return PairScorer.from_retriever(load_retriever(context))
+
+
+def search_base(context: Context, folder: Path) -> dict:
+    """The baselines stage: what is found without training."""
+    questions, steps = load_questions(context, "test"), load_steps(context)
+    if not questions:
+        return {"systems": 0}
+    train_paths = load_paths(context, "train")
+    for name in context.config.evaluate.baselines:
+        follow = functools.partial(
+            _follow_training_paths, context, questions, steps, train_paths, name
+        )
+        stored(folder, name, follow)
+    found = stored(
+        folder, BASE, lambda: _search(context, questions, steps, base_scorer(context), None)
+    )
+    return {"systems": len(untrained(context.config)), **found.counts}
+
+
+def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
+    """What the trained scorer finds; a scorer that reads pairs leaves long lists to cosines."""
+    questions, steps = load_questions(context, "test"), load_steps(context)
+
+    def find() -> Found:
+        scorer = load_tuned(context)
+        prefilter = None
+        if scorer.cfg.has_cosine and scorer.cfg.reads_pairs:
+            prefilter = scorer.with_head("cosine")
+        elif scorer.cfg.reads_pairs:
+            prefilter = base_scorer(context)
+        return _search(context, questions, steps, scorer, prefilter)
+
+    return stored(folder, TUNED, find)
+
+
+def _search(
+    context: Context,
+    questions: Sequence[PathQuestion],
+    steps: Steps,
+    scorer: PairScorer,
+    prefilter: PairScorer | None,
+) -> Found:
+    config = context.config
+    budget = config.retriever.batch_tokens
+    result = search(
+        [question.question for question in questions],
+        [question.topics for question in questions],
+        steps,
+        _Budgeted(scorer, budget, "score paths"),
+        BeamRules(config.search.beam, config.paths.hops, config.search.keep),
+        prefilter and _Budgeted(prefilter, budget, "prefilter paths"),
+    )
+    paths = {
+        question.id: listed[: config.search.k]
+        for question, listed in zip(questions, result.paths, strict=True)
+    }
+    return Found(paths, result.pairs, result.prefiltered, result.cuts)
+
+
+def count_paths(train_paths: Mapping[str, Sequence[GoldPath]]) -> collections.Counter:
+    """The relations of each training path -> how many questions have it."""
+    return collections.Counter(
+        steps for paths in train_paths.values() for steps in {path.steps for path in paths}
+    )
+
+
+def _follow_training_paths(
+    context: Context,
+    questions: Sequence[PathQuestion],
+    steps: Steps,
+    train_paths: Mapping[str, Sequence[GoldPath]],
+    baseline: str,
+) -> Found:
+    """The first training paths in an order that lead from a question's topics to any entity."""
+    counts = count_paths(train_paths)
+    by_count = lambda path: (-counts[path], len(path), path)
+    by_length = lambda path: (len(path), -counts[path], path)
+    order = sorted(counts, key=by_count if baseline == "frequent" else by_length)
+
+    def existing(question: PathQuestion):
+        for path in order:
+            for topic in question.topics:
+                if len(steps.reach(topic, path)):
+                    yield FoundPath(topic, path, float(counts[path]))
+
+    k = context.config.search.k
+    return Found({q.id: list(itertools.islice(existing(q), k)) for q in questions})
+
+
+def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
+    """What a system found, from the stage's folder if it is there and whole."""
+    path = _file(folder, system)
+    if not distributed.on_first_process(lambda: bool(whole_parts(folder, path.name))):
+        found = find()
+        write = functools.partial(save_json, dataclasses.asdict(found))
+        distributed.on_first_process(lambda: store_part(path, write))
+    return load_found(folder, system)
+
+
+def load_found(folder: Path, system: str) -> Found:
+    value = load_json(_file(folder, system))
+    paths = {
+        question: [FoundPath(topic, tuple(steps), score) for topic, steps, score in listed]
+        for question, listed in value.pop("paths").items()
+    }
+    return Found(paths, **value)
+
+
+def _file(folder: Path, system: str) -> Path:
+    return folder / f"found-{system}.json"

@@ -1,0 +1,84 @@
+"""The train stage: a scorer of question and path on lists."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.star.data import load_questions, load_steps
+from ark_jax.recipes.star.lists import pair_lists
+from ark_jax.recipes.star.mine import load_lists
+
+TRAIN_SETTINGS = (
+    *(
+        f"train.{name}"
+        for name in (
+            "head",
+            "weights",
+            "weight_range",
+            "temperature",
+            "epochs",
+            "learning_rate",
+            "warmup",
+            "weight_decay",
+            "clip",
+            "batch",
+        )
+    ),
+    "mine.negatives",
+    "mine.by",
+    "paths.inverse",
+)
+
+
+def train_scorer(context: Context, folder: Path) -> dict:
+    """Trains from the base retriever; stores the scorer under `model`."""
+    from ark_jax.models.pairs import PairScorer
+    from ark_jax.recipes.common.models import load_retriever
+    from ark_jax.train import listwise
+
+    config = context.config
+    questions = {question.id: question.question for question in load_questions(context, "train")}
+    lists = pair_lists(
+        load_lists(context),
+        questions,
+        load_steps(context),
+        weights=config.train.weights,
+        weight_range=tuple(config.train.weight_range),
+    )
+    base = PairScorer.from_retriever(load_retriever(context))
+    scorer = base.with_head(config.train.head, seed=config.seed)
+    own = {"negatives", "choose_again", "seed"}
+    fields = {field.name for field in dataclasses.fields(listwise.ListwiseConfig)} - own
+    settings = listwise.ListwiseConfig(
+        negatives=config.mine.negatives,
+        choose_again=config.mine.by == "previous",
+        seed=config.seed,
+        **{name: config.train[name] for name in fields},
+    )
+    tuned, curve = listwise.train(
+        scorer,
+        lists,
+        settings,
+        folder,
+        on_step=functools.partial(context.metrics.step, "train"),
+        on_pace=functools.partial(context.metrics.write, "train"),
+    )
+    tuned.save_pretrained(folder / "model")
+    return {
+        "lists": len(lists),
+        "steps": len(curve),
+        "first_loss": round(curve[0]["loss"], 4),
+        "last_loss": round(curve[-1]["loss"], 4),
+    }
+
+
+def load_tuned(context: Context):
+    """The trained scorer."""
+    from ark_jax.models.pairs import PairScorer
+
+    context.enter_mesh()
+    settings = context.config.retriever
+    return PairScorer.from_pretrained(
+        context / "train" / "model", compute=settings.compute, attention=settings.attention
+    )

@@ -1,0 +1,145 @@
+"""Lists to train a pair scorer on: a positive each, and the negatives of each epoch."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.runtime import distributed
+
+
+@dataclasses.dataclass(frozen=True)
+class PairList:
+    """A text with a right partner and wrong ones.
+
+    Attributes:
+        left: the text, such as a question.
+        rights: the partners: the positive, then the negatives that are never left out, then the
+            others, the most useful first.
+        weights: of each partner, above 0; see `losses.weighted_lists`.
+        required: number of negatives that are never left out.
+    """
+
+    left: str
+    rights: tuple[str, ...]
+    weights: tuple[float, ...]
+    required: int = 0
+
+
+class ListEpochs:
+    """The lists of each step, and which negatives each list has in it.
+
+    In the first epoch a list has its first negatives. With `score`, the scorer as it stands before
+    each later epoch chooses those that it ranks highest. The choice is stored, because a run that
+    continues in the middle of an epoch has another scorer by then.
+
+    Args:
+        lists: at least one.
+        batch: lists a step.
+        negatives: most negatives of a list; 0 for all.
+        seed: of the order of the lists, which differs from epoch to epoch.
+        folder: gets negatives_2.parquet and so on, one for each epoch after the first.
+        score: the trainable state -> the score of each partner of each list.
+    """
+
+    def __init__(
+        self,
+        lists: Sequence[PairList],
+        *,
+        batch: int,
+        negatives: int,
+        seed: int,
+        folder: Path,
+        score: Callable[[Any], list[np.ndarray]] | None = None,
+    ):
+        self.lists, self.batch, self.negatives, self.seed = lists, batch, negatives, seed
+        self.folder, self.score = folder, score
+        self.steps = -(-len(lists) // batch)  # of one epoch
+        self._chosen: tuple[int, list[np.ndarray]] | None = None
+
+    @property
+    def may_change(self) -> bool:
+        """Whether a list can have other negatives in a later epoch."""
+        longest = max(len(chosen.rights) for chosen in self.lists) - 1
+        return self.score is not None and 0 < self.negatives < longest
+
+    def numbers(self, step: int) -> np.ndarray:
+        """Which lists a step trains on: int64 `[lists]`."""
+        epoch, place = divmod(step, self.steps)
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lists))
+        return order[place * self.batch : (place + 1) * self.batch]
+
+    def step(self, step: int, trainable: Any) -> list[tuple[int, np.ndarray]]:
+        """The number of each list of a step, and places of the partners that it has there.
+
+        Raises:
+            ValueError: the choice of an epoch that has begun is gone.
+        """
+        epoch, place = divmod(step, self.steps)
+        if self._chosen is None or self._chosen[0] != epoch:
+            self._chosen = epoch, self._choose(epoch, trainable, begins=place == 0)
+        return [(number, self._chosen[1][number]) for number in self.numbers(step).tolist()]
+
+    def _choose(self, epoch: int, trainable: Any, *, begins: bool) -> list[np.ndarray]:
+        if not epoch or not self.may_change:
+            return [choose(one, None, self.negatives) for one in self.lists]
+        path = self.folder / f"negatives_{epoch + 1}.parquet"
+        if not begins:
+            return _read(path, self.lists)
+        scores = self.score(trainable)
+        chosen = [
+            choose(one, values, self.negatives)
+            for one, values in zip(self.lists, scores, strict=True)
+        ]
+        if distributed.is_first_process():
+            _write(path, chosen)
+        return chosen
+
+
+def choose(one: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
+    """Places of the partners that a list is trained on: int64, 0 first, which is the positive.
+
+    Args:
+        scores: of each partner: the negatives of the highest scores are taken, ties in the list's
+            order, after those that are required. None takes the first ones.
+        negatives: how many are taken; 0 for all.
+    """
+    places = np.arange(1, len(one.rights))
+    if scores is not None:
+        others = places[one.required :]
+        ranked = others[np.argsort(-scores[others], kind="stable")]
+        places = np.concatenate([places[: one.required], ranked])
+    return np.concatenate([[0], places[: negatives or None]])
+
+
+def _write(path: Path, chosen: Sequence[np.ndarray]) -> None:
+    """Stores a choice, whole or not at all."""
+    new = path.with_suffix(".new")
+    table = pa.table({"chosen": [places.tolist() for places in chosen]})
+    pq.write_table(table, new, write_page_checksum=True)
+    with new.open("rb") as file:
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _read(path: Path, lists: Sequence[PairList]) -> list[np.ndarray]:
+    """The choice that `_write` stored."""
+    fix = f"delete {path.parent / 'checkpoints'} to train from the first epoch"
+    try:
+        rows = pq.read_table(path, page_checksum_verification=True)["chosen"].to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({' '.join(str(error).split())}): it holds the negatives of an "
+            f"epoch that has begun, which cannot be chosen again; {fix}"
+        ) from error
+    if len(rows) != len(lists):
+        raise ValueError(
+            f"{path} has {len(rows):,} lists, {len(lists):,} are trained on: it is of another run; "
+            f"{fix}"
+        )
+    return [np.array(places, np.int64) for places in rows]

@@ -1,0 +1,221 @@
+"""Training of pair scorers on weighted lists: all heads, meshes, resume, weights, batches."""
+
+import dataclasses
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+
+from ark_jax import layout
+from ark_jax.models.pairs import HEADS, PairScorer
+from ark_jax.runtime import preemption
+from ark_jax.train import listwise
+from ark_jax.train.lists import PairList
+from ark_jax.train.placement import TextGrid
+
+WORDS = ("tide", "lamp", "salt", "wool", "bell")
+
+
+def pair_list(number: int) -> PairList:
+    """Which of the words is right: the one in the question. Lists differ in length and weights."""
+    word = WORDS[number % 5]
+    others = [f"Kismet, {other}" for other in WORDS if other != word][: 2 + number % 3]
+    rights = (f"Kismet, {word}", "Kismet, end", *others)
+    weights = tuple(0.5 + (number + i) % 4 / 2 for i in range(len(rights)))
+    return PairList(f"the {word} of Kismet{' ?' * (number % 2)}", rights, weights, required=1)
+
+
+LISTS = [pair_list(number) for number in range(10)]
+CONFIG = listwise.ListwiseConfig(
+    epochs=2,
+    learning_rate=2e-3,
+    warmup=0.1,
+    weight_decay=0.01,
+    clip=1.0,
+    batch=4,
+    negatives=3,
+    choose_again=True,
+    temperature=0.8,
+    save_every=2,
+    remat="products",
+    seed=3,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tiny.write(tmp_path_factory.mktemp("scorer"), "bert", tokenizer="cls")
+    return tiny.sentence_transformer(path, pooling="mean")
+
+
+def train(folder, run, *, head="sum", mesh=(1, 1, 1), lists=LISTS, **changes):
+    """Trains a copy of the tiny scorer; returns it and the curve."""
+    run.mkdir(exist_ok=True)
+    with jax.set_mesh(layout.make_mesh(mesh)):
+        scorer = PairScorer.from_pretrained(str(folder), head=head)
+        return listwise.train(scorer, lists, dataclasses.replace(CONFIG, **changes), run)
+
+
+def losses_of(curve) -> list[float]:
+    return [row["loss"] for row in curve]
+
+
+def scores_of(scorer: PairScorer) -> list[np.ndarray]:
+    """The logits of each list's candidates."""
+    pairs = [(one.left, right) for one in LISTS for right in one.rights]
+    ends = np.cumsum([len(one.rights) for one in LISTS])[:-1]
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        return np.split(scorer.score(pairs), ends)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_learns(folder, tmp_path, head, quick_step):
+    tuned, curve = train(folder, tmp_path, head=head, epochs=12, choose_again=False)
+    assert np.mean(losses_of(curve)[-3:]) < 0.6 * np.mean(losses_of(curve)[:3])
+    assert tuned.cfg.head == head and len(curve) == 12 * 3
+    assert np.mean([np.argmax(scores) == 0 for scores in scores_of(tuned)]) >= 0.6  # of some 5
+
+
+def list_loss(scores: np.ndarray, weights: np.ndarray) -> float:
+    """Equation 5 of one list, in double precision."""
+    scores = scores.astype(np.float64)
+    terms = np.exp(scores - scores[0]) * np.array([1, *weights[1:]])
+    return weights[0] * np.log(terms.sum())
+
+
+@pytest.mark.parametrize("head", ["sum", "star"])
+def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head, quick_step):
+    """All lists in one batch: their order does not matter."""
+    _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        scorer = PairScorer.from_pretrained(str(folder), head=head)
+    expected = [
+        list_loss(scores[:4] / 0.8, one.weights[: len(scores[:4])])
+        for one, scores in zip(LISTS, scores_of(scorer), strict=True)
+    ]
+    assert curve[0]["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 2, 2),
+        pytest.param((1, 8, 1), marks=pytest.mark.slow),
+        pytest.param((4, 1, 2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("head", "again"),
+    [
+        ("sum", False),
+        pytest.param("sum", True, marks=pytest.mark.slow),
+        pytest.param("star", False, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again, quick_step):
+    _, expected = train(folder, tmp_path / "one", head=head, choose_again=again)
+    _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
+    np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
+    assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
+
+
+@pytest.fixture(scope="module")
+def whole(folder, tmp_path_factory, quick_step):
+    """A run that nothing stopped: its folder, the trained scorer and the curve."""
+    run = tmp_path_factory.mktemp("whole")
+    return run, *train(folder, run)
+
+
+# Before, inside and after the step that begins the second epoch, whose negatives are chosen anew.
+@pytest.mark.parametrize("step", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
+def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step, whole):
+    run, wanted, curve = whole
+    at_step(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match=f"step {step} of 6"):
+        train(folder, tmp_path)
+    at_step(0, None)
+    resumed, again = train(folder, tmp_path)
+    assert again == curve
+    for x, y in zip(*map(jax.tree.leaves, (resumed.model, wanted.model)), strict=True):
+        np.testing.assert_array_equal(x, y)
+    chosen = [(path / "negatives_2.parquet").read_bytes() for path in (run, tmp_path)]
+    assert chosen[0] == chosen[1]
+
+
+def test_the_scorer_chooses_other_negatives(folder, tmp_path, whole):
+    again = losses_of(whole[2])
+    once = losses_of(train(folder, tmp_path, choose_again=False)[1])
+    assert again[:3] == pytest.approx(once[:3], rel=1e-5)
+    assert abs(again[3] - once[3]) > 1e-3
+
+
+def test_weights_count(folder, tmp_path, whole):
+    plain = [dataclasses.replace(one, weights=(1.0,) * len(one.weights)) for one in LISTS]
+    half = [dataclasses.replace(one, weights=(0.5, *one.weights[1:])) for one in plain]
+    first = lambda lists, name: losses_of(train(folder, tmp_path / name, lists=lists, epochs=1)[1])[
+        0
+    ]
+    assert first(half, "half") == pytest.approx(first(plain, "plain") / 2, rel=1e-5)
+    assert abs(losses_of(whole[2])[0] - first(plain, "again")) > 0.05
+
+
+def maker_of(folder, run, *, head="sum", lists=LISTS, **changes):
+    scorer = PairScorer.from_pretrained(str(folder), head=head)
+    texts = listwise.ListTexts.create(lists)
+    settings = {"batch": 4, "negatives": 3, "seed": 1} | changes
+    random = np.random.default_rng(0)
+    score = lambda trainable: [random.random(len(one.rights)) for one in lists]
+    epochs = listwise.ListEpochs(lists, folder=run, score=score, **settings)
+    return listwise.ListwiseBatches.create(epochs, texts, scorer, 4 * epochs.steps), epochs
+
+
+def test_a_batch_encodes_each_text_once(folder, tmp_path, mesh):
+    doubled = [one for one in LISTS for _ in range(2)]
+    maker, epochs = maker_of(folder, tmp_path, lists=doubled, batch=16)
+    for step in range(4 * epochs.steps):
+        batch = maker(step)
+        pairs = list(zip(batch.ids["questions"], batch.ids["paths"], strict=True))
+        assert (
+            len(set(pairs)) == len(pairs) == int(np.asarray(batch.arrays["pairs"][1]).any(1).sum())
+        )
+        for part, side in (("left", 0), ("right", 1)):
+            used = int(np.asarray(batch.arrays[part][1]).any(1).sum())
+            assert used == len({pair[side] for pair in pairs})
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_no_choice_exceeds_the_room(folder, tmp_path, head, any_mesh):
+    """Tokens beyond a device's room would be dropped without a word."""
+    long = [
+        dataclasses.replace(one, rights=(*one.rights[:-1], one.rights[-1] + " bell" * 9 * (i % 2)))
+        for i, one in enumerate(LISTS)
+    ]
+    maker, epochs = maker_of(folder, tmp_path, head=head, lists=long)
+    for step in range(4 * epochs.steps):
+        arrays = maker(step).arrays
+        for part, room in maker.capacities._asdict().items():
+            if room is not None:
+                visible = np.asarray(arrays[part][1])
+                devices = visible.reshape(layout.batch_multiple(), -1).sum(1)
+                assert devices.max() <= room
+
+
+def test_a_grid_for_any_choice_is_as_small_as_the_longest_one(mesh):
+    grid = TextGrid.for_any([[5, 60, 50, 40], [3]], 3)
+    assert (grid.rows, grid.piece_tokens) == (4, 192)
+    assert TextGrid.for_any([[5, 6]], 8).rows == 2
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (1.0, float("nan")), (1.0,)])
+def test_lists_that_cannot_be_are_refused(folder, tmp_path, mesh, weights):
+    with pytest.raises(ValueError, match=r"list 1 \('q'\).*give each text a weight above 0"):
+        train(folder, tmp_path, lists=[LISTS[0], PairList("q", ("a", "b"), weights)])
+
+
+def test_no_list_is_refused(folder, tmp_path, mesh):
+    with pytest.raises(ValueError, match="no list to train on"):
+        train(folder, tmp_path, lists=[])
