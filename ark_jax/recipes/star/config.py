@@ -10,8 +10,10 @@ from ark_jax.recipes.star.settings import Star
 # The publication: its own head, candidates from all relations, long training, no prefilter.
 PAPER = {"mine.pool": "all", "train.head": "star", "train.epochs": 50, "search.keep": 1_000_000}
 PRESETS = {"best": {}, "paper": PAPER}
-# The plain way to train a retriever of paths: RD-P's dual encoder on drawn negatives.
-DUAL = {"train.head": "cosine", "train.weights": "none", "mine.choose": "random"}
+# All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
+PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}
+# The plain way to train a retriever of paths: RD-P's dual encoder.
+DUAL = PLAIN | {"train.head": "cosine"}
 
 
 def star(preset: str = "best") -> ConfigDict:
@@ -35,8 +37,9 @@ def study(config: ConfigDict) -> dict[str, dict]:
     """Runs that compare `config` with its competitors, over three seeds: run -> changed fields."""
     return {
         "dual": DUAL,
-        "cross": {"train.head": "linear"},
-        "cross-random": {"train.head": "linear", "mine.choose": "random", "train.weights": "none"},
+        "cross": PLAIN | {"train.head": "linear"},
+        "cross-hard": {"train.head": "linear", "train.weights": "none"},
+        "cross-hard-weights": {"train.head": "linear"},
         **{f"seed{seed}": {"seed": seed} for seed in (1, 2)},
         **{f"dual-seed{seed}": DUAL | {"seed": seed} for seed in (1, 2)},
     }
