@@ -38,7 +38,7 @@ def test_a_run_fills_every_stage(world, finished):
     workdir, said = finished
     assert [stage.name for stage in stages(star_world.tiny_config(world))] == STAGES
     counts = {name: read_manifest(workdir / name)["counts"] for name in STAGES}
-    assert counts["data"]["train_questions"] == 12
+    assert counts["data"]["train_questions"] == 24
     assert counts["data"]["test_questions"] == counts["evaluate"]["questions"] > 12
     # The world looks for paths of two relations; some answers lie three away.
     assert counts["paths"]["train_paths"] and counts["paths"]["train_out_of_reach"]
@@ -113,16 +113,29 @@ def test_without_held_out_questions_nothing_is_measured(world):
     [
         ("--config.data.path=films.tsv", "films.tsv: does not exist; mend the path"),
         ("--config.data.questions=", "config.data.questions is empty"),
-        ("--config.evaluate.metrics=('hit',)", "with @k"),
-        ("--config.data.held_out=1.0", "leaves no question to train on"),
-        ("--config.train.weight_range=(2.0, 0.5)", "swap them"),
-        ("--config.train.head=cross", "must be sum, linear, star or cosine"),
     ],
 )
 def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
     done = call(world, world / "wrong", "run", flag)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate.metrics": ("hit",)}, "with @k"),
+        ({"data.held_out": 1.0}, "leaves no question to train on"),
+        ({"train.weight_range": (2.0, 0.5)}, "swap them"),
+        ({"train.head": "cross"}, "must be sum, linear, star or cosine"),
+        ({"prompts.triple_reader": "none.txt"}, "config.prompts.triple_reader"),
+    ],
+)
+def test_values_that_fail_later_are_refused(world, changes, message):
+    c = star_world.tiny_config(world)
+    c.update_from_flattened_dict(changes)
+    with pytest.raises(ValueError, match=message):
+        stages(c)
 
 
 @pytest.mark.slow
