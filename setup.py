@@ -32,7 +32,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["ark_jax", "ark_jax.*"]),
     package_data={
-        "ark_jax.demo": ["*.jsonl", "gpr/*"],
+        "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
         "ark_jax.report": ["*.css"],
     },

@@ -82,6 +82,8 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.config",
         "ark_jax.pipeline.engine",
         "ark_jax.recipes.ark.recipe",
+        "ark_jax.recipes.gpr.recipe",
+        "ark_jax.recipes.star.recipe",
         "ark_jax.retrieve",
         "ark_jax.__main__",
     ],

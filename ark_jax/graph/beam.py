@@ -97,8 +97,10 @@ def search(
     candidates are kept, and those with END are done. A beam stops once END scores highest.
     The score of a path is that of its text with END, alone.
 
-    All candidates of a hop, of all questions, are scored in one call. Scores are rounded to three
-    digits. Equal scores go by topic, in the order given, and by steps; END goes first.
+    All candidates of a hop, of all questions, are scored in one call; where all of a beam would be
+    kept whatever their scores, as at the first hop of a topic with few relations, none is. Scores
+    are rounded to three digits. Equal scores go by topic, in the order given, and by steps; END
+    goes first.
 
     Args:
         questions: texts.
@@ -130,12 +132,12 @@ def search(
         for beam in running:
             beam.candidates, cuts = _candidates(beam, steps, may_go_on=hop < rules.hops)
             result.cuts += cuts
+        unsure = [beam for beam in running if not _goes_on_whole(beam, rules.beam)]
         if prefilter:
-            result.prefiltered += _reduce(running, steps, prefilter, rules.keep)
-        running = [beam for beam in running if beam.candidates]
-        scores, pairs = _score(running, steps, scorer, lambda beam: beam.candidates)
+            result.prefiltered += _reduce(unsure, steps, prefilter, rules.keep)
+        scores, pairs = _score(unsure, steps, scorer, lambda beam: beam.candidates)
         result.pairs += pairs
-        for beam, beam_scores in zip(running, scores, strict=True):
+        for beam, beam_scores in zip(unsure, scores, strict=True):
             _settle(beam, beam_scores, rules.beam)
         running = [beam for beam in running if beam.paths]
     result.paths = [_ranked(beams) for beams in beams_of]
@@ -154,6 +156,14 @@ def _candidates(beam: _Beam, steps: Steps, *, may_go_on: bool) -> tuple[list[Can
             candidates += [(*path, step) for step in steps.options(nodes).tolist()]
             cuts += steps.is_cut(nodes)
     return candidates, cuts
+
+
+def _goes_on_whole(beam: _Beam, size: int) -> bool:
+    """Lets all candidates go on unscored if no score could drop one or end the beam."""
+    is_whole = len(beam.candidates) <= size and all(p[-1] != END for p in beam.candidates)
+    if is_whole:
+        beam.paths = beam.candidates
+    return is_whole
 
 
 def _reduce(beams: Sequence[_Beam], steps: Steps, prefilter: Scorer, keep: int) -> int:

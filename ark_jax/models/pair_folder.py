@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from ark_jax.layout import check_divides
-from ark_jax.models import encoder, hf, pair_heads
+from ark_jax.models import decoder, encoder, hf, pair_heads
 from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD
 from ark_jax.runtime.distributed import is_first_process
 
@@ -56,6 +56,12 @@ def is_classifier(folder: Path) -> bool:
     return isinstance(names, list) and any(
         str(name).endswith("ForSequenceClassification") for name in names
     )
+
+
+def is_decoder(folder: Path) -> bool:
+    """Whether the folder holds a decoder, which scores pairs by its words and has no head."""
+    has_settings = (folder / SETTINGS).is_file()
+    return not has_settings and hf.read_config(folder).get("model_type") in decoder.FAMILIES
 
 
 def read_settings(folder: Path) -> dict | None:

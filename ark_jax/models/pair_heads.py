@@ -1,4 +1,4 @@
-"""What a pair scorer computes: a body, the heads of STAR and of sequence classifiers, and logits."""
+"""What a pair scorer computes: its body, the heads, and the logits of a batch."""
 
 import dataclasses
 from collections.abc import Mapping

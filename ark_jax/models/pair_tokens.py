@@ -96,7 +96,7 @@ class PairTokenizer:
         return before, second - before - tokens.count(0)
 
 
-def check_pairs(pairs: Sequence[Pair]) -> None:
+def check_pairs(pairs: Sequence) -> None:
     """Raises ValueError if `pairs` is not a list of pairs of texts; the message names the first."""
     if isinstance(pairs, str):
         raise ValueError(f"pairs: {pairs[:40]!r} is one text; give a list of pairs of texts")

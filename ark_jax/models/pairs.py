@@ -4,8 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,13 +1,17 @@
 """Graphs of triples against networkx.
 
-    python tests/benchmarks/kg.py [graph] [parquet]
+    python tests/benchmarks/kg.py [graph] [paths] [parquet]
 
 `graph` builds MetaQA's graph from $ARK_DATA, reads it from text, opens it from disk and asks for
 neighbours. The peer is networkx.MultiDiGraph; its file is a pickle, the fastest form that it has.
+`paths` finds all shortest relation paths of MetaQA's questions of three hops, to at most three
+answers each. The peer is networkx.all_shortest_paths, a call an answer; and its best, one search a
+topic that ends after three hops. All give the same paths.
 `parquet` reads random triples of strings from Parquet in a process of its own, which prints its
-seconds and the most memory that it held. TRIPLES, NODES and ROUNDS make it smaller.
+seconds and the most memory that it held. TRIPLES, NODES, QUESTIONS and ROUNDS make it smaller.
 """
 
+import itertools
 import os
 import pickle
 import subprocess
@@ -22,13 +26,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from timing import machine, race, report
 
+from ark_jax.graph.relation_paths import PathLimits, shortest_paths
+from ark_jax.graph.steps import Steps
+from ark_jax.graph.triple_questions import link, read_questions
 from ark_jax.graph.triples import Triples
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 METAQA = DATA / "kg" / "metaqa"
-TRIPLES, NODES, ROUNDS = (
+TRIPLES, NODES, QUESTIONS, ROUNDS = (
     int(os.environ.get(name, value))
-    for name, value in (("TRIPLES", 10_000_000), ("NODES", 2_000_000), ("ROUNDS", 7))
+    for name, value in (
+        ("TRIPLES", 10_000_000),
+        ("NODES", 2_000_000),
+        ("QUESTIONS", 10),
+        ("ROUNDS", 7),
+    )
 )
 FILES = [METAQA / f"kb_{part}.tsv" for part in ("train", "dev", "test", "test_old")]
 
@@ -82,6 +94,68 @@ def hubs(graph: Triples) -> list[int]:
     return np.argsort(-graph.degrees())[:100].tolist()
 
 
+def paths() -> None:
+    steps = Steps(Triples.read(*FILES, names=METAQA / "kb_entity2text.txt"), inverse=True)
+    peer = stepwise_multigraph(steps)
+    questions, _ = read_questions(METAQA / "3hop_dev.txt")
+    linked = link(questions[:: len(questions) // QUESTIONS][:QUESTIONS], steps.graph)
+    asked = [
+        (topic, linked.answer_nodes(i)[:3].tolist())
+        for i, topics in enumerate(linked.topics)
+        for topic in topics[:1]
+    ]
+
+    def ours() -> list[set]:
+        limits = PathLimits(hops=3, seconds=0, paths=0)
+        found = (shortest_paths(steps, [topic], answers, limits)[0] for topic, answers in asked)
+        return [{path.steps for path in paths} for paths in found]
+
+    def shipped() -> list[set]:
+        found = []
+        for topic, answers in asked:
+            ways = [nx.all_shortest_paths(peer, topic, a) for a in answers if a != topic]
+            short = [nodes for way in ways for nodes in way if len(nodes) < 5]
+            found.append({path for nodes in short for path in relation_paths(peer, nodes)})
+        return found
+
+    def best() -> list[set]:
+        found = []
+        for topic, answers in asked:
+            before = nx.predecessor(peer, topic, cutoff=3)
+            ends = [answer for answer in answers if answer in before and answer != topic]
+            ways = [nodes for answer in ends for nodes in ways_back(before, answer)]
+            found.append({path for nodes in ways for path in relation_paths(peer, nodes)})
+        return found
+
+    assert ours() == shipped() == best()
+    contenders = {
+        "ark_jax": ours,
+        "networkx, all_shortest_paths": shipped,
+        "networkx, one search a topic": best,
+    }
+    report("shortest relation paths", "questions", len(asked), race(contenders, rounds=ROUNDS))
+
+
+def stepwise_multigraph(steps: Steps) -> nx.MultiDiGraph:
+    """The graph with an edge for each step, both ways."""
+    graph, size = steps.graph, len(steps.graph.relations)
+    columns = (column.tolist() for column in (graph.head, graph.relation, graph.tail))
+    peer = nx.MultiDiGraph()
+    for head, relation, tail in zip(*columns, strict=True):
+        peer.add_edge(head, tail, relation)
+        peer.add_edge(tail, head, relation + size)
+    return peer
+
+
+def relation_paths(peer: nx.MultiDiGraph, nodes: list[int]):
+    return itertools.product(*(list(peer[a][b]) for a, b in itertools.pairwise(nodes)))
+
+
+def ways_back(before: dict[int, list[int]], node: int) -> list[list[int]]:
+    starts = before[node]
+    return [[*way, node] for start in starts for way in ways_back(before, start)] or [[node]]
+
+
 def parquet() -> None:
     rng = np.random.default_rng(0)
     names = pa.array([f"m.0{number:07x}" for number in rng.permutation(NODES)])
@@ -113,7 +187,7 @@ def read(path: str) -> None:
 
 
 if __name__ == "__main__":
-    parts = {"graph": graph, "parquet": parquet}
+    parts = {"graph": graph, "paths": paths, "parquet": parquet}
     if sys.argv[1:2] == ["read"]:
         read(sys.argv[2])
     else:

@@ -14,6 +14,7 @@ from ark_jax.recipes.star import config
 __all__ = ["DEMO", "call", "make_world", "tiny_config"]
 
 DEMO = Path(ark_jax.demo.__file__).parent / "gpr"
+QUESTIONS = DEMO.parent / "star" / "questions.jsonl"
 
 # A config file for the command line, since tests of kills need a process of their own.
 CONFIG = """
@@ -30,13 +31,13 @@ def tiny_config(world: Path):
     """A run of a few steps over the demo's graph."""
     c = config.star()
     c.data.path, c.data.names = str(DEMO / "graph.tsv"), str(DEMO / "names.tsv")
-    c.data.questions = str(DEMO / "questions.jsonl")
-    c.data.few = 12
+    c.data.questions = str(QUESTIONS)
+    c.data.few = 24
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.mine.negatives, c.mine.k = 3, 3
     c.train.epochs, c.train.batch, c.train.save_every, c.train.learning_rate = 1, 8, 2, 1e-3
-    c.search.beam, c.paths.hops = 2, 2
+    c.paths.hops = 2
     c.evaluate.questions = 8
     c.evaluate.bootstrap, c.evaluate.randomisation = 50, 100
     return c

@@ -290,3 +290,40 @@ def _tensors(config: dict) -> dict[str, tuple[int, ...]]:
     for name, shape in both.items():
         out |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return out
+
+
+_HEADS = {
+    "bert": ("bert.pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": ("classifier.dense", "classifier.out_proj"),
+}
+
+
+def rerank_problems(folder: Path) -> list[str]:
+    """Every reason why the folder would not be served at /rerank; a CPU serves no DistilBERT there.
+
+    Restated from the same files: a classifier by its architecture, whose one label makes it a
+    reranker.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architectures = config.get("architectures") or []
+    issues = []
+    if not any(name.endswith("Classification") for name in architectures):
+        issues.append(f"config.json: architectures is {architectures!r}, must be a classifier")
+    labels, ids = config.get("id2label"), config.get("label2id")
+    if not isinstance(labels, dict) or not isinstance(ids, dict):
+        issues.append("config.json: id2label or label2id is missing")
+    elif len(labels) != 1:
+        issues.append(f"config.json: id2label has {len(labels)} labels, must have 1")
+    dense, out = _HEADS[config["model_type"]]
+    d = config["hidden_size"]
+    wanted = {dense: (d, d), out: (len(labels or [1]), d)} if not issues else {}
+    with safe_open(folder / "model.safetensors", "numpy") as file:
+        for name, shape in wanted.items():
+            for part, size in (("weight", shape), ("bias", shape[:1])):
+                tensor = f"{name}.{part}"
+                if tensor not in file.keys():  # noqa: SIM118
+                    issues.append(f"weights: {tensor} is missing")
+                elif tuple(file.get_slice(tensor).get_shape()) != size:
+                    issues.append(f"weights: {tensor} must be {size}")
+    return issues + _weight_problems(folder, config)

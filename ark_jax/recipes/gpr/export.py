@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.models import model_card
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
@@ -16,6 +15,8 @@ METHOD = "graded relevance of a graph's triples (GPR)"
 
 def export_towers(context: Context, folder: Path) -> dict:
     """Copies the trained towers, and writes a card that holds their numbers."""
+    from ark_jax.models import model_card
+
     copy_files(context / "train" / "model", folder)
     base, hub_name = base_names(context.config)
     card = model_card.render_card(

@@ -6,22 +6,13 @@ Graded-relevance pretraining: questions about masked triples, three levels of re
 import functools
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Needs, Recipe
-from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import dependencies, graph_data
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.gpr import (
-    data,
-    estimate,
-    evaluate,
-    export,
-    forecast,
-    outcome,
-    report,
-    retrieve,
-)
+from ark_jax.recipes.gpr import data, estimate, evaluate, export, outcome, report, retrieve
 from ark_jax.recipes.gpr.settings import Gpr
 from ark_jax.recipes.gpr.train import TRAIN_SETTINGS, train_towers
 from ark_jax.recipes.gpr.write_questions import WRITING_SETTINGS, write_questions
@@ -135,6 +126,13 @@ def needs(config) -> Needs:
     )
 
 
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """What `ark-jax plan` shows of devices and disk."""
+    from ark_jax.recipes.gpr import forecast  # starts jax, which looking up what is done must not
+
+    return forecast.forecast(context, done)
+
+
 RECIPE = Recipe(
     name="gpr",
     stages=stages,
@@ -145,5 +143,5 @@ RECIPE = Recipe(
     outcome=outcome.read_outcome,
     prepared=("data",),
     llm_calls=estimate.llm_calls,
-    forecast=forecast.forecast,
+    forecast=forecast,
 )

@@ -56,7 +56,14 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     }
 
 
-DEMO = {"train.save_every": 20}
+DEMO = {
+    "mine.negatives": 5,
+    "search.beam": 3,
+    "train.epochs": 2,
+    "train.batch": 8,
+    "train.learning_rate": 1e-4,
+    "train.save_every": 20,
+}
 
 
 def demo() -> ConfigDict:
@@ -70,7 +77,7 @@ def demo() -> ConfigDict:
     paths = {
         "data.path": str(folder / "gpr" / "graph.tsv"),
         "data.names": str(folder / "gpr" / "names.tsv"),
-        "data.questions": str(folder / "gpr" / "questions.jsonl"),
+        "data.questions": str(folder / "star" / "questions.jsonl"),
         "retriever.path": models["retriever"],
         "generator.path": models["generator"],
     }

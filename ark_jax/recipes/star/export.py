@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.models.model_card import plain_line
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
@@ -14,6 +13,8 @@ from ark_jax.recipes.common.table import as_markdown
 
 def export_scorer(context: Context, folder: Path) -> dict:
     """Copies the trained scorer, and puts method and numbers into its card."""
+    from ark_jax.models.model_card import plain_line
+
     copy_files(context / "train" / "model", folder)
     base, _ = base_names(context.config)
     card = folder / "README.md"

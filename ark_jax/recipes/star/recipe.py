@@ -7,23 +7,13 @@ paths, and a search that ends where END scores highest.
 import functools
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Needs, Recipe
-from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import dependencies, graph_data
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.star import (
-    data,
-    evaluate,
-    export,
-    forecast,
-    measures,
-    outcome,
-    paths,
-    report,
-    search,
-)
+from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
 from ark_jax.recipes.star.mine import MINE_SETTINGS, mine_lists
 from ark_jax.recipes.star.settings import Star
 from ark_jax.recipes.star.train import TRAIN_SETTINGS, train_scorer
@@ -123,6 +113,13 @@ def needs(config) -> Needs:
     )
 
 
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """What `ark-jax plan` shows of devices and disk."""
+    from ark_jax.recipes.star import forecast  # starts jax, which looking up what is done must not
+
+    return forecast.forecast(context, done)
+
+
 RECIPE = Recipe(
     name="star",
     stages=stages,
@@ -132,5 +129,5 @@ RECIPE = Recipe(
     headline="hit@1",
     outcome=outcome.read_outcome,
     prepared=("data", "paths"),
-    forecast=forecast.forecast,
+    forecast=forecast,
 )

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph.beam import BeamRules, FoundPath, search
+from ark_jax.graph.beam import BeamRules, FoundPath, Scorer, search
 from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
-from ark_jax.models.pairs import PairScorer
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
@@ -60,9 +59,9 @@ def untrained(config) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Budgeted:
-    """A pair scorer with the batch size of the config."""
+    """A `PairScorer` with the batch size of the config."""
 
-    scorer: PairScorer
+    scorer: Scorer
     batch_tokens: int
     label: str
 
@@ -70,8 +69,10 @@ class _Budgeted:
         return self.scorer.score(pairs, batch_tokens=self.batch_tokens, label=self.label)
 
 
-def base_scorer(context: Context) -> PairScorer:
-    """The retriever before training as a scorer: cosines of questions and paths."""
+def base_scorer(context: Context) -> Scorer:
+    """The retriever before training as a `PairScorer`: cosines of questions and paths."""
+    from ark_jax.models.pairs import PairScorer
+
     return PairScorer.from_retriever(load_retriever(context))
 
 
@@ -112,8 +113,8 @@ def _search(
     context: Context,
     questions: Sequence[PathQuestion],
     steps: Steps,
-    scorer: PairScorer,
-    prefilter: PairScorer | None,
+    scorer: Scorer,
+    prefilter: Scorer | None,
 ) -> Found:
     config = context.config
     budget = config.retriever.batch_tokens

@@ -1,0 +1,290 @@
+"""Beam search for relation paths against a loop in torch, and what it costs.
+
+    python tests/benchmarks/path_search.py [beam] [cost] [twostep]
+
+`beam` searches MetaQA with a cross-encoder of MiniLM's size. The peer has the same weights, graph
+and rules in transformers, and goes as SRTK and RD-P do: one question at a time, a padded forward
+for each path of the beam; in its best form one for all paths of a hop.
+`cost` gives pairs and seconds by hops, beam and number of candidates.
+`twostep` ranks WebQSP's relation paths, whose first step has some 700 candidates, with and without
+a prefilter. SCORER=FOLDER takes a trained pair scorer in place of MiniLM's cosines.
+QUESTIONS and ROUNDS make it smaller.
+"""
+
+import functools
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+from timing import machine, race, report
+
+from ark_jax import PairScorer, Triples
+from ark_jax.demo.models import demo_models
+from ark_jax.graph.beam import BeamResult, BeamRules, search
+from ark_jax.graph.path_retriever import prefilter_of
+from ark_jax.graph.steps import END, Steps, path_text, without
+from ark_jax.graph.triple_questions import link, read_questions
+
+DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kg"
+QUESTIONS, ROUNDS = (
+    int(os.environ.get(name, value)) for name, value in (("QUESTIONS", 24), ("ROUNDS", 5))
+)
+DIGITS = 3
+
+
+@functools.cache
+def metaqa() -> Steps:
+    folder = DATA / "metaqa"
+    files = [folder / f"kb_{part}.tsv" for part in ("train", "dev", "test", "test_old")]
+    return Steps(Triples.read(*files, names=folder / "kb_entity2text.txt"), inverse=True)
+
+
+@functools.cache
+def asked() -> tuple[list[str], list[tuple[int, ...]]]:
+    """Questions of one, two and three hops, and their topics."""
+    questions = []
+    for hops in (1, 2, 3):
+        of_file, _ = read_questions(DATA / "metaqa" / f"{hops}hop_dev.txt")
+        questions += of_file[:: 3 * len(of_file) // QUESTIONS][: QUESTIONS // 3]
+    linked = link(questions, metaqa().graph)
+    return [question.question for question in questions], linked.topics
+
+
+@functools.cache
+def cross_encoder() -> PairScorer:
+    """MiniLM with a head that is drawn at random, wide enough to tell paths apart."""
+    scorer = PairScorer.from_pretrained(demo_models()["retriever"], head="linear")
+    head = scorer.model.head
+    head.out = nnx.Param(head.out[...] * 100)
+    return scorer
+
+
+class Loop:
+    """The peer: the same search, one question and one path of the beam at a time."""
+
+    def __init__(self, folder: Path, *, by_hop: bool, precision: str) -> None:
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        self.torch, self.by_hop, self.precision = torch, by_hop, precision
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+    def forward(self, question: str, texts: list[str]) -> list[float]:
+        if not texts:
+            return []
+        self.torch.set_float32_matmul_precision(self.precision)
+        with self.torch.inference_mode():
+            batch = self.tokenizer(
+                [question] * len(texts), texts, padding=True, truncation=True, return_tensors="pt"
+            )
+            return self.model(**batch).logits[:, 0].double().numpy().round(DIGITS).tolist()
+
+    def search(self, steps: Steps, rules: BeamRules) -> list[list[tuple]]:
+        results = []
+        for question, topics in zip(*asked(), strict=True):
+            ended = [path for topic in topics for path in self.beam(question, topic, steps, rules)]
+            results.append(sorted(ended))
+        return results
+
+    def beam(self, question: str, topic: int, steps: Steps, rules: BeamRules) -> list[tuple]:
+        live, ended, name = [()], [], steps.graph.nodes.name(topic)
+        for hop in range(rules.hops + 1):
+            groups = []
+            for path in live:
+                nodes = steps.walk(topic, path)
+                onward = steps.options(nodes).tolist() if hop < rules.hops else []
+                closing = [END] if path and len(without(nodes, topic)) else []
+                groups.append([(*path, step) for step in closing + onward])
+            if self.by_hop:
+                groups = [list(itertools.chain(*groups))]
+            scored = []
+            for paths in groups:
+                texts = [text_of(name, path, steps) for path in paths]
+                scores = self.forward(question, texts)
+                scored += [(-score, path) for score, path in zip(scores, paths, strict=True)]
+            best = sorted(scored)[: rules.beam]
+            ended += [(score, topic, path[:-1]) for score, path in best if path[-1] == END]
+            if not best or best[0][1][-1] == END:
+                break
+            live = [path for _, path in best if path[-1] != END]
+        return ended
+
+
+def text_of(name: str, path: Sequence[int], steps: Steps) -> str:
+    ended = path[-1] == END
+    return path_text(name, [steps.names[s] for s in path[: -1 if ended else None]], ended)
+
+
+def beam() -> None:
+    rules, steps, scorer = BeamRules(), metaqa(), cross_encoder()
+    with tempfile.TemporaryDirectory() as folder:
+        scorer.save_pretrained(folder)
+        loops = {
+            "transformers, a forward a path": Loop(Path(folder), by_hop=False, precision="highest"),
+            "the same, medium": Loop(Path(folder), by_hop=False, precision="medium"),
+            "transformers, a forward a hop": Loop(Path(folder), by_hop=True, precision="highest"),
+            "the same by hop, medium": Loop(Path(folder), by_hop=True, precision="medium"),
+        }
+        ours = lambda: search(*asked(), steps, scorer, rules)
+        result = ours()
+        theirs = loops["transformers, a forward a path"].search(steps, rules)
+        same = sum(
+            [path.steps for path in paths] == [path for _, _, path in others]
+            for paths, others in zip(result.paths, theirs, strict=True)
+        )
+        contenders = {"ark_jax": ours} | {
+            name: functools.partial(loop.search, steps, rules) for name, loop in loops.items()
+        }
+        count = len(asked()[0])
+        report(
+            f"MetaQA, beam {rules.beam}, {rules.hops} hops, {result.pairs / count:.0f} pairs a "
+            f"question; {same} of {count} questions get the same paths in the same order",
+            "questions",
+            count,
+            race(contenders, rounds=ROUNDS),
+        )
+
+
+def cost() -> None:
+    scorer = cross_encoder()
+    count = len(asked()[0])
+    print("\nMetaQA: milliseconds a question, all and on the host alone")
+    print("  hops  beam  pairs a question     all    host  largest set of nodes")
+    for hops, width in ((1, 5), (2, 5), (3, 1), (3, 5), (3, 10)):
+        rules = BeamRules(width, hops)
+        run = functools.partial(search, *asked(), metaqa(), rules=rules)
+        result, seconds = timed(lambda run=run: run(scorer=scorer))
+        reply = Replay(scorer)
+        run(scorer=reply)
+        _, host = timed(lambda run=run, reply=reply: run(scorer=reply.again()))
+        nodes = max(
+            len(metaqa().walk(path.topic, path.steps)) for paths in result.paths for path in paths
+        )
+        each = (1e3 * part / count for part in (seconds, host))
+        print(
+            f"  {hops:4} {width:5} {result.pairs / count:17.1f} "
+            + " ".join(f"{part:7.1f}" for part in each)
+            + f" {nodes:21,}"
+        )
+    print(
+        "\nOne hop from a topic of many relations (PathQuestion-Large's), milliseconds a question"
+    )
+    print("  candidates  all scored  prefilter, then 64")
+    names = Triples.read(DATA / "pathquestion" / "PQL2-KB.txt").relations.ids.to_pylist()
+    both = PairScorer.from_pretrained(demo_models()["retriever"], head="sum")
+    for size in (16, 64, 128, 256, 363):
+        graph = Triples.from_triples([("topic", name, f"of {name}") for name in names[:size]])
+        steps = Steps(graph, inverse=False)
+        questions = [f"which of these has {name}?" for name in steps.names[:4]]
+        topics = [[graph.nodes.index("topic")]] * len(questions)
+        run = functools.partial(search, questions, topics, steps, both, BeamRules(hops=1))
+        times = [timed(run)[1], timed(lambda run=run: run(prefilter=prefilter_of(both)))[1]]
+        print(f"  {size:10} " + " ".join(f"{1e3 * part / len(questions):12.1f}" for part in times))
+
+
+class Replay:
+    """Gives the scores of a search again, so that a second one takes the host's time alone."""
+
+    def __init__(self, scorer: PairScorer) -> None:
+        self.scorer, self.scores, self.calls = scorer, [], iter(())
+
+    def score(self, pairs) -> np.ndarray:
+        known = next(self.calls, None)
+        if known is None:
+            known = self.scorer.score(pairs)
+            self.scores.append(known)
+        return known
+
+    def again(self) -> "Replay":
+        self.calls = iter(self.scores)
+        return self
+
+
+def timed(run) -> tuple[BeamResult, float]:
+    """The result and the median seconds of a run that has been warmed up."""
+    result, seconds = run(), []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return result, statistics.median(seconds)
+
+
+def twostep() -> None:
+    rows = [
+        json.loads(line)
+        for part in ("train", "validation")
+        for line in (DATA / "webqsp_paths" / f"{part}.jsonl").read_text("utf-8").splitlines()
+    ]
+    gold_paths = {row["question"]: {tuple(p) for p in row["ground_paths"]} for row in rows}
+    steps, topic = trie({path for paths in gold_paths.values() for path in paths})
+    questions = [row["question"] for row in rows if row["ground_paths"]][-QUESTIONS:]
+    name = os.environ.get("SCORER")
+    scorer = PairScorer.from_pretrained(
+        name or demo_models()["retriever"], head=None if name else "sum"
+    )
+    prefilter = prefilter_of(scorer) or PairScorer.from_pretrained(
+        demo_models()["retriever"], head="cosine"
+    )
+    width = len(steps.options(np.array([topic])))
+    print(f"\nWebQSP: {width} relations leave the topic; {len(questions)} questions")
+    missed, decisions = lost_steps(questions, gold_paths, steps, topic, prefilter)
+    print(
+        f"  the prefilter's best 64 lack all gold steps in {missed} of {decisions} wide choices: "
+        "no scorer loses more questions"
+    )
+    run = functools.partial(search, questions, [[topic]] * len(questions), steps, scorer)
+    for label, chosen in (("all scored", None), ("prefilter, then 64", prefilter)):
+        start = time.perf_counter()
+        result = run(BeamRules(), chosen)
+        seconds = time.perf_counter() - start
+        hits = sum(
+            bool(paths) and tuple(map(relation_of(steps), paths[0].steps)) in gold_paths[question]
+            for question, paths in zip(questions, result.paths, strict=True)
+        )
+        print(
+            f"  {label:<20} {result.pairs / len(questions):8.1f} pairs a question, "
+            f"{result.prefiltered / len(questions):8.1f} prefiltered, {seconds:6.1f} s, "
+            f"hit@1 {hits / len(questions):.3f}"
+        )
+
+
+def trie(paths: set[tuple[str, ...]]) -> tuple[Steps, int]:
+    """A graph with a node for each prefix of relation paths, and the node of the empty one."""
+    node = lambda prefix: " / ".join(prefix) or "topic"
+    prefixes = {path[: i + 1] for path in paths for i in range(len(path))}
+    graph = Triples.from_triples([(node(p[:-1]), p[-1], node(p)) for p in sorted(prefixes)])
+    return Steps(graph, inverse=False), graph.nodes.index("topic")
+
+
+def relation_of(steps: Steps):
+    return lambda step: steps.graph.relations.ids[step].as_py()
+
+
+def lost_steps(questions, gold_paths, steps: Steps, topic: int, prefilter) -> tuple[int, int]:
+    """Of the choices with more than 64 candidates on a gold path's way, how many lose it."""
+    first = steps.options(np.array([topic])).tolist()
+    pairs = [(q, text_of("topic", (step,), steps)) for q in questions for step in first]
+    scores = prefilter.score(pairs).reshape(len(questions), -1)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, : BeamRules().keep]
+    missed = 0
+    for question, places in zip(questions, best.tolist(), strict=True):
+        kept = {relation_of(steps)(first[place]) for place in places}
+        missed += not any(path[0] in kept for path in gold_paths[question])
+    return missed, len(questions)
+
+
+if __name__ == "__main__":
+    parts = {"beam": beam, "cost": cost, "twostep": twostep}
+    print(machine())
+    for part in sys.argv[1:] or parts:
+        parts[part]()

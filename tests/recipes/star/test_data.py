@@ -1,0 +1,128 @@
+"""How STAR divides questions: by topic, evenly over groups, without those it cannot learn from."""
+
+import collections
+import json
+
+import pytest
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.star import config, data, paths
+
+GROUPS = {"a": 40, "b": 8, "c": 4}
+
+
+@pytest.fixture
+def world(tmp_path):
+    rows = [f"topic {i}\tr{i % 3}\tanswer {i}" for i in range(sum(GROUPS.values()))]
+    (tmp_path / "graph.tsv").write_text("\n".join([*rows, "topic 0\tr1\ttopic 0", ""]))
+    groups = [group for group, count in GROUPS.items() for _ in range(count)]
+    questions = [
+        {"id": f"q{i}", "question": f"{i}?", "answers": [f"answer {i}"]}
+        | {"entities": [f"topic {i}"], "group": group}
+        for i, group in enumerate(groups)
+    ]
+    write(tmp_path, questions)
+    return tmp_path
+
+
+def write(folder, questions: list[dict]) -> None:
+    lines = "".join(json.dumps(question) + "\n" for question in questions)
+    (folder / "questions.jsonl").write_text(lines)
+
+
+def read(folder) -> list[dict]:
+    return list(map(json.loads, (folder / "questions.jsonl").read_text().splitlines()))
+
+
+def run(folder, **changes) -> tuple[Context, dict, dict]:
+    """The stages data and paths, and their counts."""
+    c = config.star()
+    c.data.path, c.data.questions = str(folder / "graph.tsv"), str(folder / "questions.jsonl")
+    c.update_from_flattened_dict(changes)
+    workdir = folder / f"run{len(list(folder.glob('run*')))}"
+    context, counts = Context(c, workdir, None), []
+    for name, stage in (("data", data.ingest), ("paths", paths.find_paths)):
+        (workdir / name).mkdir(parents=True)
+        counts.append(stage(context, workdir / name))
+    return context, *counts
+
+
+def ids(context: Context, part: str) -> set[str]:
+    return {question.id for question in data.load_questions(context, part)}
+
+
+def test_every_question_is_in_one_part(world):
+    context, counts, _ = run(world)
+    train, test = ids(context, "train"), ids(context, "test")
+    assert train.isdisjoint(test) and len(train | test) == 52
+    assert 10 < len(test) == counts["test_questions"] < 32
+
+
+def test_settings_are_chosen_without_held_out_questions(world):
+    held_out, _, _ = run(world)
+    rest, _, _ = run(world, **{"evaluate.part": "rest"})
+    assert ids(rest, "test") and ids(rest, "test").isdisjoint(ids(held_out, "test"))
+    assert ids(rest, "train") == ids(held_out, "train") - ids(rest, "test")
+
+
+def test_few_questions_are_drawn_evenly_over_groups(world):
+    """A group with fewer than its share leaves the rest to the others."""
+    few, _, _ = run(world, **{"data.few": 9, "data.held_out": 0.0})
+    groups = collections.Counter(q.group for q in data.load_questions(few, "train"))
+    assert groups == {"a": 3, "b": 3, "c": 3}
+    more, _, _ = run(world, **{"data.few": 20, "data.held_out": 0.0})
+    groups = collections.Counter(q.group for q in data.load_questions(more, "train"))
+    assert groups == {"a": 8, "b": 8, "c": 4}
+    assert ids(few, "train") < ids(more, "train")
+
+
+def test_a_topic_has_all_its_questions_in_one_part(world):
+    """Topics that are found in the text count as those that are named."""
+    questions = read(world)
+    again = [{**q, "id": f"{q['id']}-again", "question": f"And {q['id']}?"} for q in questions]
+    for question in again:
+        question["question"] = f"What of {question.pop('entities')[0]}?"
+    write(world, questions + again)
+    context, _, _ = run(world)
+    for part in ("train", "test"):
+        topics = collections.Counter(id.split("-")[0] for id in ids(context, part))
+        assert set(topics.values()) == {2}
+
+
+def test_what_cannot_be_learned_from_is_counted(world):
+    """A missing topic, an answer that the graph lacks, is the topic, or lies too far away."""
+    questions = read(world)
+    for question, changes in zip(
+        questions,
+        [
+            {"entities": ["nobody"]},
+            {"answers": ["nowhere"]},
+            {"answers": ["topic 2"]},
+            {"answers": ["answer 9"]},
+            {"answers": []},
+        ],
+        strict=False,
+    ):
+        question |= changes
+    write(world, questions)
+    context, counts, found = run(world, **{"data.held_out": 0.0})
+    assert counts["train_without_topic"] == counts["train_without_answer_in_graph"] == 1
+    assert ids(context, "train").isdisjoint({"q0", "q1", "q4"})
+    assert found["train_topic_is_answer"] == found["train_out_of_reach"] == 1
+    gold = paths.load_paths(context, "train")
+    assert len(gold) == 52 - 5 and len(gold["q5"]) == 1
+    measured, counts, found = run(world, **{"data.held_out": 0.8})
+    missing = {"q0", "q1", "q2", "q3"} & ids(measured, "test")
+    assert missing and missing.isdisjoint(paths.load_paths(measured, "test"))
+
+
+def test_without_any_path_the_stage_refuses(world):
+    write(world, [{**q, "answers": [q["entities"][0]]} for q in read(world)])
+    with pytest.raises(ValueError, match="no training question's answer lies within"):
+        run(world)
+
+
+def test_without_a_question_to_train_on_the_stage_refuses(world):
+    write(world, [{**q, "entities": ["nobody"]} for q in read(world)])
+    with pytest.raises(ValueError, match="none of 52 questions is left to train on"):
+        run(world)

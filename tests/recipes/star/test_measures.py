@@ -1,0 +1,90 @@
+"""Metrics of found paths, and the split into frequent and rare paths."""
+
+import pytest
+
+from ark_jax.graph.beam import FoundPath
+from ark_jax.graph.relation_paths import GoldPath
+from ark_jax.graph.steps import Steps
+from ark_jax.graph.triples import Triples
+from ark_jax.recipes.star.data import PathQuestion
+from ark_jax.recipes.star.measures import HEAD, STANDARD, TAIL, measure, parse_metric, rarity_groups
+
+TRIPLES = [
+    ("Kismet", "directed_by", "Dieterle"),
+    ("Salome", "directed_by", "Dieterle"),
+    ("Kismet", "starred", "Dietrich"),
+    ("Kismet", "starred", "Colman"),
+    ("Kismet", "written_by", "Dieterle"),
+    ("Dieterle", "knew", "Colman"),
+]
+DIRECTED, STARRED, WRITTEN, KNEW = range(4)
+
+
+@pytest.fixture(scope="module")
+def steps() -> Steps:
+    return Steps(Triples.from_triples(TRIPLES), inverse=True)
+
+
+def question(steps: Steps, *answers: str, absent: int = 0) -> PathQuestion:
+    nodes = steps.graph.nodes
+    ids = tuple(sorted(node for answer in answers for node in nodes.find(answer)))
+    return PathQuestion("q", "?", "", answers, (nodes.find("Kismet")[0],), ids, absent)
+
+
+def found(steps: Steps, *paths: tuple[int, ...]) -> list[FoundPath]:
+    topic = steps.graph.nodes.find("Kismet")[0]
+    return [FoundPath(topic, path, -float(i)) for i, path in enumerate(paths)]
+
+
+def gold(steps: Steps, *paths: tuple[int, ...]) -> list[GoldPath]:
+    return [GoldPath(path.topic, path.steps, 1, 1) for path in found(steps, *paths)]
+
+
+def test_of_several_paths(steps):
+    asked = question(steps, "Dietrich", "Colman", absent=1)
+    paths = found(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
+    values = measure(steps, asked, gold(steps, (STARRED,)), paths, (*STANDARD, "shortcut@2"))
+    assert values == {
+        "hit@1": 0.0,
+        "hit@3": 1.0,
+        "path_hit@1": 0.0,
+        "shortcut@1": 0.0,
+        "shortcut@2": 1.0,  # Colman by who Dieterle knew
+        "f1": 0.0,
+        "answer_coverage": pytest.approx(2 / 3),
+    }
+
+
+def test_f1_is_of_the_first_path(steps):
+    asked = question(steps, "Dietrich")
+    values = measure(steps, asked, gold(steps, (STARRED,)), found(steps, (STARRED,)), ("f1",))
+    assert values["f1"] == pytest.approx(2 / 3)
+
+
+def test_a_question_without_paths_is_a_miss(steps):
+    assert set(measure(steps, question(steps, "Colman"), (), (), STANDARD).values()) == {0.0}
+
+
+@pytest.mark.parametrize("name", ["hit", "hit@0", "f1@1", "recall@5", "hit@²"])
+def test_unknown_metrics_are_refused(name):
+    with pytest.raises(ValueError, match="is none of f1, answer_coverage"):
+        parse_metric(name)
+
+
+def test_rare_paths_are_the_last_fifth_and_unseen_ones(steps):
+    """Counts are 5, 4, 3, 2, 1: one path of five is rare."""
+    counts = {(DIRECTED,): 5, (STARRED,): 4, (WRITTEN,): 3, (KNEW,): 2, (DIRECTED, KNEW): 1}
+    train = {
+        f"{path}{i}": gold(steps, path) for path, count in counts.items() for i in range(count)
+    }
+    tested = {
+        "common": gold(steps, (STARRED,)),
+        "rare": gold(steps, (DIRECTED, KNEW)),
+        "unseen": gold(steps, (STARRED, KNEW)),
+        "both": gold(steps, (KNEW,), (DIRECTED, KNEW)),
+    }
+    questions = [PathQuestion(id, "?", "", (), (), (), 0) for id in (*tested, "unreachable")]
+    assert rarity_groups(questions, tested, train) == {
+        HEAD: {"common", "both"},
+        TAIL: {"rare", "unseen"},
+    }

@@ -1,0 +1,165 @@
+"""A whole run of STAR on the demo's graph with a tiny retriever, by the command line."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from support import star_world
+from support.star_world import call
+from support.world import outputs
+
+from ark_jax.models.pairs import PairScorer
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.star import config
+from ark_jax.recipes.star.recipe import RECIPE, stages
+
+STAGES = ["data", "paths", "mine", "train", "baselines", "evaluate", "export", "report"]
+SYSTEMS = ["base", "frequent", "shortest", "star"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return star_world.make_world(tmp_path_factory.mktemp("star"))
+
+
+@pytest.fixture(scope="module")
+def finished(world):
+    """An uninterrupted run, by the command line."""
+    workdir = world / "finished"
+    done = call(world, workdir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return workdir, done.stdout
+
+
+def test_a_run_fills_every_stage(world, finished):
+    workdir, said = finished
+    assert [stage.name for stage in stages(star_world.tiny_config(world))] == STAGES
+    counts = {name: read_manifest(workdir / name)["counts"] for name in STAGES}
+    assert counts["data"]["train_questions"] == 24
+    assert counts["data"]["test_questions"] == counts["evaluate"]["questions"] > 12
+    # The world looks for paths of two relations; some answers lie three away.
+    assert counts["paths"]["train_paths"] and counts["paths"]["train_out_of_reach"]
+    assert counts["evaluate"]["pairs"] > 100
+    assert "1 hop:" in said and "paths rare in training" in said and "path hit@1" in said
+    page = (workdir / "report.html").read_text()
+    assert "Questions and their paths" in page and "<mark>" in page and "paths-star-0" in page
+
+
+def test_a_second_run_does_nothing(world, finished):
+    done = call(world, finished[0], "status")
+    assert done.stdout.count(" done") == len(STAGES), done.stdout
+
+
+def test_the_export_is_the_trained_scorer(finished, mesh):
+    workdir, _ = finished
+    exported = PairScorer.from_pretrained(workdir / "export")
+    trained = PairScorer.from_pretrained(workdir / "train" / "model")
+    pairs = [("Where was Lettice Dray born?", "Lettice Dray, place of birth, end")]
+    assert exported.score(pairs).tolist() == trained.score(pairs).tolist()
+    card = (workdir / "export" / "README.md").read_text()
+    assert "ark.PathRetriever.from_pretrained" in card and "| star |" in card
+    assert card.count("\n# ") == 1 and card.startswith("---\n")
+
+
+def test_rows_of_all_systems_are_stored(finished):
+    workdir, _ = finished
+    rows = load_rows(workdir / "evaluate" / "questions.parquet")
+    assert list(dict.fromkeys(row["system"] for row in rows)) == SYSTEMS
+    metrics = json.loads((workdir / "evaluate" / "metrics.json").read_text())
+    assert {"1 hop", "2 hops"} < set(metrics["groups"])
+    assert all(row["shortcut@1"] + row["path_hit@1"] == row["hit@1"] for row in rows)
+    outcome = RECIPE.outcome(workdir)
+    assert outcome.system == "star" and set(outcome.values) >= set(RECIPE.metrics)
+
+
+def test_a_plan_comes_before_the_run(world):
+    done = call(world, world / "none", "plan")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lists to train on, at most" in done.stdout and "checkpoints" in done.stdout
+    assert not (world / "none").exists()
+
+
+@pytest.mark.slow
+def test_the_tiny_generator_answers_from_paths(world, finished):
+    """With the publication's head; two questions are read."""
+    flags = (
+        "--config.train.head=star",
+        "--config.mine.pool=all",
+        "--config.evaluate.read=2",
+        "--config.evaluate.paths=1",
+        "--config.evaluate.max_new_tokens=3",
+    )
+    done = call(world, world / "read", "run", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Hit@1" in done.stdout
+    rows = load_rows(world / "read" / "evaluate" / "questions.parquet")
+    assert sum(row["answer"] is not None for row in rows) == 2 * len(SYSTEMS)
+
+
+@pytest.mark.slow
+def test_without_held_out_questions_nothing_is_measured(world):
+    done = call(world, world / "unmeasured", "run", "--config.data.held_out=0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing will be measured" in done.stdout
+    assert (world / "unmeasured" / "export" / "README.md").is_file()
+    assert "Nothing was measured" in (world / "unmeasured" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.data.path=films.tsv", "films.tsv: does not exist; mend the path"),
+        ("--config.data.questions=", "config.data.questions is empty"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
+    done = call(world, world / "wrong", "run", flag)
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate.metrics": ("hit",)}, "with @k"),
+        ({"data.held_out": 1.0}, "leaves no question to train on"),
+        ({"train.weight_range": (2.0, 0.5)}, "swap them"),
+        ({"train.head": "cross"}, "must be sum, linear, star or cosine"),
+        ({"prompts.triple_reader": "none.txt"}, "config.prompts.triple_reader"),
+    ],
+)
+def test_values_that_fail_later_are_refused(world, changes, message):
+    c = star_world.tiny_config(world)
+    c.update_from_flattened_dict(changes)
+    with pytest.raises(ValueError, match=message):
+        stages(c)
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bytes(world, finished):
+    """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
+    workdir, began = world / "killed", time.monotonic()
+    seconds = 2.0
+    for _ in range(12):
+        try:
+            done = call(world, workdir, timeout=seconds)
+            assert done.returncode in (0, -signal.SIGKILL), done.stderr
+            break
+        except subprocess.TimeoutExpired:  # the process was killed
+            seconds *= 1.4
+    else:
+        done = call(world, workdir)
+    assert done.returncode == 0 and time.monotonic() - began > 2
+    assert outputs(workdir) == outputs(finished[0])
+
+
+def test_presets_and_studies_are_valid(world):
+    base = star_world.tiny_config(world)
+    runs = {**config.study(base), **config.switches(base), "paper": config.PAPER}
+    for changes in runs.values():
+        changed = base.copy_and_resolve_references()
+        changed.update_from_flattened_dict(changes)
+        assert [stage.name for stage in stages(changed)] == STAGES

@@ -1,0 +1,64 @@
+"""Tiny sequence classifiers on disk, as transformers would write them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from support import tiny
+
+TOKENIZER = {"bert": "cls", "distilbert": "cls", "roberta": "both", "xlm-roberta": "both"}
+CLASSIFIER = {
+    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),
+    "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier"),
+    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": (
+        "XLMRobertaForSequenceClassification",
+        "classifier.dense",
+        "classifier.out_proj",
+    ),
+}
+
+
+def write_classifier(folder: Path, family: str, *, labels: int = 1) -> Path:
+    """A model folder with a tokenizer and a classifier of `labels` labels."""
+    name, dense, out = CLASSIFIER[family]
+    rng = np.random.default_rng(7)
+    tensors = {
+        key: x
+        for key, x in tiny.tensors(family).items()
+        if not key.startswith(("lm_head", "vocab_", "cls."))
+    }
+    for layer, rows in ((dense, tiny.WIDTH), (out, labels)):
+        tensors[f"{layer}.weight"] = rng.normal(0, 0.5, (rows, tiny.WIDTH)).astype(np.float32)
+        tensors[f"{layer}.bias"] = rng.normal(0, 0.5, rows).astype(np.float32)
+    changes = {
+        "architectures": [name],
+        "id2label": {str(i): f"LABEL_{i}" for i in range(labels)},
+        "label2id": {f"LABEL_{i}": i for i in range(labels)},
+    }
+    tiny.write(folder, family, tokenizer=TOKENIZER[family], weights=tensors, changes=changes)
+    _make_tokenizer_of(family, folder)
+    return folder
+
+
+def write_encoder(folder: Path, family: str, *, limit: int | None = 48) -> Path:
+    """A sentence-transformers folder of an encoder without a classifier."""
+    tiny.write(folder, family, tokenizer=TOKENIZER[family])
+    _make_tokenizer_of(family, folder)
+    return tiny.sentence_transformer(folder, pooling="mean", max_seq_length=limit)
+
+
+def _make_tokenizer_of(family: str, folder: Path) -> None:
+    """Gives the tokenizer what the family's own has: a template of pairs, or segment types."""
+    if family == "bert":
+        path = folder / "tokenizer_config.json"
+        names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | names))
+    if TOKENIZER[family] == "both":
+        path = folder / "tokenizer.json"
+        settings = json.loads(path.read_text())
+        special = lambda token: {"SpecialToken": {"id": token, "type_id": 0}}
+        text = lambda name: {"Sequence": {"id": name, "type_id": 0}}
+        begin, stop = special(tiny.BEGIN), special(tiny.STOP)
+        settings["post_processor"]["pair"] = [begin, text("A"), stop, stop, text("B"), stop]
+        path.write_text(json.dumps(settings))
