@@ -341,7 +341,7 @@ def place(name: str, workdir: Path | None) -> Iterator[Finding]:
 def model(field: str, path: str) -> Iterator[Finding]:
     """Whether a model in a folder, bucket or hub can be read, and is of a kind that we compute."""
     from ark_jax.demo import models as demo
-    from ark_jax.models import decoder, hf
+    from ark_jax.models import decoder, hf, pair_folder
 
     small = demo.demo_model_at(path)
     if small and not Path(path).is_dir():
@@ -354,13 +354,16 @@ def model(field: str, path: str) -> Iterator[Finding]:
         )
     elif Path(path).expanduser().is_dir():
         folder = Path(path).expanduser()
+        if (folder / pair_folder.SETTINGS).is_file():
+            folder = folder / "body"
         hf.Checkpoint(folder)
         settings, place = hf.read_config(folder), "whole"
     else:
         settings, place = _read_from_hub(path)
     config, _, _ = hf.architecture(settings)
     config.from_hf(settings)
-    if "retriever" not in field and config is not decoder.Config:
+    may_encode = "retriever" in field or field == "evaluate.rerank"
+    if not may_encode and config is not decoder.Config:
         yield problem(
             f"{field}: {path}: {settings['model_type']} generates no text", "give a decoder"
         )

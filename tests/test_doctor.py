@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
-from support import tiny
+from support import pairs, tiny
 from support.llm_server import serving
 from support.paths import REPOSITORY
 
 from ark_jax import __main__, doctor
 from ark_jax.doctor import Finding
+from ark_jax.models.pairs import PairScorer
 from ark_jax.recipes.ark import config
 
 KEY = "sk-proj-Zq7Xw2Lm9Tb4Vn6Rc8Kd3Hf5"
@@ -183,6 +184,16 @@ def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])
         assert __main__._main(["doctor", *flags]) == 1
         assert told in capsys.readouterr().out
+
+
+def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):
+    classifier = pairs.write_classifier(tmp_path / "classifier", "bert")
+    PairScorer.from_pretrained(classifier, head="sum").save_pretrained(tmp_path / "sum")
+    for name in ("classifier", "sum"):
+        (finding,) = doctor.model("evaluate.rerank", str(tmp_path / name))
+        assert finding.state == "ok" and finding.text.endswith(", bert, whole")
+    (finding,) = doctor.model("reader.path", str(classifier))
+    assert finding.state == "problem"
 
 
 def test_a_bad_flag_is_a_problem_among_the_others(world, monkeypatch, capsys):

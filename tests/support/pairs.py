@@ -5,6 +5,9 @@ from pathlib import Path
 
 import numpy as np
 from support import tiny
+from tokenizers import AddedToken, Tokenizer
+
+WORDS = ("yes", "no", "<|im_start|>", "<|im_end|>")  # of the prompt of a yes/no decoder
 
 TOKENIZER = {"bert": "cls", "distilbert": "cls", "roberta": "both", "xlm-roberta": "both"}
 CLASSIFIER = {
@@ -46,6 +49,23 @@ def write_encoder(folder: Path, family: str, *, limit: int | None = 48) -> Path:
     tiny.write(folder, family, tokenizer=TOKENIZER[family])
     _make_tokenizer_of(family, folder)
     return tiny.sentence_transformer(folder, pooling="mean", max_seq_length=limit)
+
+
+def write_yes_no(path: Path) -> Path:
+    """A decoder whose tokenizer has the words of the prompt."""
+    weights = tiny.tensors("qwen3")
+    name = "model.embed_tokens.weight"
+    new = np.random.default_rng(0).normal(0, 0.5, (16, tiny.WIDTH)).astype(np.float32)
+    weights[name] = np.concatenate([weights[name], new])
+    changes = {"vocab_size": tiny.VOCAB + 16, "max_position_embeddings": 2048}
+    tiny.write(path, "qwen3", tokenizer="plain", weights=weights, changes=changes)
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer.add_tokens(
+        [AddedToken(word, single_word=True, normalized=False) for word in WORDS[:2]]
+    )
+    tokenizer.add_special_tokens(list(WORDS[2:]))
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
 
 
 def _make_tokenizer_of(family: str, folder: Path) -> None:

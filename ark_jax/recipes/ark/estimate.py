@@ -567,9 +567,11 @@ class _Forecaster:
         settings = self.config.evaluate
         compared = "baselines" not in self.done and settings.retrievers
         whole = "evaluate" not in self.done and "full" in settings.baselines
+        reranked = "evaluate" not in self.done and settings.rerank
         omitted = [
             *(["embedding with evaluate.retrievers"] if compared else []),
             *(["reading whole documents (full)"] if whole else []),
+            *(["reranking with evaluate.rerank"] if reranked else []),
         ]
         return [f"left out: {' and '.join(omitted)}"] if omitted else []
 

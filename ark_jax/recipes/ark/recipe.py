@@ -245,7 +245,9 @@ def _closing_stages(config) -> list[Stage]:
             settings=(*evaluate.EVALUATION_SETTINGS, *COMPUTE, "seed"),
             run=functools.partial(evaluate.evaluate, systems=compared),
             external=dependencies.all_of(
-                dependencies.prompt_texts("read"), dependencies.language_model("reader")
+                dependencies.prompt_texts("read"),
+                dependencies.language_model("reader"),
+                dependencies.reranker,
             ),
         ),
     ]
@@ -279,6 +281,7 @@ def needs(config) -> Needs:
             "generator.path": config.generator.path,
             **local,
             **retrievers,
+            "evaluate.rerank": config.evaluate.rerank,
         },
         files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
         roles=roles,

@@ -44,6 +44,12 @@ def compared_retrievers(config) -> dict[str, str]:
     return {f"retriever {path}": model_digest(path) for path in config.evaluate.retrievers}
 
 
+def reranker(config) -> dict[str, str]:
+    """The model of `evaluate.rerank`, and the type in which a decoder computes."""
+    path = config.evaluate.rerank
+    return {"reranker": f"{model_digest(path)} {config.generator.dtype}"} if path else {}
+
+
 def prompt_texts(*names: str) -> Fingerprints:
     def fingerprints(config) -> dict[str, str]:
         texts = {name: prompts.load_template(name, config.prompts[name]) for name in names}

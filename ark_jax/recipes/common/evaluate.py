@@ -32,6 +32,7 @@ EVALUATION_SETTINGS = (
             "baselines",
             "retrievers",
             "hybrids",
+            "rerank",
             "read",
             "passages",
             "max_new_tokens",

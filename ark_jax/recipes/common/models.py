@@ -57,6 +57,26 @@ def load_generator(context: Context, path: str = ""):
     return context.models["generator"][1]
 
 
+def load_reranker(context: Context):
+    """The scorer of `evaluate.rerank`: a decoder says yes or no, an encoder gives a logit."""
+    from ark_jax.models import hf, pair_folder
+    from ark_jax.models.pairs import PairScorer
+    from ark_jax.models.yes_no import YesNoScorer
+
+    context.enter_mesh()
+    config = context.config
+    folder = hf.resolve(config.evaluate.rerank)
+    if pair_folder.is_decoder(folder):
+        context.models.pop("generator", None)  # memory may not hold two
+        kind, settings = config.generator.dtype, config.generator
+        options = {"dtype": kind, "compute": kind, "attention": settings.attention}
+        return YesNoScorer.from_pretrained(folder, **options)
+    settings = config.retriever
+    return PairScorer.from_pretrained(
+        folder, compute=settings.compute, attention=settings.attention
+    )
+
+
 def encode(
     context: Context, system: str, texts: Sequence[str], kind: str, label: str = ""
 ) -> np.ndarray:

@@ -18,7 +18,7 @@ from ark_jax.recipes.common.corpus import (
     searches_corpus,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
-from ark_jax.recipes.common.models import encode, load_generator
+from ark_jax.recipes.common.models import encode, load_generator, load_reranker
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
@@ -57,6 +57,9 @@ def retrieve_all(
             question.id: fuse([part[question.id] for part in parts], systems.depth)
             for question in questions
         }
+    for name, part in systems.reranked.items():
+        rows = functools.partial(_rerank, context, questions, chunks, rankings[part])
+        rankings[name] = _stored(_file(folder, name), rows)
     return {name: rankings[name] for name in systems.names}
 
 
@@ -80,6 +83,20 @@ def _retrieve(
         ]
 
     return {name: _stored(_file(folder, name), lambda name=name: rows(name)) for name in names}
+
+
+def _rerank(
+    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]], rankings: Rankings
+) -> list[dict]:
+    """The same chunks in the order of the reranker's scores; equal ones keep theirs."""
+    passages = {chunk.id: chunk.passage for group in chunks.values() for chunk in group}
+    pairs = [(x.question, passages[chunk]) for x in questions for chunk in rankings[x.id]]
+    scores = iter(load_reranker(context).score(pairs, label="rerank").tolist())
+    rows = []
+    for question in questions:
+        scored = [(-next(scores), place, x) for place, x in enumerate(rankings[question.id])]
+        rows.append({"question": question.id, "ranked": [chunk for _, _, chunk in sorted(scored)]})
+    return rows
 
 
 def searched_chunks(

@@ -294,6 +294,12 @@ class EvaluateSection:
         ("bm25+tuned",),
         'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
+    rerank: str = field(
+        "",
+        "A model that reranks what the last tuned system retrieves, as a row of its own: a pair "
+        "scorer, a sequence classifier with one label, or a decoder of Qwen3-Reranker's kind. "
+        "Empty: none.",
+    )
     read: int = field(
         -1,
         "Held-out questions to answer, drawn by a hash of their ids; -1: all, 0: none.",

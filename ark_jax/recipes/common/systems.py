@@ -29,9 +29,9 @@ class Systems:
 
     @property
     def compared(self) -> list[str]:
-        """Baselines, other retrievers by the last part of their path, and hybrids."""
+        """Baselines, other retrievers by the last part of their path, hybrids, and the reranked."""
         retrievers = [Path(path).name for path in self.settings.retrievers]
-        return [*self.settings.baselines, *retrievers, *self.hybrids]
+        return [*self.settings.baselines, *retrievers, *self.hybrids, *self.reranked]
 
     @property
     def hybrids(self) -> dict[str, list[str]]:
@@ -39,6 +39,11 @@ class Systems:
         last = lambda part: self.last if part == LAST_TUNED else part
         parts = [list(map(last, name.split("+"))) for name in self.settings.hybrids]
         return {"+".join(names): names for names in parts}
+
+    @property
+    def reranked(self) -> dict[str, str]:
+        """The system whose passages a reranker puts in order -> what it is made of."""
+        return {f"{self.last} + reranker": self.last} if self.settings.rerank else {}
 
     @property
     def names(self) -> list[str]:
@@ -53,7 +58,7 @@ class Systems:
     @property
     def untuned(self) -> list[str]:
         """Those that retrieve the same in all runs of a sweep, since no training changes them."""
-        changing = (*self.tuned, *self.hybrids)
+        changing = (*self.tuned, *self.hybrids, *self.reranked)
         return [name for name in self.retrieving if name not in changing]
 
     @property
@@ -93,7 +98,7 @@ class Systems:
                 f"config.evaluate: two systems would be called {repeated[0]!r}; leave one out or "
                 "rename its folder"
             )
-        ranked = set(self.names) - {"full", *self.hybrids}
+        ranked = set(self.names) - {"full", *self.hybrids, *self.reranked}
         for hybrid, parts in self.hybrids.items():
             if len(parts) < 2 or len(set(parts)) < len(parts) or set(parts) - ranked:
                 raise ValueError(

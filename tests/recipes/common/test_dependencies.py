@@ -1,11 +1,12 @@
 """What a stage depends on outside the workdir."""
 
 import pytest
+from support import tiny
 
 from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.dependencies import language_model
+from ark_jax.recipes.common.dependencies import language_model, reranker
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,15 @@ def test_settings_of_a_language_model_that_is_not_asked_decide_nothing(backend, 
 
     before, after = decides(c), decides(other)
     assert {name for name in before if before[name] != after[name]} == asking
+
+
+def test_another_reranker_evaluates_again(tmp_path):
+    c = config.ark()
+    evaluate = lambda: next(stage for stage in stages(c) if stage.name == "evaluate")
+    prints = [reranker(c)]
+    for seed in (0, 1):
+        folder = tiny.write(tmp_path / str(seed), "bert", weights=tiny.tensors("bert", seed))
+        c.evaluate.rerank = str(folder)
+        prints.append(reranker(c))
+    assert prints[0] == {} and prints[1] != prints[2]
+    assert prints[2].items() <= evaluate().external(c).items()

@@ -1,10 +1,13 @@
 """Each system ranks chunks as deep as metrics and reader look."""
 
+import numpy as np
 import pytest
-from support import tiny
+from support import pairs, tiny
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 
 from ark_jax.models.language import LanguageModel
+from ark_jax.models.pairs import PairScorer
+from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import retrieve
 from ark_jax.retrieval.fusion import fuse
@@ -47,6 +50,27 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
         and run.embedded["stage2", "query"] == 2
         and run.embedded["base", "query"] == 1
     )
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_reranker_orders_what_the_last_system_retrieves(kind, run, tmp_path, mesh):
+    folder = tmp_path / "reranker"
+    if kind == "encoder":
+        reranker = PairScorer.from_pretrained(pairs.write_classifier(folder, "bert"))
+    else:
+        reranker = YesNoScorer.from_pretrained(pairs.write_yes_no(folder))
+    run.c.evaluate.rerank, run.c.evaluate.hybrids = str(folder), ()
+    ranked = rank(run)
+    assert list(ranked) == ["base", "bm25", "stage3 + reranker", "stage1", "stage2", "stage3"]
+    texts = {chunk.id: chunk.passage for group in CHUNKS.values() for chunk in group}
+    for question in QUESTIONS:
+        before, after = (ranked[name][question.id] for name in ("stage3", "stage3 + reranker"))
+        scores = reranker.score([(question.question, texts[chunk]) for chunk in before])
+        assert after == [before[i] for i in np.argsort(-scores)]
+    assert any(ranked["stage3"][q.id] != ranked["stage3 + reranker"][q.id] for q in QUESTIONS)
+    # It is kept: a run that goes on opens no reranker.
+    (folder / "config.json").unlink()
+    assert rank(run) == ranked
 
 
 def test_by_default_words_and_a_fusion_are_ranked_beside_base_and_stages(run):
