@@ -25,6 +25,9 @@ import torch
 from datasets import Dataset
 from models import DATA, under
 from sentence_transformers import (
+    CrossEncoder,
+    CrossEncoderTrainer,
+    CrossEncoderTrainingArguments,
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
@@ -165,7 +168,11 @@ class ByLength(DefaultBatchSampler):
 
     def __init__(self, dataset, batch_size: int, drop_last: bool, **_):
         super().__init__(dataset, batch_size=batch_size, drop_last=drop_last)
-        length = lambda i: sum(len(text) for name, text in dataset[i].items() if name != "anchor")
+        length = lambda i: sum(
+            len("".join(texts))
+            for name, texts in dataset[i].items()
+            if name not in ("anchor", "labels")
+        )
         order = sorted(range(len(dataset)), key=length)
         self.cut = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
 
@@ -190,15 +197,24 @@ def trained_there(
 
 
 def train_peer(
-    model: SentenceTransformer, columns: dict, loss: torch.nn.Module, batch: int, best: bool
+    model: SentenceTransformer | CrossEncoder,
+    columns: dict,
+    loss: torch.nn.Module,
+    batch: int,
+    best: bool,
 ) -> float:
     """One epoch of the peer, in place, as shipped or in its best setting; returns its loss."""
     if best:
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
+    arguments, trainer_class = (
+        (CrossEncoderTrainingArguments, CrossEncoderTrainer)
+        if isinstance(model, CrossEncoder)
+        else (SentenceTransformerTrainingArguments, SentenceTransformerTrainer)
+    )
     with tempfile.TemporaryDirectory() as folder:
-        settings = SentenceTransformerTrainingArguments(
+        settings = arguments(
             output_dir=folder,
             num_train_epochs=1,
             per_device_train_batch_size=batch,
@@ -213,7 +229,7 @@ def train_peer(
             logging_strategy="no",
             **({"batch_sampler": ByLength} if best else {}),
         )
-        trainer = SentenceTransformerTrainer(
+        trainer = trainer_class(
             model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=loss
         )
         trainer.remove_callback(PrinterCallback)
