@@ -247,7 +247,7 @@ class PairScorer:
         out = np.zeros(len(tokens), np.float32)
         started = self._start_batches(tokens, batch_tokens)
         with Progress(
-            label or "score", len(tokens), "pairs", interval=10 if label else float("inf")
+            label or "pairs", len(tokens), "pairs", interval=10 if label else float("inf")
         ) as bar:
             # The device works on one batch while the host prepares the next.
             for (batch, logits), _ in itertools.pairwise(itertools.chain(started, [None])):

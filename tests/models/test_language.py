@@ -23,7 +23,7 @@ from support.paths import REPOSITORY
 from ark_jax import layout
 from ark_jax.data.records import Chunk, Question
 from ark_jax.models import hf, language
-from ark_jax.models.language import LanguageModel
+from ark_jax.models.language import SPLIT, LanguageModel
 from ark_jax.recipes.ark import alignment, scored_prompts
 from ark_jax.text import prompts
 
@@ -158,6 +158,8 @@ def harness(path):
     ]
 
 
+# Readers refuse the character around which prompts are tokenised in parts.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=SPLIT), max_size=12)
 BOUNDARIES = st.sampled_from(
     ["", " ", "\n", " \n\t", "A", "A:", "Answer", "é", "🌊", "42", "\u00a0"]
 )
@@ -165,12 +167,7 @@ BOUNDARIES = st.sampled_from(
 
 @pytest.mark.parametrize("kind", ["plain", "begin"])
 @settings(max_examples=300, deadline=None)
-@given(
-    head=st.text(max_size=12) | st.sampled_from(PASSAGES),
-    before=BOUNDARIES,
-    after=BOUNDARIES,
-    tail=st.text(max_size=12),
-)
+@given(head=TEXTS | st.sampled_from(PASSAGES), before=BOUNDARIES, after=BOUNDARIES, tail=TEXTS)
 def test_the_boundary_is_that_of_lm_evaluation_harness(kind, head, before, after, tail, folder):
     lm, asked = harness(folder(kind))
     prompt, target = head + before, after + tail
