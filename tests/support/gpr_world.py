@@ -18,9 +18,9 @@ CONFIG = """
 import sys
 sys.path[:0] = [{tests!r}]
 from pathlib import Path
-from support import gpr_world
+from support import {module}
 def get_config():
-    return gpr_world.tiny_config(Path({world!r}))
+    return {module}.tiny_config(Path({world!r}))
 """
 
 
@@ -45,10 +45,13 @@ def tiny_config(world: Path):
     return c
 
 
-def call(world: Path, workdir: Path, verb: str = "run", *flags: str, **options):
-    """Runs a verb of the command line."""
+def call(
+    world: Path, workdir: Path, verb: str = "run", *flags: str, module: str = "gpr_world", **options
+):
+    """Runs a verb of the command line with the config of a module of `support`."""
     path = world / "config.py"
-    path.write_text(CONFIG.format(tests=str(REPOSITORY / "tests"), world=str(world)))
+    tests = str(REPOSITORY / "tests")
+    path.write_text(CONFIG.format(tests=tests, module=module, world=str(world)))
     words = [sys.executable, "-m", "ark_jax", verb, f"--config={path}", f"--workdir={workdir}"]
     return subprocess.run(
         [*words, *flags],
