@@ -36,6 +36,13 @@ def load_retriever(context: Context, system: str = "base"):
     return context.models["retriever"][1]
 
 
+def load_base_scorer(context: Context):
+    """The retriever before training as a `PairScorer`, whose logits are cosines."""
+    from ark_jax.models.pairs import PairScorer
+
+    return PairScorer.from_retriever(load_retriever(context))
+
+
 def load_generator(context: Context, path: str = ""):
     """The language model of `generator.path`, or another one; the last one used stays in memory."""
     from ark_jax.models.language import LanguageModel

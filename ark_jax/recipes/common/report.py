@@ -14,6 +14,15 @@ from ark_jax.runtime.log import read_rows, say
 Counts = dict[str, dict]  # stage -> the counts of its manifest
 
 
+def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
+    """A label and a number for each count of a stage that has both."""
+    return [
+        [label, counts[stage][name]]
+        for (stage, name), label in labels.items()
+        if name in counts[stage]
+    ]
+
+
 def with_report(
     stages: Sequence[Stage],
     title: str,

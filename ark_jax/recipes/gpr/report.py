@@ -11,7 +11,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.group_tables import by_system, group_section
-from ark_jax.recipes.common.report import Counts, load_curve
+from ark_jax.recipes.common.report import Counts, labelled, load_curve
 from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS
 from ark_jax.recipes.gpr.retrieve import Systems
@@ -40,11 +40,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "facts": _facts(context, counts),
         "curves": {"train": load_curve(context / "train" / "curve.jsonl")},
         "examples": [],
-        "counts": [
-            [label, counts[stage][name]]
-            for (stage, name), label in LOSSES.items()
-            if name in counts[stage]
-        ],
+        "counts": labelled(counts, LOSSES),
         "quarantine": [
             {"stage": "questions", **row}
             for row in load_rows(context / "questions" / "quarantine.parquet")[:EXAMPLES]

@@ -10,7 +10,7 @@ from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import END_TEXT, Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.common.models import encode, load_retriever
+from ark_jax.recipes.common.models import encode, load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.lists import (
     KINDS,
@@ -155,9 +155,7 @@ def _ordered(
 
 def _similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:
     """The cosines of questions and paths by the retriever before training."""
-    from ark_jax.models.pairs import PairScorer
-
-    scorer = PairScorer.from_retriever(load_retriever(context))
+    scorer = load_base_scorer(context)
     budget = context.config.retriever.batch_tokens
     return scorer.score(pairs, batch_tokens=budget, label=label) / scorer.cfg.scale
 

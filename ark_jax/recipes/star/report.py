@@ -12,7 +12,7 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.common.group_tables import by_system, group_section
-from ark_jax.recipes.common.report import Counts, load_curve
+from ark_jax.recipes.common.report import Counts, labelled, load_curve
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import found_paths, path_fact
 from ark_jax.recipes.star.measures import STANDARD
@@ -53,11 +53,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "facts": _facts(context, counts),
         "curves": {"train": load_curve(context / "train" / "curve.jsonl")},
         "examples": _examples(context) if evaluated["table"] else [],
-        "counts": [
-            [label, counts[stage][name]]
-            for (stage, name), label in LOSSES.items()
-            if name in counts[stage]
-        ],
+        "counts": labelled(counts, LOSSES),
     }
 
 

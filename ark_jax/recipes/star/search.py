@@ -15,7 +15,7 @@ from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
-from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.common.models import load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.paths import load_paths
 from ark_jax.runtime import distributed
@@ -69,13 +69,6 @@ class _Budgeted:
         return self.scorer.score(pairs, batch_tokens=self.batch_tokens, label=self.label)
 
 
-def base_scorer(context: Context) -> Scorer:
-    """The retriever before training as a `PairScorer`: cosines of questions and paths."""
-    from ark_jax.models.pairs import PairScorer
-
-    return PairScorer.from_retriever(load_retriever(context))
-
-
 def search_base(context: Context, folder: Path) -> dict:
     """The baselines stage: what is found without training."""
     questions, steps = load_questions(context, "test"), load_steps(context)
@@ -88,7 +81,7 @@ def search_base(context: Context, folder: Path) -> dict:
         )
         stored(folder, name, follow)
     found = stored(
-        folder, BASE, lambda: _search(context, questions, steps, base_scorer(context), None)
+        folder, BASE, lambda: _search(context, questions, steps, load_base_scorer(context), None)
     )
     return {"systems": len(untrained(context.config)), **found.counts}
 
@@ -103,7 +96,7 @@ def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
         if scorer.cfg.has_cosine and scorer.cfg.reads_pairs:
             prefilter = scorer.with_head("cosine")
         elif scorer.cfg.reads_pairs:
-            prefilter = base_scorer(context)
+            prefilter = load_base_scorer(context)
         return _search(context, questions, steps, scorer, prefilter)
 
     return stored(folder, TUNED, find)

@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.models import load_base_scorer
 from ark_jax.recipes.star.data import load_questions, load_steps
 from ark_jax.recipes.star.lists import pair_lists
 from ark_jax.recipes.star.mine import load_lists
@@ -33,8 +34,6 @@ TRAIN_SETTINGS = (
 
 def train_scorer(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the scorer under `model`."""
-    from ark_jax.models.pairs import PairScorer
-    from ark_jax.recipes.common.models import load_retriever
     from ark_jax.train import listwise
 
     config = context.config
@@ -46,8 +45,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         weights=config.train.weights,
         weight_range=tuple(config.train.weight_range),
     )
-    base = PairScorer.from_retriever(load_retriever(context))
-    scorer = base.with_head(config.train.head, seed=config.seed)
+    scorer = load_base_scorer(context).with_head(config.train.head, seed=config.seed)
     own = {"negatives", "choose_again", "seed"}
     fields = {field.name for field in dataclasses.fields(listwise.ListwiseConfig)} - own
     settings = listwise.ListwiseConfig(
