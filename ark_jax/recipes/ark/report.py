@@ -14,7 +14,7 @@ from ark_jax.recipes.ark.curriculum import mine_name, stage_name, systems, train
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
-from ark_jax.recipes.common.report import Counts, load_curve
+from ark_jax.recipes.common.report import Counts, labelled, load_curve
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.written_from import note_on_test
 
@@ -116,11 +116,6 @@ def _losses(counts: Counts) -> list[list]:
     asking = (extracted, rewritten, counts.get("questions", {}))
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
-    optional = [
-        [label, counts[stage][name]]
-        for (stage, name), label in OPTIONAL_LOSSES.items()
-        if name in counts.get(stage, ())
-    ]
     return [
         ["Extraction records quarantined", extracted["quarantined"]],
         *([f"of these: {reason}", count] for reason, count in reasons),
@@ -128,7 +123,7 @@ def _losses(counts: Counts) -> list[list]:
         ["Recorded replies whose prompt has changed since", drifted],
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
-        *optional,
+        *labelled(counts, OPTIONAL_LOSSES),
         *_dropped(counts.get("questions", {})),
     ]
 

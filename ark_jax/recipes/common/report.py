@@ -15,11 +15,11 @@ Counts = dict[str, dict]  # stage -> the counts of its manifest
 
 
 def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
-    """A label and a number for each count of a stage that has both."""
+    """A label and a number for each of these counts that a run has."""
     return [
         [label, counts[stage][name]]
         for (stage, name), label in labels.items()
-        if name in counts[stage]
+        if name in counts.get(stage, ())
     ]
 
 
