@@ -48,7 +48,8 @@ ark-jax: answer-centric retriever tuning
                                    a pair scorer gives the 5 best relation paths of at most
                                    --hops=3 from the question's topics, or from the names in its
                                    text (--beam=5, --inverse=yes|no);
-                                   --names, --relation-names, --relations=last|whole as in a config
+                                   --names, --relation-names, --relations=last|whole as in a config;
+                                   an export knows its --inverse and --relations
   ark-jax doctor [--config=... --workdir=DIR]
                                    whether this machine and all that a config names are fit for a
                                    run; it spends nothing

@@ -33,11 +33,13 @@ class Request:
         questions: file or glob.
         index: folder of the graph's vectors.
         names: file of names of nodes; empty for none. `relation_names` likewise.
-        relations: how a relation is written, "last" or "whole".
+        relations: how a relation is written, "last" or "whole"; empty: as the model has learned
+            paths, and "last" for triples.
         k: number of triples or paths for each question; None for `DEFAULT_K`.
         hops: longest chain of triples, see `triple_walk.walk`, or longest path.
         beam: how many paths are kept at each hop, see `beam.BeamRules`.
-        inverse: whether paths also go from tail to head.
+        inverse: whether paths also go from tail to head, "yes" or "no"; empty: as the model has
+            learned.
         explicit: the flags of `ONLY` that were written.
     """
 
@@ -51,7 +53,7 @@ class Request:
     k: int | None
     hops: int
     beam: int
-    inverse: bool
+    inverse: str
     explicit: tuple[str, ...]
 
 
@@ -71,10 +73,10 @@ def parse(args: Sequence[str]) -> Request:
         parser.add_argument(f"--{name}", required=True)
     for name in ("index", "names", "relation-names"):
         parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--relations", choices=("last", "whole"), default="last")
+    parser.add_argument("--relations", choices=("last", "whole"), default="")
     for name in ("k", "hops", "beam"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--inverse", choices=("yes", "no"))
+    parser.add_argument("--inverse", choices=("yes", "no"), default="")
     values = vars(parser.parse_args(args))
     explicit = tuple(name for name in ONLY if values[name])
     for name in ("k", "hops", "beam"):
@@ -85,7 +87,6 @@ def parse(args: Sequence[str]) -> Request:
         "index": Path(folder).expanduser().absolute(),
         "hops": values["hops"] or 3,
         "beam": values["beam"] or 5,
-        "inverse": values["inverse"] != "no",
     }
     return Request(**values, explicit=explicit)
 
@@ -164,7 +165,7 @@ def _triple_rows(request: Request, questions, graph, k: int) -> Iterator[list[di
 
     log.say(f"  index: {request.index}; --index=DIR names another folder")
     retriever = TripleRetriever.from_pretrained(
-        request.model, graph, request.index, by=request.relations
+        request.model, graph, request.index, by=request.relations or "last"
     )
     for start in range(0, len(questions), BATCH):
         batch = questions[start : start + BATCH]
@@ -184,8 +185,9 @@ def _path_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict
     from ark_jax.graph.beam import BeamRules
     from ark_jax.graph.path_retriever import PathRetriever
 
+    inverse = {"yes": True, "no": False}.get(request.inverse)
     retriever = PathRetriever.from_pretrained(
-        request.model, graph, inverse=request.inverse, by=request.relations
+        request.model, graph, inverse=inverse, by=request.relations or None
     )
     topics = _topics(questions, graph)
     rules, cuts = BeamRules(request.beam, request.hops), 0

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+import typing
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import NamedTuple
@@ -11,7 +13,10 @@ from ark_jax.graph.name_search import Mentions, look_up, nearest
 from ark_jax.graph.steps import HUB, Steps
 from ark_jax.graph.triple_texts import By
 from ark_jax.graph.triples import Triples
+from ark_jax.models import hf
 from ark_jax.models.pairs import PairScorer
+
+STEP_SETTINGS = "path_steps.json"
 
 
 class Path(NamedTuple):
@@ -28,6 +33,40 @@ class Path(NamedTuple):
     relations: tuple[str, ...]
     entities: tuple[str, ...]
     score: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSettings:
+    """How the paths that a scorer has learned were walked and written; see `Steps`.
+
+    They stand in path_steps.json of the scorer's folder.
+    """
+
+    inverse: bool = True
+    by: By = "last"
+
+    @classmethod
+    def read(cls, folder: FilePath) -> "StepSettings":
+        """The settings of a folder; the defaults if it has none.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        path = folder / STEP_SETTINGS
+        if not path.is_file():
+            return cls()
+        values = hf.read_json(path)
+        inverse, by = values.get("inverse"), values.get("relations")
+        if not isinstance(inverse, bool) or by not in typing.get_args(By):
+            raise ValueError(
+                f'{path}: inverse={inverse!r}, relations={by!r}: must be true or false, and "last" '
+                'or "whole"; fetch the file again'
+            )
+        return cls(inverse, by)
+
+    def write(self, folder: FilePath) -> None:
+        text = json.dumps({"inverse": self.inverse, "relations": self.by}, indent=2)
+        (folder / STEP_SETTINGS).write_text(text + "\n", encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +89,8 @@ class PathRetriever:
         name_or_folder: str | FilePath,
         graph: Triples | str | FilePath,
         *,
-        inverse: bool = True,
-        by: By = "last",
+        inverse: bool | None = None,
+        by: By | None = None,
         hub: int = HUB,
     ) -> "PathRetriever":
         """Opens a pair scorer and a graph. A scorer of head "sum" is its own prefilter, by cosines.
@@ -59,16 +98,21 @@ class PathRetriever:
         Args:
             name_or_folder: as in `PairScorer.from_pretrained`.
             graph: the triples, or a path that `Triples.read` reads.
-            inverse, by, hub: as in `Steps`; the first two as the scorer was trained.
+            inverse, by: as in `Steps`. None: as the scorer was trained, which a folder that the
+                STAR recipe exported says; other folders: True and "last".
+            hub: as in `Steps`.
 
         Raises:
             BadInput: the graph's file has problems.
             FileNotFoundError: there is no such model.
-            ValueError: the model is no pair scorer.
+            ValueError: the model is no pair scorer, or its path_steps.json is damaged.
         """
         graph = graph if isinstance(graph, Triples) else Triples.read(graph)
-        scorer = PairScorer.from_pretrained(name_or_folder)
-        steps = Steps(graph, inverse=inverse, by=by, hub=hub)
+        folder = hf.resolve(str(name_or_folder))
+        trained = StepSettings.read(folder)
+        inverse = trained.inverse if inverse is None else inverse
+        scorer = PairScorer.from_pretrained(folder)
+        steps = Steps(graph, inverse=inverse, by=by or trained.by, hub=hub)
         return cls(scorer, steps, prefilter_of(scorer))
 
     def search(

@@ -1,5 +1,7 @@
 """Questions to paths: topics by name or from the text, a saved scorer, and what is wrong."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import ark_jax
 from ark_jax import layout
 from ark_jax.data.records import BadInput
 from ark_jax.graph.beam import BeamRules, search
-from ark_jax.graph.path_retriever import Path, PathRetriever
+from ark_jax.graph.path_retriever import Path, PathRetriever, StepSettings
 from ark_jax.graph.steps import Steps, path_text
 from ark_jax.graph.triples import Triples
 from ark_jax.models.pairs import PairScorer
@@ -67,6 +69,18 @@ def test_paths_are_those_of_the_search_by_name(folders, mesh):
     everything = retriever.search(QUESTIONS[:1], [["m.2"]], k=99, beam=99, hops=2)[0]
     assert ("inverse of film.film.directed_by",) in {path.relations for path in everything}
     assert "m.3" in {entity for path in everything for entity in path.entities}  # it has no name
+
+
+def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, mesh):
+    folder = shutil.copytree(folders / "linear", tmp_path / "scorer")
+    texts = lambda **given: set(PathRetriever.from_pretrained(folder, graph(), **given).steps.names)
+    assert texts() == texts(inverse=True, by="last")
+    StepSettings(inverse=False, by="whole").write(folder)
+    assert texts() == texts(inverse=False, by="whole") != texts(inverse=True)
+    assert texts(inverse=True, by="last") == set(Steps(graph()).names)
+    (folder / "path_steps.json").write_text('{"inverse": 1, "relations": "last"}')
+    with pytest.raises(ValueError, match=r"path_steps.json: inverse=1, relations='last': must be"):
+        texts()
 
 
 def test_topics_may_be_found_in_the_text(folders, mesh):

@@ -13,9 +13,11 @@ from ark_jax.recipes.common.table import as_markdown
 
 def export_scorer(context: Context, folder: Path) -> dict:
     """Copies the trained scorer, and puts method and numbers into its card."""
+    from ark_jax.graph.path_retriever import StepSettings
     from ark_jax.models.model_card import plain_line
 
     copy_files(context / "train" / "model", folder)
+    StepSettings(context.config.paths.inverse, context.config.data.relations).write(folder)
     base, _ = base_names(context.config)
     card = folder / "README.md"
     front, _, rest = card.read_text(encoding="utf-8").partition("\n# ")
@@ -40,9 +42,7 @@ triples.
 
 ```python
 import ark_jax as ark
-paths = ark.PathRetriever.from_pretrained(
-    "path/to/this/folder", "GRAPH", inverse={config.paths.inverse}, by="{config.data.relations}"
-)
+paths = ark.PathRetriever.from_pretrained("path/to/this/folder", "GRAPH")
 paths.search(["a question"], [["its topic"]])
 ```"""
     if evaluated["table"]:

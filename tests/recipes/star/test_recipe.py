@@ -10,6 +10,7 @@ from support import star_world
 from support.star_world import call
 from support.world import outputs
 
+from ark_jax.graph.path_retriever import StepSettings
 from ark_jax.models.pairs import PairScorer
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
@@ -59,6 +60,8 @@ def test_the_export_is_the_trained_scorer(finished, mesh):
     trained = PairScorer.from_pretrained(workdir / "train" / "model")
     pairs = [("Where was Lettice Dray born?", "Lettice Dray, place of birth, end")]
     assert exported.score(pairs).tolist() == trained.score(pairs).tolist()
+    assert StepSettings.read(workdir / "export") == StepSettings(inverse=True, by="last")
+    assert (workdir / "export" / "path_steps.json").is_file()
     card = (workdir / "export" / "README.md").read_text()
     assert "ark.PathRetriever.from_pretrained" in card and "| star |" in card
     assert card.count("\n# ") == 1 and card.startswith("---\n")
