@@ -13,14 +13,17 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.models import attention, encoder
 from ark_jax.models.decoder import zeros
-from ark_jax.models.retriever import embed
+from ark_jax.models.retriever import embed, pool
 
-# sum     the cosine of the two texts, plus the logit of a linear head that begins at zero
+# sum     the cosine of the two texts, plus a logit of the pair that begins at zero
 # linear  a sequence classifier with one label
 # star    the paper's: two markers attend to their texts, a feed-forward network decides
 # cosine  the cosine of the two texts, each embedded by itself
 HEADS = ("sum", "linear", "star", "cosine")
 SCALE = 20.0  # of cosines; the losses of sentence-transformers have the same
+# Of the pair's logit in a sum. Its weights begin at zero, and a step of Adam moves them by no more
+# than the learning rate, which suits a trained body: without the factor they would stay there.
+PAIR_SCALE = 100.0
 MARKERS = 2  # of the star head: one in front of each text
 
 
@@ -64,9 +67,7 @@ class LinearHead(nnx.Module):
     def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
         self.dense = layout.param("d j", cfg.dims, cfg.dtype, rngs)
         self.dense_bias = layout.param("j", cfg.dims, cfg.dtype, rngs, init=zeros)
-        # A head that is added to a cosine leaves it as it is until it has learnt something.
-        init = zeros if cfg.has_cosine else None
-        self.out = layout.param("j c", cfg.dims, cfg.dtype, rngs, init=init)
+        self.out = layout.param("j c", cfg.dims, cfg.dtype, rngs)
         self.out_bias = layout.param("c", cfg.dims, cfg.dtype, rngs, init=zeros)
 
     def __call__(self, hidden: Float[Array, "b t d"], cfg: PairConfig) -> Float[Array, " b"]:
@@ -75,6 +76,23 @@ class LinearHead(nnx.Module):
         x = layout.einsum("bd,dj->bj", first, self.dense[...], self.dense_bias[...])
         x = {"tanh": jnp.tanh, "relu": jax.nn.relu}[cfg.activation](x)
         return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
+
+
+class SumHead(nnx.Module):
+    """A linear logit of the mean state of a pair's tokens, to be added to the cosine.
+
+    Its weights begin at zero, so that the sum begins as the cosine.
+    """
+
+    def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
+        self.out = layout.param("d c", cfg.dims, cfg.dtype, rngs, init=zeros)
+
+    def __call__(
+        self, hidden: Float[Array, "b t d"], mask: Bool[Array, "b t"]
+    ) -> Float[Array, " b"]:
+        """Logits, float32."""
+        mean = pool(hidden.astype(jnp.float32), mask, "mean")
+        return PAIR_SCALE * layout.einsum("bd,dc->bc", mean, self.out[...])[:, 0]
 
 
 class StarHead(nnx.Module):
@@ -118,10 +136,14 @@ class StarHead(nnx.Module):
         return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
 
 
+Head = LinearHead | SumHead | StarHead
+_HEAD_CLASSES = {"linear": LinearHead, "sum": SumHead, "star": StarHead}
+
+
 class PairModel(nnx.Module):
     """One body, and the head that the configuration names."""
 
-    def __init__(self, body: encoder.Encoder, head: LinearHead | StarHead | None):
+    def __init__(self, body: encoder.Encoder, head: Head | None):
         self.body = body
         if head is not None:
             self.head = head
@@ -132,11 +154,9 @@ class PairModel(nnx.Module):
         return self.body.blocks
 
 
-def new_head(cfg: PairConfig, *, rngs: nnx.Rngs) -> LinearHead | StarHead | None:
+def new_head(cfg: PairConfig, *, rngs: nnx.Rngs) -> Head | None:
     """A head that has learnt nothing; the cosine has none."""
-    if not cfg.reads_pairs:
-        return None
-    return (StarHead if cfg.head == "star" else LinearHead)(cfg, rngs=rngs)
+    return _HEAD_CLASSES[cfg.head](cfg, rngs=rngs) if cfg.reads_pairs else None
 
 
 class Capacities(NamedTuple):
@@ -192,8 +212,10 @@ def head_logits(
     markers = model.head.markers[...] if cfg.head == "star" else None
     types = segments if cfg.typed else None
     hidden = model.body(tokens, mask, cfg.body, capacity, segments=types, markers=markers)
-    if cfg.head != "star":
+    if cfg.head == "linear":
         return model.head(hidden, cfg)
+    if cfg.head == "sum":
+        return model.head(hidden, mask)
     numbers = jnp.arange(MARKERS)[:, None]
     marked = tokens[:, None] == cfg.body.vocab + numbers
     behind = jnp.cumsum(marked, axis=-1) > 0

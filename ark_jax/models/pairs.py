@@ -156,8 +156,6 @@ class PairScorer:
         if head == self.cfg.head:
             return self
         cfg = dataclasses.replace(self.cfg, head=head)
-        if {head, self.cfg.head} == {"sum", "linear"}:
-            return dataclasses.replace(self, cfg=cfg)
         new = pair_heads.new_head(cfg, rngs=nnx.Rngs(seed))
         if isinstance(new, pair_heads.LinearHead):
             self._copy_pooler(new)

@@ -96,7 +96,8 @@ CLASSIFIERS = {
     "xlm-roberta": _ROBERTA_CLASSIFIER,
     "distilbert": _classifier("pre_classifier", "classifier"),
 }
-# The head of STAR's paper, which no other library has; the names are ours.
+# Heads that no other library has; the names are ours.
+SUM_HEAD = {"out": ("sum.out.weight", "c d -> d c")}
 STAR_HEAD = {
     "markers": ("star.markers.weight", "m e -> m e"),
     "key": ("star.key.weight", "j d -> d j"),

@@ -119,10 +119,10 @@ class TrainSection:
     """Training of the pair scorer on lists."""
 
     head: str = field(
-        "sum",
-        "What scores a question with a path: the cosine of both texts plus a logit of the pair "
-        "that begins at zero, a classification head, the publication's, or the cosine alone.",
-        choices=("sum", "linear", "star", "cosine"),
+        "cosine",
+        "What scores a question with a path: the cosine of both texts, that cosine plus a logit of "
+        "the pair that begins at zero, a classification head, or the publication's.",
+        choices=("cosine", "sum", "linear", "star"),
     )
     weights: str = field(
         "both",

@@ -161,7 +161,7 @@ def test_the_trained_scorer_opens(tmp_path, base, by, mesh, quick_step):
     folder = tmp_path / "train"
     counts = train_scorer(context, folder)
     tuned = load_tuned(context)
-    assert tuned.cfg.head == "sum" and counts["lists"] == len(load_lists(context))
+    assert tuned.cfg.head == "cosine" and counts["lists"] == len(load_lists(context))
     assert counts["steps"] == 3 * -(-counts["lists"] // 8)
     assert counts["last_loss"] < counts["first_loss"]
     assert sorted(path.name for path in folder.glob("negatives_*.parquet")) == (
