@@ -251,7 +251,7 @@ def test_a_batch_has_the_same_logits_and_gradients_on_a_mesh(head, encoder, on_o
             named = hf.named_parameters(gradient)
             measured.append({name: layout.fetch(x[...]) for name, x in named})
             logits = layout.fetch(logits)
-        np.testing.assert_allclose(logits, on_one_device(head), rtol=0, atol=2e-5)
+        np.testing.assert_allclose(logits, on_one_device(head), rtol=0, atol=1e-4)
     wanted, sharded = measured
     for name in wanted.keys() - {"k_bias", "key_bias"}:  # these move all scores of a softmax alike
         scale = np.abs(wanted[name]).max()
