@@ -169,6 +169,11 @@ class LanguageModel:
             PairError: a prompt or completion is empty, a token has no embedding, a pair is longer
                 than the model's context, or its log-likelihood is not finite.
         """
+        if len(prompt_ids) != len(completion_ids):
+            raise ValueError(
+                f"{len(prompt_ids)} prompts for {len(completion_ids)} completions; give one for "
+                "each, and a prompt as often as it has completions"
+            )
         rows = []
         for i, (prompt, completion) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
             if not len(prompt) or not len(completion):
@@ -425,11 +430,9 @@ class LanguageModel:
             done: `done(i, text)` is called as soon as text i has ended.
         """
         _check_sampling(max_new_tokens, temperature, top_p)
-        if isinstance(prompts, str):
-            raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
-        if not prompts:
-            return []
         ids = self._encode_prompts(prompts, max_new_tokens)
+        if not ids:
+            return []
         texts = [""] * len(ids)
         with Progress(
             label or "generate", len(ids), "prompts", interval=10 if label else float("inf")
@@ -546,6 +549,10 @@ class LanguageModel:
 
     def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
         """`prompt_ids`, or the start token for an empty prompt; refuses long prompts."""
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
+        if not prompts:
+            return []
         rows = [ids or [self._start_token] for ids in self.prompt_ids(prompts)]
         for i, ids in enumerate(rows):
             if len(ids) + max_new_tokens > self.max_length:
