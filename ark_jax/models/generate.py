@@ -185,10 +185,9 @@ class Generation:
             admitted: for each device in use the groups, slots for their rows, and the shape.
         """
         height, length, capacity = map(max, zip(*(shape for _, _, shape in admitted), strict=True))
-        # Place i, j belongs to row j of a prompt i; its slot counts within the device. A slot past
-        # the end drops what a place without a row computes.
-        places = (self.devices * height, self.group_size)
-        rows, slots_in_device = np.full(places, None), np.full(places, self.device_slots, np.int32)
+        rows = np.full((self.devices * height, self.group_size), None)  # by prompt
+        # A slot past the end drops what is computed for no row.
+        slots_in_device = np.full(rows.shape, self.device_slots, np.int32)
         for groups, free, _ in admitted:
             first = free[0] // self.device_slots * height
             free = iter(free)
@@ -292,8 +291,9 @@ class Generation:
         starts = range(0, len(self.slots), device_slots)
         by_device = [range(start, start + device_slots) for start in starts]
         occupied = max(sum(self.slots[i] is not None for i in slots) for slots in by_device)
-        if not self.queue and occupied <= device_slots // 4:
-            device_slots = max(1, occupied)
+        # By a fixed factor: each number of slots is another program.
+        while not self.queue and 0 < occupied <= device_slots // 4:
+            device_slots //= 4
         if (suffix_length, ring, device_slots) == (
             self.suffix_length,
             self.ring,
