@@ -472,10 +472,10 @@ class LanguageModel:
         token. They do not depend on batches, on the mesh, or on the other prompts.
 
         Args:
-            seed: as in `generate`, as are `temperature`, `top_p`, `batch_tokens` and `label`.
-            places: a number, or several (step, question, set), that say which prompt this is;
-                prompts with equal places get equal random numbers. By default the place among
-                `prompts`.
+            seed: decides all draws.
+            temperature: as in `generate`, as are `top_p`, `batch_tokens` and `label`.
+            places: for each prompt a number, or several, such as (step, question, set). Prompts
+                with equal places get equal random numbers. By default the place among `prompts`.
             log_probs: whether to compute the replies' log-probabilities, which takes another pass
                 over the prompts.
 
@@ -489,7 +489,7 @@ class LanguageModel:
                 f"n={n}, temperature={temperature}: n must be at least 1, and temperature above 0, "
                 "since without chance all samples are the same; use `generate` for that"
             )
-        self.end_id  # noqa: B018
+        _ = self.end_id  # raises if no reply could end
         prompt_ids = self._encode_prompts(prompts, max_new_tokens)
         numbers = draw_numbers(places, len(prompts), n)
         ids = [np.zeros(0, np.int32)] * len(numbers)
