@@ -4,12 +4,15 @@ A slot holds the keys and values of one row, in two parts of `suffix_length + ri
 first part is the row's prompt behind the prefix that all prompts share. The second part is a ring:
 step g writes the new tokens of all rows at position g mod `ring`, and a row sees as many positions
 back as it has generated tokens. So a step writes one slice, and no row's arrival moves another.
+
+A prompt may be continued several times. Its rows arrive together: the prompt is computed once, and
+its keys and values are copied into the slot of each row.
 """
 
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -29,16 +32,25 @@ RING = 64  # positions of the ring at first; it grows with the rows
 
 # Keys and values.
 LayerCache = tuple[Float[Array, "slots k places h"], Float[Array, "slots k places h"]]
-Shape = tuple[int, int, int]  # of a prefill on a device: rows, their length, tokens in all
+Shape = tuple[int, int, int]  # of a prefill on a device: prompts, their length, tokens in all
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Row:
-    """A prompt without the shared prefix, and the tokens generated so far."""
+    """One continuation of a prompt.
+
+    Attributes:
+        suffix: the prompt without the prefix that all prompts share.
+        generated: the new tokens so far, of which the last may be a stop id.
+    """
 
     number: int
+    prompt: int
     suffix: Sequence[int]
     generated: list[int] = dataclasses.field(default_factory=list)
+
+
+Group = list[Row]  # of one prompt, which take their slots together
 
 
 class RowState(NamedTuple):
@@ -64,40 +76,53 @@ class Generation:
 
     Args:
         max_new_tokens: per row.
-        draw: None, or temperature, top_p (None: all tokens) and the seed of all draws.
+        draw: None takes the most probable tokens; otherwise how tokens are drawn, with the keys of
+            all rows on the host.
         cache_positions: positions of keys and values on each device.
         prefill_tokens: prompt tokens of a device in one call.
         on_tokens: `on_tokens(number, tokens, ended)` is called after every few steps with all that
             row `number` has generated; a true result ends the row. `ended` says that the row has
-            met a stop id, which is not among the tokens, or the limit.
+            met the limit or a stop id, which is then the last of the tokens.
     """
 
     model: decoder.Decoder
     cfg: decoder.Config
     stop_ids: tuple[int, ...]
     max_new_tokens: int
-    draw: tuple[float, float | None, int] | None
+    draw: sampling.Sampling | None
     cache_positions: int
     prefill_tokens: int
     on_tokens: Callable[[int, list[int], bool], bool]
 
-    def run(self, prompts: Sequence[Sequence[int]]) -> None:
-        """Continues every prompt, which must not be empty."""
+    def run(self, prompts: Sequence[Sequence[int]], samples: int = 1) -> None:
+        """Continues every prompt, which must not be empty, `samples` times.
+
+        Continuation j of prompt i is row i * samples + j.
+        """
         shared = _common_prefix(prompts)
-        rows = [Row(i, prompt[len(shared) :]) for i, prompt in enumerate(prompts)]
         self.devices, self.step = layout.batch_multiple(), 0
-        self.suffix_length = tk.round_length(max(len(row.suffix) for row in rows))
+        self.suffix_length = tk.round_length(max(map(len, prompts)) - len(shared))
         self.max_ring = tk.round_up(self.max_new_tokens, STEPS)
         self.ring = min(RING, self.max_ring)
-        affordable = self.cache_positions // (self.suffix_length + self.max_ring)
-        useful = tk.round_rows(-(-len(rows) // self.devices), 1)
-        self.device_slots = max(1, min(affordable, useful))
+        affordable = max(1, self.cache_positions // (self.suffix_length + self.max_ring))
+        # If there are fewer prompts than devices, several devices share the rows of a prompt.
+        self.group_size = min(affordable, -(-samples // max(1, self.devices // len(prompts))))
+        groups = [
+            [
+                Row(i * samples + j, i, prompt[len(shared) :])
+                for j in range(samples)[first : first + self.group_size]
+            ]
+            for i, prompt in enumerate(prompts)
+            for first in range(0, samples, self.group_size)
+        ]
+        useful = tk.round_rows(-(-len(groups) // self.devices), 1) * self.group_size
+        self.device_slots = min(affordable, useful)
         self.costs = packing.multiply_adds(self.model, self.cfg)
         self.blocks = _unstack(self.model.blocks, self.cfg.layers)
         self._compute_prefix(shared)
         self.slots: list[Row | None] = [None] * (self.devices * self.device_slots)
         self.cache = _empty_cache(self.cfg, len(self.slots), self.suffix_length + self.ring)
-        self.queue = self._plan_prefills(rows)
+        self.queue = self._plan_prefills(groups)
         while self.queue or any(self.slots):
             self._resize_cache()
             self._admit()
@@ -111,30 +136,30 @@ class Generation:
         self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), mask, capacity)
         self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), mask, len(ids))
 
-    def _plan_prefills(self, rows: list[Row]) -> list[tuple[list[Row], Shape]]:
-        """Cuts rows into prefills of one device, each with its shape; the last is to run first.
+    def _plan_prefills(self, groups: list[Group]) -> list[tuple[list[Group], Shape]]:
+        """Cuts groups into prefills of one device, each with its shape; the last is to run first.
 
-        Rows go longest first, so that rows of similar length share a prefill.
+        Prompts go longest first, so that prompts of similar length share a prefill.
         """
-        prefills: list[list[Row]] = []
-        max_rows, tokens = max(1, self.device_slots // 4), 0
-        for row in sorted(rows, key=lambda row: (-len(row.suffix), row.number)):
-            tokens += len(row.suffix)
-            if not prefills or len(prefills[-1]) == max_rows or tokens > self.prefill_tokens:
+        prefills: list[list[Group]] = []
+        most, tokens = max(1, self.device_slots // 4 // self.group_size), 0
+        for group in sorted(groups, key=lambda group: (-len(group[0].suffix), group[0].number)):
+            tokens += len(group[0].suffix)
+            if not prefills or len(prefills[-1]) == most or tokens > self.prefill_tokens:
                 prefills.append([])
-                tokens = len(row.suffix)
-            prefills[-1].append(row)
-        shapes = tk.share_shapes([_prefill_shape(group) for group in prefills], self._prefill_cost)
+                tokens = len(group[0].suffix)
+            prefills[-1].append(group)
+        shapes = tk.share_shapes(list(map(_prefill_shape, prefills)), self._prefill_cost)
         return list(zip(prefills, shapes, strict=True))[::-1]
 
     def _prefill_cost(self, shape: tuple[int, ...]) -> int:
         """Multiply-adds of a prefill."""
-        rows, length, tokens = shape
-        pairs = rows * length * (length + self.prefix.length)
+        prompts, length, tokens = shape
+        pairs = prompts * length * (length + self.prefix.length)
         return tokens * self.costs["parameters"] + self.costs["attention"] * pairs
 
     def _admit(self) -> None:
-        """Prefills waiting rows into free slots.
+        """Prefills waiting prompts, whose rows take free slots.
 
         A prefill runs when half of the devices, or as many as there are prefills, have free slots
         for one each.
@@ -145,33 +170,40 @@ class Generation:
                 first = device * self.device_slots
                 slots = range(first, first + self.device_slots)
                 free = [slot for slot in slots if self.slots[slot] is None]
-                if self.queue and len(self.queue[-1][0]) <= len(free):
-                    rows, shape = self.queue.pop()
-                    admitted.append((rows, free[: len(rows)], shape))
+                if self.queue and sum(map(len, self.queue[-1][0])) <= len(free):
+                    groups, shape = self.queue.pop()
+                    admitted.append((groups, free, shape))
             if len(admitted) < min((self.devices + 1) // 2, len(admitted) + len(self.queue)):
-                self.queue += [(rows, shape) for rows, _, shape in admitted[::-1]]
+                self.queue += [(groups, shape) for groups, _, shape in admitted[::-1]]
                 return
             self._prefill(admitted)
 
-    def _prefill(self, admitted: list[tuple[list[Row], list[int], Shape]]) -> None:
-        """Computes the suffixes of rows into their slots, and their first new tokens."""
+    def _prefill(self, admitted: list[tuple[list[Group], list[int], Shape]]) -> None:
+        """Computes prompts into the slots of their rows, and the first new token of each row.
+
+        Args:
+            admitted: for each device in use the groups, slots for their rows, and the shape.
+        """
         height, length, capacity = map(max, zip(*(shape for _, _, shape in admitted), strict=True))
-        members: list[Row | None] = [None] * (self.devices * height)
-        # A slot past the end drops what an empty row computes.
-        slots_in_device = np.full(len(members), self.device_slots, np.int32)
-        for rows, slots, _ in admitted:
-            first = slots[0] // self.device_slots * height
-            for i, (row, slot) in enumerate(zip(rows, slots, strict=True), first):
-                members[i], slots_in_device[i] = row, slot % self.device_slots
-                self.slots[slot] = row
-        filled = [(i, row) for i, row in enumerate(members) if row]
-        suffix_ids = [row.suffix for _, row in filled]
-        tokens, mask = tk.pad_rows(suffix_ids, [i for i, _ in filled], len(members), length)
+        rows = np.full((self.devices * height, self.group_size), None)  # by prompt
+        # A slot past the end drops what is computed for no row.
+        slots_in_device = np.full(rows.shape, self.device_slots, np.int32)
+        for groups, free, _ in admitted:
+            first = free[0] // self.device_slots * height
+            free = iter(free)
+            for i, group in enumerate(groups, first):
+                for j, row in enumerate(group):
+                    slot = next(free)
+                    rows[i, j], slots_in_device[i, j] = row, slot % self.device_slots
+                    self.slots[slot] = row
+        filled = [i for i, row in enumerate(rows[:, 0]) if row]
+        suffix_ids = [rows[i, 0].suffix for i in filled]
+        tokens, mask = tk.pad_rows(suffix_ids, filled, len(rows), length)
         counts = mask.reshape(self.devices, -1).sum(1)
         suffixes = prefix.Suffixes(
             tokens,
             mask,
-            prefix_lengths=np.full(len(members), self.prefix.length, np.int32),
+            prefix_lengths=np.full(len(rows), self.prefix.length, np.int32),
             prefix_indices=np.zeros(self.devices, np.int32),
             tokens_per_prefix=np.arange(capacity) < counts[:, None],
         )
@@ -184,19 +216,17 @@ class Generation:
             capacity,
             self.cache,
             layout.rows(slots_in_device),
-            self._sampling(members),
+            self._sampling(rows.ravel()),
         )
-        first_tokens = layout.fetch(first_tokens)
-        for i, row in filled:
-            self._append(row, [int(first_tokens[i])])
+        for row, token in zip(rows.flat, layout.fetch(first_tokens).tolist(), strict=True):
+            if row:
+                self._append(row, [token])
 
-    def _sampling(self, rows: Sequence[Row | None]) -> sampling.Sampling | None:
+    def _sampling(self, rows: Iterable[Row | None]) -> sampling.Sampling | None:
         if self.draw is None:
             return None
-        temperature, top_p, seed = self.draw
-        numbers = np.array([row.number if row else 0 for row in rows])
-        keys = layout.rows(layout.fetch(sampling.row_keys(seed, numbers)))
-        return sampling.Sampling(keys, temperature, top_p)
+        numbers = [row.number if row else 0 for row in rows]
+        return self.draw._replace(keys=layout.rows(self.draw.keys[numbers]))
 
     def _append(self, row: Row, tokens: list[int]) -> None:
         """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends.
@@ -204,14 +234,15 @@ class Generation:
         Raises:
             FloatingPointError: the model computed no finite logits before the row ended.
         """
-        end = next((i for i, token in enumerate(tokens) if token in self.stop_ids), len(tokens))
-        if sampling.NOT_FINITE in tokens[:end][: self.max_new_tokens - len(row.generated)]:
+        end = next((i for i, token in enumerate(tokens, 1) if token in self.stop_ids), None)
+        new = tokens[:end][: self.max_new_tokens - len(row.generated)]
+        if sampling.NOT_FINITE in new:
             raise FloatingPointError(
-                f"prompt {row.number}: the logits of token {len(row.generated)} are NaN or "
+                f"prompt {row.prompt}: the logits of token {len(row.generated)} are NaN or "
                 f"infinite; {decoder.NOT_FINITE_CAUSE}"
             )
-        row.generated += tokens[:end][: self.max_new_tokens - len(row.generated)]
-        ended = end < len(tokens) or len(row.generated) == self.max_new_tokens
+        row.generated += new
+        ended = new[-1] in self.stop_ids or len(row.generated) == self.max_new_tokens
         if self.on_tokens(row.number, row.generated, ended) or ended:
             self.slots[self.slots.index(row)] = None
 
@@ -260,8 +291,9 @@ class Generation:
         starts = range(0, len(self.slots), device_slots)
         by_device = [range(start, start + device_slots) for start in starts]
         occupied = max(sum(self.slots[i] is not None for i in slots) for slots in by_device)
-        if not self.queue and occupied <= device_slots // 4:
-            device_slots = max(1, occupied)
+        # By a fixed factor: each number of slots is another program.
+        while not self.queue and 0 < occupied <= device_slots // 4:
+            device_slots //= 4
         if (suffix_length, ring, device_slots) == (
             self.suffix_length,
             self.ring,
@@ -293,9 +325,9 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
     return low[: next((i for i in range(limit) if low[i] != high[i]), limit)]
 
 
-def _prefill_shape(rows: list[Row]) -> Shape:
-    lengths = [len(row.suffix) for row in rows]
-    return (tk.round_rows(len(rows), 1), tk.round_length(lengths[0]), tk.round_room(sum(lengths)))
+def _prefill_shape(groups: list[Group]) -> Shape:
+    lengths = [len(group[0].suffix) for group in groups]
+    return (tk.round_rows(len(groups), 1), tk.round_length(lengths[0]), tk.round_room(sum(lengths)))
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -330,29 +362,40 @@ def _prefill(
     suffixes: prefix.Suffixes,
     capacity: int,
     cache: list[LayerCache],
-    slots: Int[Array, " b"],
+    slots: Int[Array, "b copies"],
     draw: sampling.Sampling | None,
-) -> tuple[list[LayerCache], Int[Array, " b"]]:
-    """Writes keys and values of suffixes into slots; returns the cache and the first new tokens.
+) -> tuple[list[LayerCache], Int[Array, " rows"]]:
+    """Copies keys and values of each suffix into its slots.
 
     Args:
-        slots: of each row, counted within its device. Past the end, the row is dropped.
+        slots: counted within the device. Past the end, the copy is dropped.
+
+    Returns:
+        The cache, and the first new token of each copy: those of one suffix side by side.
     """
     x, computed = prefix.run_suffixes(
         model, cfg, stacked, prefix_mask, suffixes, capacity, keep=True
     )
     x = packing.unpack(x, packing.plan_packing(suffixes.mask, capacity))
     last = layout.pick(x, suffixes.mask.sum(-1) - 1)
-    tokens = sampling.next_tokens(model.logits(last, cfg), draw, jnp.zeros_like(slots))
+    logits = model.logits(last, cfg)
+    logits = jnp.broadcast_to(logits[:, None], (*slots.shape, logits.shape[-1]))
+    logits = logits.reshape(slots.size, -1, out_sharding=activation_spec("a v"))
+    tokens = sampling.next_tokens(
+        logits, draw, jnp.zeros(slots.size, jnp.int32, out_sharding=activation_spec("b"))
+    )
     spec, new = activation_spec("b k s h"), activation_spec("b s k h")
 
     def write(
-        old: Float[Array, "b k s h"], x: Float[Array, "rows t k h"], slots: Int[Array, " rows"]
+        old: Float[Array, "b k s h"],
+        x: Float[Array, "rows t k h"],
+        slots: Int[Array, "rows copies"],
     ) -> Float[Array, "b k s h"]:
-        x = x.transpose(0, 2, 1, 3).astype(old.dtype)
-        return old.at[slots, :, : x.shape[2]].set(x, mode="drop")
+        x = x.transpose(0, 2, 1, 3).astype(old.dtype)[:, None]
+        copies = jnp.broadcast_to(x, (*slots.shape, *x.shape[2:]))
+        return old.at[slots, :, : x.shape[3]].set(copies, mode="drop")
 
-    write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b")), out_specs=spec)
+    write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b t")), out_specs=spec)
     cache = [
         tuple(write(old, x[i], slots) for old, x in zip(layer, computed, strict=True))
         for i, layer in enumerate(cache)

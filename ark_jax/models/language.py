@@ -16,9 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import decoder, hf, packing, prefix
+from ark_jax.models import decoder, hf, packing, prefix, sampling
 from ark_jax.models.generate import Generation
 from ark_jax.models.prefix_plan import Rows, SuffixBatch, plan_batches
+from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
@@ -140,11 +141,69 @@ class LanguageModel:
             PairError: a target is empty, a pair is longer than the model's context, or its
                 log-likelihood is not finite.
         """
-        encoded = self._encode_pairs(pairs)
+        log_probs = self._score(self._encode_pairs(pairs), batch_tokens, label)
+        sums = np.array([row.sum() for row in log_probs], np.float32)
+        return LogLikelihoods(sums, np.array(list(map(len, log_probs)), np.int32))
+
+    def token_log_likelihood(
+        self,
+        prompt_ids: Sequence[Sequence[int] | np.ndarray],
+        completion_ids: Sequence[Sequence[int] | np.ndarray],
+        *,
+        batch_tokens: int = 0,
+        label: str = "",
+    ) -> list[np.ndarray]:
+        """log p(token | tokens before it) of every completion token, in nats.
+
+        Completion i follows prompt i. Completions of one prompt share one pass over it, as the
+        pairs of `log_likelihood` do, which adds up the same numbers.
+
+        Args:
+            batch_tokens: as in `log_likelihood`.
+            label: as in `log_likelihood`.
+
+        Returns:
+            For each pair a float32 array, as long as its completion.
+
+        Raises:
+            PairError: a prompt or completion is empty, a token has no embedding, a pair is longer
+                than the model's context, or its log-likelihood is not finite.
+        """
+        if len(prompt_ids) != len(completion_ids):
+            raise ValueError(
+                f"{len(prompt_ids)} prompts for {len(completion_ids)} completions; give one for "
+                "each, and a prompt as often as it has completions"
+            )
+        rows = []
+        for i, (prompt, completion) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
+            if not len(prompt) or not len(completion):
+                raise PairError(i, "its prompt or completion has no token; give both")
+            ids = np.concatenate([prompt, completion])
+            if not 0 <= ids.min() <= ids.max() < self.cfg.vocab:
+                raise PairError(
+                    i,
+                    f"token ids {ids.min()} to {ids.max()}, but the model has {self.cfg.vocab} "
+                    "tokens, from 0 on; encode the texts with this model's tokenizer",
+                )
+            if len(ids) > self.max_length:
+                raise PairError(
+                    i, f"{len(ids)} tokens, the model takes {self.max_length}; cut the prompt"
+                )
+            rows.append((ids, len(completion)))
+        return self._score(rows, batch_tokens, label)
+
+    def _score(
+        self, encoded: Sequence[tuple[np.ndarray, int]], batch_tokens: int, label: str
+    ) -> list[np.ndarray]:
+        """Log-probabilities of the last tokens of each row.
+
+        Args:
+            encoded: token ids, and how many of the last are scored (not all).
+        """
         counts = [count for _, count in encoded]
-        # A prefix ends before the position that predicts the first target token.
+        # A prefix ends before the position that predicts the first scored token.
         rows = [(ids, len(ids) - count - 1) for ids, count in encoded]
-        sums = np.zeros(len(rows), np.float32)
+        scores = [np.zeros(0, np.float32)] * len(rows)
         batches = self._share_prefixes(rows, batch_tokens)
         started = (self._start_scoring(*batch, counts) for batch in batches)
         with Progress(
@@ -154,14 +213,12 @@ class LanguageModel:
             for (spans, log_probs), _ in itertools.pairwise(itertools.chain(started, [None])):
                 log_probs = layout.fetch(log_probs)
                 for i, (device, start, end) in spans.items():
-                    sums[i] = log_probs[device, start:end].sum()
+                    scores[i] = log_probs[device, start:end].copy()  # without the whole batch
                 bar.add(len(spans))
-        if (wrong := np.flatnonzero(~np.isfinite(sums))).size:
-            number = int(wrong[0])
-            raise PairError(
-                number, f"its log-likelihood is {sums[number]}; {decoder.NOT_FINITE_CAUSE}"
-            )
-        return LogLikelihoods(sums, np.array(counts, np.int32))
+        for i, row in enumerate(scores):
+            if not np.isfinite(total := row.sum()):
+                raise PairError(i, f"its log-likelihood is {total}; {decoder.NOT_FINITE_CAUSE}")
+        return scores
 
     def _start_scoring(
         self,
@@ -220,6 +277,21 @@ class LanguageModel:
                 "names a token that begins or ends a text; give a prompt"
             )
         return self.stop_ids[0] if begin is None else begin
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends a reply, and a text that the model is to learn from.
+
+        Raises:
+            ValueError: the model has none.
+        """
+        end = self.tokenizer.eos_token_id
+        if end is None and not self.stop_ids:
+            raise ValueError(
+                f"{self.folder}: neither the tokenizer nor config.json names a token that ends a "
+                "text, so no reply could end; name it as eos_token in tokenizer_config.json"
+            )
+        return self.stop_ids[0] if end is None else end
 
     def token_counts(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens each prompt takes, with the special tokens that begin it."""
@@ -358,11 +430,9 @@ class LanguageModel:
             done: `done(i, text)` is called as soon as text i has ended.
         """
         _check_sampling(max_new_tokens, temperature, top_p)
-        if isinstance(prompts, str):
-            raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
-        if not prompts:
-            return []
         ids = self._encode_prompts(prompts, max_new_tokens)
+        if not ids:
+            return []
         texts = [""] * len(ids)
         with Progress(
             label or "generate", len(ids), "prompts", interval=10 if label else float("inf")
@@ -370,8 +440,7 @@ class LanguageModel:
 
             def ended(i: int, new_ids: list[int], is_last: bool) -> bool:
                 """Stores the text if it has ended; returns whether a stop string ended it."""
-                decode = is_last or stop
-                text = self.tokenizer.decode(new_ids, skip_special_tokens=True) if decode else ""
+                text = self._decode_reply(new_ids) if is_last or stop else ""
                 end = min((text.find(string) for string in stop if string in text), default=None)
                 if is_last or end is not None:
                     texts[i] = text[:end]
@@ -379,18 +448,111 @@ class LanguageModel:
                     bar.add()
                 return end is not None
 
-            draw = (temperature, top_p if top_p < 1 else None, seed) if temperature else None
-            # Each step reads all weights, so that many positions share it. Few prompt tokens enter
-            # at once, so that free seats do not wait until many are free.
-            budget = batch_tokens or self._cached_positions()
-            at_once = min(batch_tokens or _batch_tokens(), _batch_tokens() // 2)
-            Generation(
-                self.model, self.cfg, self.stop_ids, max_new_tokens, draw, budget, at_once, ended
-            ).run(ids)
+            draw = _sampling(temperature, top_p, seed, np.arange(len(ids))[:, None])
+            self._generation(max_new_tokens, draw, batch_tokens, ended).run(ids)
         return texts
+
+    def sample(
+        self,
+        prompts: Sequence[str],
+        *,
+        n: int = 8,
+        max_new_tokens: int,
+        seed: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        places: Sequence[int] | Sequence[Sequence[int]] | np.ndarray | None = None,
+        log_probs: bool = True,
+        batch_tokens: int = 0,
+        label: str = "",
+    ) -> Rollouts:
+        """Draws n replies to each prompt, with their token ids. A prompt is computed once for all.
+
+        Draws follow from the seed, the prompt's place, the number of the sample and that of the
+        token. They do not depend on batches, on the mesh, or on the other prompts.
+
+        Args:
+            seed: decides all draws.
+            temperature: as in `generate`, as are `top_p`, `batch_tokens` and `label`.
+            places: for each prompt a number, or several, such as (step, question, set). Prompts
+                with equal places get equal random numbers. By default the place among `prompts`.
+            log_probs: whether to compute the replies' log-probabilities, which takes another pass
+                over the prompts.
+
+        Raises:
+            ValueError: the model has no token that ends a text, a prompt leaves no room for
+                `max_new_tokens`, or an argument makes no sense.
+        """
+        _check_sampling(max_new_tokens, temperature, top_p)
+        if n < 1 or not temperature:
+            raise ValueError(
+                f"n={n}, temperature={temperature}: n must be at least 1, and temperature above 0, "
+                "since without chance all samples are the same; use `generate` for that"
+            )
+        _ = self.end_id  # raises if no reply could end
+        prompt_ids = self._encode_prompts(prompts, max_new_tokens)
+        numbers = draw_numbers(places, len(prompts), n)
+        ids = [np.zeros(0, np.int32)] * len(numbers)
+        with Progress(
+            label or "sample", len(ids), "replies", interval=10 if label else float("inf")
+        ) as bar:
+
+            def store(i: int, new_ids: list[int], is_last: bool) -> bool:
+                if is_last:
+                    ids[i] = np.array(new_ids, np.int32)
+                    bar.add()
+                return False
+
+            if prompts:
+                draw = _sampling(temperature, top_p, seed, numbers)
+                self._generation(max_new_tokens, draw, batch_tokens, store).run(prompt_ids, n)
+        prompt_numbers = np.repeat(np.arange(len(prompts), dtype=np.int32), n)
+        scores = None
+        if log_probs:
+            repeated = [prompt_ids[i] for i in prompt_numbers]
+            scores = self.token_log_likelihood(
+                repeated, ids, batch_tokens=batch_tokens, label=label and f"{label}: log-probs"
+            )
+        return Rollouts(
+            prompts=prompt_numbers,
+            samples=np.tile(np.arange(n, dtype=np.int32), len(prompts)),
+            ids=ids,
+            ended=np.array([row[-1] in self.stop_ids for row in ids], bool),
+            texts=list(map(self._decode_reply, ids)),
+            log_probs=scores,
+        )
+
+    def _generation(
+        self,
+        max_new_tokens: int,
+        draw: sampling.Sampling | None,
+        batch_tokens: int,
+        on_tokens: Callable[[int, list[int], bool], bool],
+    ) -> Generation:
+        # Each step reads all weights, so that many positions share it. Few prompt tokens enter at
+        # once, so that free slots do not wait until many are free.
+        return Generation(
+            self.model,
+            self.cfg,
+            self.stop_ids,
+            max_new_tokens,
+            draw,
+            cache_positions=batch_tokens or self._cached_positions(),
+            prefill_tokens=min(batch_tokens or _batch_tokens(), _batch_tokens() // 2),
+            on_tokens=on_tokens,
+        )
+
+    def _decode_reply(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of generated ids, without special tokens and the stop token at their end."""
+        ids = ids[:-1] if ids[-1] in self.stop_ids else ids
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
         """`prompt_ids`, or the start token for an empty prompt; refuses long prompts."""
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
+        if not prompts:
+            return []
         rows = [ids or [self._start_token] for ids in self.prompt_ids(prompts)]
         for i, ids in enumerate(rows):
             if len(ids) + max_new_tokens > self.max_length:
@@ -438,6 +600,20 @@ def _check_sampling(max_new_tokens: int, temperature: float, top_p: float) -> No
             f"max_new_tokens={max_new_tokens}, temperature={temperature}, top_p={top_p}: must be "
             "at least 1, at least 0, and above 0 up to 1"
         )
+
+
+def _sampling(
+    temperature: float, top_p: float, seed: int, numbers: np.ndarray
+) -> sampling.Sampling | None:
+    """How rows draw their tokens, with the keys of all rows on the host; None at temperature 0.
+
+    Args:
+        numbers: int `[rows parts]`, from which, with the seed, a row's draws follow.
+    """
+    if not temperature:
+        return None
+    keys = layout.fetch(sampling.row_keys(seed, numbers))
+    return sampling.Sampling(keys, temperature, top_p if top_p < 1 else None)
 
 
 def _batch_tokens() -> int:

@@ -1,5 +1,6 @@
 """Chooses the next token: the most probable one, or a random draw."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -21,10 +22,13 @@ class Sampling(NamedTuple):
 
 
 @jax.jit
-def row_keys(seed: int | Array, numbers: Int[Array, " b"]) -> UInt32[Array, "b 2"]:
-    """A random key for each prompt, from the seed and the prompt's number."""
-    fold = lambda number: jax.random.fold_in(jax.random.key(seed), number)
-    return jax.vmap(lambda number: jax.random.key_data(fold(number)))(numbers)
+def row_keys(seed: int | Array, numbers: Int[Array, "b parts"]) -> UInt32[Array, "b 2"]:
+    """A random key for each row, from the seed and the row's numbers, one folded in after another.
+
+    Rows with equal numbers have equal keys.
+    """
+    fold = lambda parts: functools.reduce(jax.random.fold_in, parts, jax.random.key(seed))
+    return jax.vmap(lambda parts: jax.random.key_data(fold(parts)))(numbers)
 
 
 def next_tokens(

@@ -373,3 +373,24 @@ def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
             first, second = out.logits[step][0].topk(2).values.tolist()
             assert first - second < 1e-3, (step, text, decoded[-1])
     assert len(lengths) == 8 and parted < 4
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_scores_its_samples_as_transformers_does(real_models, mesh):
+    torch = pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoModelForCausalLM
+
+    lm = LanguageModel.from_pretrained(real_models["generator"])
+    theirs = AutoModelForCausalLM.from_pretrained(
+        real_models["generator"], dtype=torch.float32
+    ).eval()
+    asked = [lm.chat("Name a colour of the sea."), lm.chat("Say yes or no: is ice cold?")]
+    found = lm.sample(asked, n=4, max_new_tokens=12, seed=3)
+    assert len(set(found.texts)) > 4 and 0 < found.ended.sum() < 8
+    for number, ids, log_probs in zip(found.prompts, found.ids, found.log_probs, strict=True):
+        row = torch.tensor([[*lm.prompt_ids(asked)[number], *ids.tolist()]])
+        with torch.no_grad():
+            logits = theirs(row, logits_to_keep=len(ids) + 1).logits[0, :-1]
+        wanted = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids).long()]
+        np.testing.assert_allclose(log_probs, wanted.numpy(), rtol=0, atol=2e-3)

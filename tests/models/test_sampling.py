@@ -34,7 +34,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(temperature, top_p, wanted
 def check_draws(temperature, top_p, wanted) -> None:
     n = 20_000
     logits = layout.rows(np.tile(LOGITS.astype(np.float32), (n, 1)))
-    keys = layout.rows(np.asarray(sampling.row_keys(3, np.arange(n))))
+    keys = layout.rows(np.asarray(sampling.row_keys(3, np.arange(n)[:, None])))
     draw = jax.jit(
         lambda logits, keys, made: sampling.next_tokens(
             logits,
