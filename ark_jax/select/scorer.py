@@ -44,12 +44,13 @@ class SmallSelector(nnx.Module):
 
     def __init__(self, cfg: SelectorConfig, *, rngs: nnx.Rngs):
         scalar = lambda value: nnx.Param(jnp.full((), value, jnp.float32, out_sharding=P()))
-        shape = (cfg.width, cfg.rank)
-        normal = jax.nn.initializers.normal(1.0)
         self.cosine, self.order, self.similarity = scalar(1.0), scalar(0.0), scalar(0.0)
         # As in LoRA: one factor is random, the other zero.
-        self.question = nnx.Param(normal(rngs.params(), shape, jnp.float32, out_sharding=P()))
-        self.passage = nnx.Param(jnp.zeros(shape, jnp.float32, out_sharding=P()))
+        factor = lambda init: nnx.Param(
+            init(rngs.params(), (cfg.width, cfg.rank), jnp.float32, out_sharding=P())
+        )
+        self.question = factor(jax.nn.initializers.normal(1.0)) if cfg.rank else None
+        self.passage = factor(jax.nn.initializers.zeros) if cfg.rank else None
 
     def __call__(
         self,
@@ -59,15 +60,12 @@ class SmallSelector(nnx.Module):
     ) -> pl.Candidates:
         """What the draws of a question depend on. Passages come in the retriever's order."""
         product = functools.partial(jnp.einsum, precision="highest")
-        cosines = SCALE * product("e,ne->n", question, passages)
-        asked = product("e,er->r", question, self.question[...])
-        offered = product("ne,er->nr", passages, self.passage[...])
         ranks = jnp.log1p(jnp.arange(len(passages), dtype=jnp.float32))
-        scores = (
-            self.cosine[...] * cosines
-            - self.order[...] * ranks
-            + product("r,nr->n", asked, offered)
-        )
+        cosines = SCALE * product("e,ne->n", question, passages)
+        scores = self.cosine[...] * cosines - self.order[...] * ranks
+        if self.passage is not None:
+            asked = product("e,er->r", question, self.question[...])
+            scores += product("r,er,ne->n", asked, self.passage[...], passages)
         pairs = self.similarity[...] * SCALE * product("ne,me->nm", passages, passages)
         return pl.Candidates(scores, present, pairs)
 
