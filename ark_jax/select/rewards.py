@@ -85,11 +85,11 @@ class SetReward:
     relevance_weight: float = 0.2
     format_bonus: float = 0.0  # of each well-formed set; the released code's is .1
     centre: float = 0.5  # the released code's is .6
-    relevance_form: str = "cosine"
-    tau: float = 10.0
-    target: int = 5
-    rate: float = 0.5
-    most: float = 1.0
+    relevance_form: str = "cosine"  # or "saturating", the released code's
+    tau: float = 10.0  # of the saturating form
+    target: int = 5  # documents of a set
+    rate: float = 0.5  # of the penalty, for each document too many or too few
+    most: float = 1.0  # of the penalty
 
     def __call__(self, p: float, scores: Values) -> SetScore:
         """The reward of a set that is well formed. A malformed one has the reward `MALFORMED`.

@@ -23,7 +23,7 @@ from ark_jax.select.pools import Pool, place_pools
 
 SETTINGS = "selector.json"
 SCALE = 10.0  # of cosines: a difference of .1 is a factor of e in probability
-CANDIDATES_STEP = 8  # numbers of candidates and of pools are rounded up, to compile less often
+SIZE_STEP = 8  # to which numbers of candidates and of pools are rounded up, to compile less often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Selector:
 
 
 def _round_up(count: int) -> int:
-    return -(-count // CANDIDATES_STEP) * CANDIDATES_STEP
+    return -(-count // SIZE_STEP) * SIZE_STEP
 
 
 def candidates_of(model: SmallSelector, arrays: dict[str, jax.Array]) -> pl.Candidates:
