@@ -7,6 +7,7 @@ __version__ = "0.4.0"
 # name -> module; imported on first use, so that `ark-jax --help` does not wait for jax.
 _PUBLIC = {
     "Retriever": "ark_jax.models.retriever",
+    "Selector": "ark_jax.select.scorer",
     "LanguageModel": "ark_jax.models.language",
     "KnowledgeGraph": "ark_jax.graph.store",
     "PairScorer": "ark_jax.models.pairs",
@@ -22,6 +23,7 @@ __all__ = [
     "PairScorer",
     "PathRetriever",
     "Retriever",
+    "Selector",
     "Towers",
     "TripleRetriever",
     "Triples",

@@ -17,6 +17,7 @@ NUMERIC = (
     "ark_jax.layout",
     "ark_jax.models",
     "ark_jax.train",
+    "ark_jax.select",
     "ark_jax.retrieval.dense",
     "ark_jax.graph.walk",
     "ark_jax.graph.pagerank",

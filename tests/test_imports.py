@@ -21,6 +21,7 @@ ROOMS = (
     "graph",
     "evaluate",
     "train",
+    "select",
     "pipeline",
     "estimate",
     "report",

@@ -113,9 +113,14 @@ class Meter:
 
 
 def describe(pace: dict[str, float]) -> str:
-    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s` and, if it is known, `MFU 41.3 %`."""
+    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s` and, if it is known, `MFU 41.3 %`.
+
+    Steps that read no text have `0.0312 s a step`.
+    """
     if not pace:
         return "compiled"
+    if not pace["tokens_a_second"]:
+        return f"{pace['seconds_a_step']:.3g} s a step"
     tokens, teraflops = pace["tokens_a_second"], pace["flops_a_second"] / 1e12
     parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s"]
     if "mfu" in pace:

@@ -155,6 +155,8 @@ def test_a_pace_by_hand(monkeypatch):
         assert meter.pace()["mfu"] == pytest.approx(8e9 / 0.75 / 8e12)
     fast = {"tokens_a_second": 3203.6, "flops_a_second": 5.5e14, "mfu": 0.4127}
     assert flops.describe(fast) == "3,204 tokens/s, 550 TFLOP/s, MFU 41.3 %"
+    no_text = {"seconds_a_step": 0.03125, "tokens_a_second": 0.0, "flops_a_second": 0.0}
+    assert flops.describe(no_text) == "0.0312 s a step"
 
 
 @pytest.mark.parametrize("rank", [0, 2])

@@ -1,0 +1,165 @@
+"""The rewards of BAR-RAG: of a set of documents, eq. 5 to 10, and of an answer, eq. 14 to 17."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ark_jax.evaluate import answers
+from ark_jax.text.cited import CitedAnswer
+
+ROUNDING = 1e-6  # by which a probability may leave 0..1
+
+Values = Sequence[float] | np.ndarray
+
+
+def boundary(p: float, *, centre: float = 0.5) -> float:
+    """1 where the reader is right as often as `centre`, falling to 0 at never and always; eq. 5.
+
+    Args:
+        p: probability of a right answer; see `zone.p_hat`.
+
+    Raises:
+        ValueError: `p` is no probability, or `centre` is not between 0 and 1.
+    """
+    if not 0 < centre < 1:
+        raise ValueError(f"centre={centre}: must be above 0 and below 1")
+    if not -ROUNDING <= p <= 1 + ROUNDING:
+        raise ValueError(f"p={p}: a share of right answers must be from 0 to 1")
+    p = min(max(p, 0.0), 1.0)
+    return min(p / centre, (1 - p) / (1 - centre))
+
+
+def relevance(scores: Values, *, form: str = "cosine", tau: float = 10.0) -> float:
+    """The mean retrieval score of a set, rescaled into 0..1; eq. 7.
+
+    Args:
+        scores: of each document of the set, by the retriever.
+        form: "cosine" takes scores from -1 to 1 to (1 + mean) / 2. "saturating" is the released
+            code's: s / (s + tau), where s is the mean of scores, negative ones as 0.
+
+    Raises:
+        ValueError: a score is missing or not finite, or no cosine.
+    """
+    values = np.array(scores, float)
+    if not values.size or not np.isfinite(values).all():
+        raise ValueError(f"retrieval scores {list(scores)}: each document of a set needs one")
+    if form == "saturating":
+        mean = float(np.maximum(values, 0).mean())
+        return mean / (mean + tau)
+    if form != "cosine":
+        raise ValueError(f"form={form!r}: must be cosine or saturating")
+    if np.abs(values).max() > 1 + ROUNDING:
+        raise ValueError(
+            f"retrieval scores {list(scores)}: a cosine lies from -1 to 1; scores of another kind "
+            "need form=saturating"
+        )
+    return float((1 + values.mean()) / 2)
+
+
+def count_penalty(count: int, *, target: int = 5, rate: float = 0.5, most: float = 1.0) -> float:
+    """`rate` for each document that a set has too many or too few, at most `most`; eq. 9."""
+    return min(rate * abs(count - target), most)
+
+
+def citation(count: int, *, target: int = 2) -> float:
+    """1 for as many cited documents as `target`, .5 for one more or less, else 0; eq. 16."""
+    return {0: 1.0, 1: 0.5}.get(abs(count - target), 0.0)
+
+
+class SetScore(NamedTuple):
+    """The reward of a set of documents and its parts."""
+
+    reward: float
+    boundary: float
+    relevance: float
+    penalty: float  # for the number of documents
+
+
+@dataclasses.dataclass(frozen=True)
+class SetReward:
+    """The reward of a selector, eq. 10. Defaults are the paper's; appendix A.5."""
+
+    boundary_weight: float = 1.0
+    relevance_weight: float = 0.2
+    format_bonus: float = 0.0  # of each well-formed set; the released code's is .1
+    centre: float = 0.5  # the released code's is .6
+    relevance_form: str = "cosine"  # or "saturating", the released code's
+    tau: float = 10.0  # of the saturating form
+    target: int = 5  # documents of a set
+    rate: float = 0.5  # of the penalty, for each document too many or too few
+    most: float = 1.0  # of the penalty
+
+    def __call__(self, p: float, scores: Values) -> SetScore:
+        """The reward of a set that is well formed. A malformed one has the reward `MALFORMED`.
+
+        Args:
+            p: probability that the reader answers rightly from the set.
+            scores: of its documents, by the retriever.
+
+        Raises:
+            ValueError: see `boundary` and `relevance`.
+        """
+        near = boundary(p, centre=self.centre)
+        relevant = relevance(scores, form=self.relevance_form, tau=self.tau)
+        penalty = count_penalty(len(scores), target=self.target, rate=self.rate, most=self.most)
+        weighted = self.boundary_weight * near + self.relevance_weight * relevant
+        return SetScore(weighted + self.format_bonus - penalty, near, relevant, penalty)
+
+
+MALFORMED = SetScore(0.0, 0.0, 0.0, 0.0)  # of a reply whose `Choice` has a problem, eq. 8
+
+
+class AnswerScore(NamedTuple):
+    """The reward of an answer and its parts."""
+
+    reward: float
+    well_formed: bool
+    f1: float
+    exact_match: float
+    citation: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerReward:
+    """The reward of a reader, eq. 17. Defaults are the paper's; appendix A.5."""
+
+    answer_weight: float = 0.8
+    citation_weight: float = 0.2
+    f1_weight: float = 0.7
+    exact_weight: float = 0.3
+    citations: int = 2  # that earn the most
+
+    def __call__(self, reply: CitedAnswer, references: Sequence[str]) -> AnswerScore:
+        """The reward of a reply; 0 if it has a problem, eq. 14.
+
+        Raises:
+            ValueError: see `usable_references`.
+        """
+        usable = usable_references(references)
+        if reply.problem:
+            return AnswerScore(0.0, False, 0.0, 0.0, 0.0)
+        f1 = answers.f1(reply.answer, usable)
+        exact = answers.exact_match(reply.answer, usable)
+        cited = citation(len(reply.citations), target=self.citations)
+        accuracy = self.f1_weight * f1 + self.exact_weight * exact
+        reward = self.answer_weight * accuracy + self.citation_weight * cited
+        return AnswerScore(reward, True, f1, exact, cited)
+
+
+def usable_references(references: Sequence[str]) -> list[str]:
+    """References of which SQuAD's normalisation leaves a word.
+
+    To "the" and "..." every answer without a word would be an exact match.
+
+    Raises:
+        ValueError: there is none.
+    """
+    usable = [reference for reference in references if answers.normalise(reference)]
+    if not usable:
+        raise ValueError(
+            f"reference answers {list(references)}: none has a word beside articles and "
+            "punctuation, so no answer can be right; correct them or leave the question out"
+        )
+    return usable

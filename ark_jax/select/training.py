@@ -1,0 +1,175 @@
+"""Training of a small selector by the policy gradient of the sets that it drew, eq. 12.
+
+Each step draws anew with the weights that it updates. So the ratio of eq. 12 is 1, clipping never
+acts, and the gradient is that of advantage x log-probability.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from ark_jax import layout
+from ark_jax.select import plackett_luce as pl
+from ark_jax.select.pools import Pool, place_pools
+from ark_jax.select.scorer import Selector, SmallSelector, candidates_of
+from ark_jax.train import fit, optim
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectorGroup:
+    """The sets that were drawn for one question, and what they earned."""
+
+    id: str  # of the question
+    pool: Pool
+    sets: Sequence[np.ndarray]  # places in the pool from 0, in order
+    rewards: Sequence[float] | np.ndarray  # of each set; for the curve
+    advantages: Sequence[float] | np.ndarray  # of each set; 0 throughout for a dead group
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectorTraining:
+    """How a selector is trained. The sizes give all steps one shape."""
+
+    steps: int
+    learning_rate: float  # at its peak
+    warmup: float  # share of the steps
+    weight_decay: float
+    clip: float  # largest global norm of a gradient
+    save_every: int  # steps
+    questions: int  # most of a step
+    candidates: int  # most of a question
+    draws: int  # most sets of a question
+    k: int  # most documents of a set
+
+
+# (steps made so far, selector) -> the groups of the next step. What it draws and the rewards must
+# follow from these two, or be read from a file that it wrote before, so that a stopped run goes on
+# with the same groups.
+MakeGroups = Callable[[int, Selector], Sequence[SelectorGroup]]
+
+
+def train(
+    selector: Selector,
+    make_groups: MakeGroups,
+    config: SelectorTraining,
+    folder: Path,
+    *,
+    on_step: Callable[[dict], None] = lambda row: None,
+    on_pace: Callable[..., None] = lambda **pace: None,
+) -> tuple[Selector, list[dict]]:
+    """Trains a copy of the selector.
+
+    Args:
+        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues.
+        on_step, on_pace: see `fit.fit`.
+
+    Returns:
+        The trained selector, and the curve: loss, mean reward, live share of the groups and entropy
+        (nats) of each step.
+
+    Raises:
+        ValueError: a step has no group; see `place_groups`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+    """
+
+    def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:
+        groups = make_groups(step, dataclasses.replace(selector, model=trainable))
+        arrays = place_groups(groups, selector.cfg.width, config)
+        ids = {"questions": [group.id for group in groups]}
+        return fit.TrainingBatch(arrays, ids, tokens=0, flops=0.0)
+
+    run = fit.TrainingRun(
+        label="select",
+        folder=folder,
+        steps=config.steps,
+        schedule=optim.schedule(config.learning_rate, config.steps, config.warmup),
+        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
+        save_every=config.save_every,
+    )
+    trained, curve = fit.fit(
+        run, PolicyGradient(), make_batch, selector.model, on_step=on_step, on_pace=on_pace
+    )
+    return dataclasses.replace(selector, model=trained), curve
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyGradient:
+    """Minus the mean over all drawn sets of advantage x log-probability of the ordered draw."""
+
+    def __call__(self, trainable: SmallSelector, frozen: Any, batch: Mapping) -> tuple:
+        """The loss; see `fit.Objective`.
+
+        Args:
+            batch: from `place_groups`. Dead groups have no gradient and count in the mean.
+        """
+        candidates = candidates_of(trainable, batch)
+        log_probs = jax.vmap(pl.place_log_probs)(candidates, batch["sets"]).sum(-1)
+        drawn = batch["drawn"]
+        mean = lambda values, mask: jnp.where(mask, values, 0).sum() / mask.sum()
+        is_group = drawn.any(1)
+        entropies = jax.vmap(pl.entropy)(candidates, batch["sets"])
+        metrics = {
+            "reward": mean(batch["rewards"], drawn),
+            "live_groups": mean((batch["advantages"] != 0).any(1), is_group),
+            "entropy": mean(entropies, is_group),
+        }
+        return -mean(batch["advantages"] * jnp.where(drawn, log_probs, 0), drawn), metrics
+
+
+def place_groups(
+    groups: Sequence[SelectorGroup], width: int, config: SelectorTraining
+) -> dict[str, jax.Array]:
+    """The groups of a step as arrays of one shape on every device.
+
+    Raises:
+        ValueError: there is no group or there are too many, a set is no draw from its pool, or a
+            reward or advantage is missing or not finite.
+    """
+    if not 0 < len(groups) <= config.questions:
+        raise ValueError(f"{len(groups)} groups in a step; it must have 1 to {config.questions}")
+    rows = config.questions
+    shape = (rows, config.draws)
+    sets = np.full((*shape, config.k), pl.NOT_DRAWN, np.int32)
+    drawn = np.zeros(shape, bool)
+    rewards, advantages = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    for row, group in enumerate(groups):
+        _check(group, config)
+        count = len(group.sets)
+        for place, chosen in enumerate(group.sets):
+            sets[row, place, : len(chosen)] = chosen
+        drawn[row, :count] = True
+        rewards[row, :count], advantages[row, :count] = group.rewards, group.advantages
+    # A set that was not drawn repeats the first, whose probability is finite.
+    sets = np.where(drawn[..., None], sets, sets[:, :1])
+    arrays = {"sets": sets, "drawn": drawn, "rewards": rewards, "advantages": advantages}
+    pools = place_pools([group.pool for group in groups], width, rows, config.candidates)
+    return pools | {name: layout.put(array, P()) for name, array in arrays.items()}
+
+
+def _check(group: SelectorGroup, config: SelectorTraining) -> None:
+    count = len(group.sets)
+    if not 0 < count <= config.draws:
+        raise ValueError(f"question {group.id}: {count} sets; it must have 1 to {config.draws}")
+    for name in ("rewards", "advantages"):
+        values = np.array(getattr(group, name), float)
+        if values.shape != (count,) or not np.isfinite(values).all():
+            raise ValueError(
+                f"question {group.id}: {name} {values.tolist()} of {count} sets; each needs a "
+                "finite one"
+            )
+    candidates = len(group.pool.passages)
+    size = min(config.k, candidates)
+    for chosen in group.sets:
+        numbers = np.array(chosen).tolist()
+        distinct = {number for number in numbers if 0 <= number < candidates}
+        if not len(distinct) == len(numbers) == size:
+            raise ValueError(
+                f"question {group.id}: {numbers} is no draw of {size} of its {candidates} "
+                "candidates"
+            )

@@ -1,0 +1,180 @@
+"""Rewards: by hand, in exact fractions, and as the released code computes them."""
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import REPOSITORY
+
+from ark_jax.select import rewards
+from ark_jax.text.cited import CitedAnswer, parse_answer
+
+RELEASED = json.loads(
+    (REPOSITORY / "tests/support/golden/bar_rag_released.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize(
+    ("p", "centre", "expected"),
+    [
+        (Fraction(0), Fraction(1, 2), 0),
+        (Fraction(3, 10), Fraction(1, 2), Fraction(3, 5)),
+        (Fraction(1, 2), Fraction(1, 2), 1),
+        (Fraction(9, 10), Fraction(1, 2), Fraction(1, 5)),
+        (Fraction(1), Fraction(1, 2), 0),
+        (Fraction(3, 10), Fraction(3, 5), Fraction(1, 2)),
+        (Fraction(3, 5), Fraction(3, 5), 1),
+        (Fraction(9, 10), Fraction(3, 5), Fraction(1, 4)),
+    ],
+    ids=str,
+)
+def test_boundary_is_a_triangle_with_its_top_at_the_centre(p, centre, expected):
+    assert rewards.boundary(float(p), centre=float(centre)) == pytest.approx(float(expected))
+
+
+def test_boundary_of_ten_answers_expects_less_than_its_top():
+    # By enumeration of the binomial: .754 at the true p = c (K = 10), .625 with four answers.
+    for answers, expected in ((10, 0.754), (4, 0.625)):
+        mean = sum(
+            Fraction(math.comb(answers, right), 2**answers)
+            * Fraction(rewards.boundary(right / answers))
+            for right in range(answers + 1)
+        )
+        assert float(mean) == pytest.approx(expected, abs=5e-4)
+
+
+@given(st.floats(0, 1), st.floats(0.01, 0.99))
+def test_boundary_lies_between_0_and_1(p, centre):
+    assert 0 <= rewards.boundary(p, centre=centre) <= 1
+
+
+@pytest.mark.parametrize("p", [math.nan, -0.1, 1.1, math.inf])
+def test_a_p_that_is_no_probability_is_refused(p):
+    with pytest.raises(ValueError, match=r"p=.*must be from 0 to 1"):
+        rewards.boundary(p)
+    assert rewards.boundary(1 + 1e-9) == 0  # a likelihood's rounding
+
+
+@pytest.mark.parametrize("centre", [0.0, 1.0, math.nan])
+def test_a_centre_at_the_end_is_refused(centre):
+    with pytest.raises(ValueError, match="must be above 0 and below 1"):
+        rewards.boundary(0.5, centre=centre)
+
+
+def test_relevance_of_cosines_and_of_unbounded_scores():
+    assert rewards.relevance([0.5, -0.25]) == pytest.approx((1 + 0.125) / 2)
+    # (6 + 0) / 2 = 3, then 3 / (3 + 10).
+    assert rewards.relevance([6.0, -2.0], form="saturating") == pytest.approx(3 / 13)
+    assert rewards.relevance([6.0, -2.0], form="saturating", tau=3.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ([], "each document of a set needs one"),
+        ([0.5, math.nan], "each document of a set needs one"),
+        ([0.5, 7.0], "need form=saturating"),
+    ],
+)
+def test_a_missing_score_is_refused(scores, words):
+    with pytest.raises(ValueError, match=words):
+        rewards.relevance(scores)
+
+
+def test_an_unknown_form_of_relevance_is_refused():
+    with pytest.raises(ValueError, match="must be cosine or saturating"):
+        rewards.relevance([0.5], form="sigmoid")
+
+
+def test_the_count_is_penalised_up_to_a_limit():
+    assert [rewards.count_penalty(count) for count in (5, 4, 6, 3, 1, 9)] == [0, 0.5, 0.5, 1, 1, 1]
+    assert rewards.count_penalty(1, target=3, rate=0.3, most=0.5) == 0.5
+    assert rewards.count_penalty(2, target=3, rate=0.3, most=0.5) == 0.3
+
+
+def test_citations_earn_most_at_their_target():
+    assert [rewards.citation(count) for count in range(5)] == [0, 0.5, 1, 0.5, 0]
+    assert [rewards.citation(count, target=1) for count in range(4)] == [0.5, 1, 0.5, 0]
+
+
+def test_the_reward_of_a_set_and_its_parts():
+    # Eq. 10 by hand: .6 + .2 * .75 - .5.
+    score = rewards.SetReward()(0.3, [0.5, 0.4, 0.6, 0.5])
+    assert score == pytest.approx((0.25, 0.6, 0.75, 0.5))
+    score = rewards.SetReward(
+        boundary_weight=2.0,
+        relevance_weight=0.1,
+        format_bonus=0.1,
+        centre=0.6,
+        relevance_form="saturating",
+        tau=5.0,
+        target=2,
+        rate=0.25,
+        most=0.75,
+    )(0.9, [5.0])
+    # 2 * 1/4 + .1 * 1/2 + .1 - .25.
+    assert score == pytest.approx((0.4, 0.25, 0.5, 0.25))
+    assert rewards.MALFORMED.reward == 0
+
+
+def reply(answer: str, cited: int = 0, problem: str = "") -> CitedAnswer:
+    return CitedAnswer(answer, "", tuple(range(1, cited + 1)), (), problem)
+
+
+def test_the_reward_of_an_answer_and_its_parts():
+    # Two of three tokens, two of two: F1 = 4/5.
+    score = rewards.AnswerReward()(reply("comedian Bob Saget", 3), ["Ted", "the Bob Saget"])
+    assert score.f1 == pytest.approx(0.8) and score.exact_match == 0 and score.citation == 0.5
+    assert score.reward == pytest.approx(0.8 * 0.7 * 0.8 + 0.2 * 0.5)
+    right = rewards.AnswerReward(
+        answer_weight=0.5, citation_weight=0.4, f1_weight=0.2, exact_weight=0.6, citations=3
+    )(reply("bob saget", 3), ["Bob Saget"])
+    assert right.reward == pytest.approx(0.5 * 0.8 + 0.4) and right.well_formed
+
+
+def test_a_malformed_reply_earns_nothing_even_if_it_is_right():
+    score = rewards.AnswerReward()(reply("Bob Saget", 2, "no </answer>"), ["Bob Saget"])
+    assert score == (0, False, 0, 0, 0)
+
+
+def test_without_an_exact_match_no_answer_reaches_the_papers_threshold():
+    best = rewards.AnswerReward()(reply("x " * 500 + "y", 2), ["x " * 500])
+    assert best.f1 > 0.998 and best.reward < 0.8
+    assert rewards.AnswerReward()(reply("x"), ["x"]).reward == pytest.approx(0.8)
+
+
+def test_an_answer_without_a_word_matches_no_reference():
+    assert rewards.AnswerReward()(reply("the"), ["the", "Bob"]).reward == 0
+    with pytest.raises(ValueError, match=r"'the', '\.\.\.', ''.*leave the question out"):
+        rewards.AnswerReward()(reply("the"), ["the", "...", ""])
+
+
+def test_replies_earn_what_the_released_code_gives_them():
+    """Where form and citations are counted as there: 31 documents, one answer that has a word."""
+    stricter = 0
+    for row in RELEASED["answers"]:
+        parsed = parse_answer(row["reply"], 31)
+        score = rewards.AnswerReward()(parsed, RELEASED["references"])
+        if parsed.problem and row["reward"] > 0:
+            stricter += 1
+            assert parsed.problem in (
+                "the answer is empty",
+                "<answer> twice",
+                "<think> without </think>",
+            ), row
+        else:
+            assert score.reward == pytest.approx(row["reward"], abs=1e-9), row
+    assert stricter >= 2
+    assert len({row["reward"] for row in RELEASED["answers"]}) > 8
+
+
+def test_equal_sets_differ_by_relevance_alone_by_very_little():
+    # The phantom advantages of the notes: rewards of sets that are all hopeless.
+    cosines = np.array([0.80, 0.79, 0.81, 0.80, 0.78, 0.82, 0.80, 0.79])
+    score = rewards.SetReward(relevance_form="saturating", target=1)
+    values = np.array([score(0.0, [cosine]).reward for cosine in cosines])
+    assert 0 < values.std() < 3e-4

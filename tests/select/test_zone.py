@@ -1,0 +1,119 @@
+"""p_hat, what of its variance is chance, and which questions are left."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ark_jax.select import zone
+from ark_jax.select.zone import ALIKE, TOO_EASY, TOO_HARD, Zone
+
+
+def test_p_hat_is_the_share_of_rewards_that_reach_the_threshold():
+    rewards = [0.8, 0.79, 1.0, 0.0, 0.7 * 0.8 + 0.3 * 0.8]
+    assert zone.p_hat(rewards) == 0.6
+    assert zone.p_hat(rewards, right_at=0.5) == 0.8
+    assert zone.p_hat([0.1 + 0.2], right_at=0.3) == zone.p_hat([0.8 - 1e-12]) == 1
+
+
+@pytest.mark.parametrize("rewards", [[], [0.8, math.nan], [math.inf]])
+def test_a_reward_that_is_missing_is_no_wrong_answer(rewards):
+    with pytest.raises(ValueError, match="leave out a set whose answers failed"):
+        zone.p_hat(rewards)
+
+
+def test_a_group_is_live_if_its_outcomes_differ():
+    assert zone.outcomes_differ([0.0, 0.1, 0.0])
+    assert not zone.outcomes_differ([0.3, 0.3, 0.1 + 0.2])
+    assert not zone.outcomes_differ([0.5])
+    assert not zone.outcomes_differ([1e-4, 3e-3], spread=0.01)
+    assert zone.outcomes_differ([1e-4, 3e-2], spread=0.01)
+
+
+@pytest.mark.parametrize("true", [0.2, 0.5, 0.85])
+def test_the_part_of_chance_is_unbiased(true):
+    rng = np.random.default_rng(0)
+    p = rng.binomial(10, true, (20_000, 8)) / 10
+    by_chance = np.mean([zone.chance_variance(row, 10) for row in p])
+    assert by_chance == pytest.approx(p.var(1).mean(), rel=0.02)
+    assert by_chance == pytest.approx(true * (1 - true) / 10 * 7 / 8, rel=0.02)
+
+
+def test_one_answer_shows_no_variance():
+    with pytest.raises(ValueError, match="draw at least two"):
+        zone.chance_variance([0.5, 1.0], 1)
+
+
+def passing(p: np.ndarray, rule: Zone) -> float:
+    return np.mean([not zone.judge(row, rule, answers=10).problem for row in p])
+
+
+@pytest.mark.parametrize(("true", "share"), [(0.5, 0.48), (0.4, 0.45), (0.7, 0.37)])
+def test_the_papers_filter_keeps_questions_whose_sets_are_all_alike(true, share):
+    p = np.random.default_rng(1).binomial(10, true, (4000, 8)) / 10
+    assert passing(p, Zone(chance=False)) == pytest.approx(share, abs=0.03)
+    assert passing(p, Zone()) < 0.08
+
+
+def test_the_filter_without_chance_keeps_questions_whose_sets_differ():
+    rng = np.random.default_rng(1)
+    p = rng.binomial(10, rng.choice([0.1, 0.9], (4000, 8))) / 10
+    assert passing(p, Zone()) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("p", "answers", "problem"),
+    [
+        ([0.0, 0.0], 10, TOO_HARD),
+        ([1.0, 0.9], 10, TOO_EASY),
+        ([0.5, 0.5], 10, ALIKE),
+        ([0.1, 0.9], 10, ""),
+        ([0.5, 0.8], 10, ALIKE),  # .0225 - .0114
+        ([0.5, 0.8], None, ""),
+        ([0.5], None, ALIKE),
+        ([0.25 - 0.2, 0.25 + 0.2], None, ""),
+    ],
+)
+def test_a_question_is_kept_or_says_why_not(p, answers, problem):
+    assert zone.judge(p, Zone(), answers=answers).problem == problem
+
+
+def test_each_limit_of_the_zone_counts():
+    p = [0.1, 0.3]  # mean .2, variance .01
+    assert zone.judge(p, Zone(low=0.2, variance=0.01), answers=None).problem == ""
+    assert zone.judge(p, Zone(low=0.21, variance=0.01), answers=None).problem == TOO_HARD
+    assert zone.judge(p, Zone(low=0, high=0.19), answers=None).problem == TOO_EASY
+    assert zone.judge(p, Zone(low=0, variance=0.011), answers=None).problem == ALIKE
+    verdict = zone.judge(p, Zone(), answers=5)
+    # (.1 * .9 + .3 * .7) / 2 / 4 / 2.
+    assert verdict[:3] == pytest.approx((0.2, 0.01, 0.01875))
+
+
+def test_p_that_is_missing_is_refused():
+    for p in ([], [0.5, math.nan]):
+        with pytest.raises(ValueError, match="needs a finite p"):
+            zone.judge(p, Zone(), answers=10)
+
+
+@given(st.lists(st.integers(0, 10), max_size=50))
+def test_a_histogram_has_a_bin_for_each_tenth(tenths):
+    counts = zone.histogram([tenth / 10 for tenth in tenths])
+    np.testing.assert_array_equal(counts, np.bincount(tenths, minlength=11)[:11])
+
+
+def test_no_question_left_is_told_with_what_to_do():
+    verdicts = [zone.judge(p, Zone(), answers=10) for p in ([0, 0], [0.1, 0.1], [1, 1], [0.5, 0.5])]
+    assert zone.counts(verdicts) == {"kept": 0, TOO_HARD: 2, TOO_EASY: 1, ALIKE: 1}
+    with pytest.raises(ValueError) as error:
+        zone.check_kept(verdicts, Zone())
+    for words in (
+        "none of 4 questions",
+        "2 too hard, 1 too easy, 1 no set better",
+        "0.0: 1, 0.1: 1, 0.5: 1, 1.0: 1",
+        "train the reader longer",
+        "low=0.25",
+    ):
+        assert words in str(error.value)
+    zone.check_kept([*verdicts, zone.judge([0.1, 0.9], Zone(), answers=10)], Zone())
