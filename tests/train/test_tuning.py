@@ -35,14 +35,14 @@ UPDATES = {
     "lora_alpha": 8.0,
     "lora_targets": (),
 }
-SUPERVISE = SuperviseConfig(**UPDATES, epochs=3, batch=4)
+SUPERVISE = SuperviseConfig(**UPDATES, epochs=6, batch=4)  # of ten answers: 18 steps
 SAMPLES, PROMPTS, TOKENS = 6, 3, 2
 REINFORCE = ReinforceConfig(
     **UPDATES,
     steps=6,
     updates=1,
     loss=PolicyLoss(),
-    keep_dead=False,
+    keep_dead=True,  # all steps of these tests have one shape
     keep_cut_off=True,
     entropy=True,
     prompts=PROMPTS,
@@ -95,24 +95,22 @@ def supervise(folder: Path, run: Path, answers=None, **changes):
 
 
 @pytest.mark.parametrize("rank", [0, 4])
-def test_given_answers_are_learnt(rank, folder, tmp_path, mesh):
-    base = open_model(folder)
-    before = mean_log_likelihood(base, demonstrations())
+def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tmp_path, mesh):
+    base, answers = open_model(folder), demonstrations()
+    ends = [
+        Demonstration([*x.prompt_ids, *x.completion_ids[:-1]], x.completion_ids[-1:])
+        for x in answers
+    ]
+    before = mean_log_likelihood(base, answers)
     tuned, adapter, curve = supervise(
-        folder, tmp_path, epochs=12, lora_rank=rank, learning_rate=0.02 if rank else 3e-3
+        folder, tmp_path, lora_rank=rank, learning_rate=0.03 if rank else 6e-3
     )
-    assert mean_log_likelihood(tuned, demonstrations()) > before / 4
-    assert len(curve) == 12 * 3 and curve[0]["loss"] > 4 * curve[-1]["loss"]
+    assert mean_log_likelihood(tuned, answers) > before / 3
+    assert mean_log_likelihood(tuned, ends) > np.log(0.8) > mean_log_likelihood(base, ends) + 2
+    assert len(curve) == 18 and curve[0]["loss"] > 2 * curve[-1]["loss"]
     assert curve[-1]["learning_rate"] < 0.3 * max(row["learning_rate"] for row in curve)
     assert (adapter is None) == (not rank) and (adapter is None or adapter.rank == 4)
     assert_same_weights(base, open_model(folder))
-    # The token that ends a text is learnt with the others: generation stops behind the answer.
-    if not rank:
-        prompt = base.tokenizer.decode(demonstrations()[0].prompt_ids)
-        ids = base.prompt_ids([prompt])
-        short = [Demonstration(ids[0], [7, 1])]
-        tuned, *_ = supervise(folder, tmp_path / "one", short, epochs=20)
-        assert tuned.generate([prompt], max_new_tokens=5) == [base.tokenizer.decode([7])]
 
 
 def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
@@ -126,11 +124,12 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
 
 def test_answers_of_no_weight_count_as_tokens_and_teach_nothing(folder, tmp_path, mesh):
     answers = [x._replace(weight=0.0) for x in demonstrations()]
-    tuned, _, curve = supervise(folder, tmp_path, answers, epochs=1)
-    assert [row["loss"] for row in curve] == [0, 0, 0]
+    tuned, _, curve = supervise(folder, tmp_path, answers)
+    assert [row["loss"] for row in curve] == [0] * 18
     assert_same_weights(tuned, open_model(folder))
 
 
+@pytest.mark.slow
 def test_meshes_learn_the_same(folder, tmp_path):
     curves = []
     for shape in ((1, 1, 1), (2, 2, 2)):
@@ -143,11 +142,11 @@ def test_meshes_learn_the_same(folder, tmp_path):
 def test_supervised_training_is_resumed_bitwise_the_same(folder, tmp_path, at_step, mesh):
     expected, _, curve = supervise(folder, tmp_path / "expected")
     at_step(4, terminate)
-    with pytest.raises(preemption.Preempted, match="supervise: step 4 of 9 is saved"):
+    with pytest.raises(preemption.Preempted, match="supervise: step 4 of 18 is saved"):
         supervise(folder, tmp_path / "stopped")
     at_step(0, None)
     tuned, _, again = supervise(folder, tmp_path / "stopped")
-    assert again == curve and len(curve) == 9
+    assert again == curve and len(curve) == 18
     assert_same_weights(tuned, expected)
 
 
@@ -258,7 +257,7 @@ def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_pa
 
 def test_a_step_of_dead_groups_trains_nothing_and_is_no_error(folder, tmp_path, mesh):
     dead = lambda step, model: [Group([9, 40], [[7, 1], [8, 1]], [0.0, 0.0])]
-    (tuned, _, curve), _ = reinforce(folder, tmp_path, rollouts=dead, steps=2)
+    (tuned, _, curve), _ = reinforce(folder, tmp_path, rollouts=dead, steps=2, keep_dead=False)
     assert [(row["loss"], row["gradient_norm"], row["completions"]) for row in curve] == [
         (0, 0, 0)
     ] * 2
