@@ -106,7 +106,7 @@ def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tm
         folder, tmp_path, lora_rank=rank, learning_rate=0.03 if rank else 6e-3
     )
     assert mean_log_likelihood(tuned, answers) > before / 3
-    assert mean_log_likelihood(tuned, ends) > np.log(0.8) > mean_log_likelihood(base, ends) + 2
+    assert mean_log_likelihood(tuned, ends) > mean_log_likelihood(base, ends) / 3
     assert len(curve) == 18 and curve[0]["loss"] > 2 * curve[-1]["loss"]
     assert curve[-1]["learning_rate"] < 0.3 * max(row["learning_rate"] for row in curve)
     assert (adapter is None) == (not rank) and (adapter is None or adapter.rank == 4)
