@@ -35,16 +35,19 @@ class Group:
         """The group without the completions that were cut off."""
         if self.ended is None:
             raise ValueError(f"{self.name or 'a group'}: says of no completion whether it ended")
-        keep = lambda values: (
-            None if values is None else list(itertools.compress(values, self.ended))
-        )
+        return self.select(self.ended)
+
+    def select(self, kept: Sequence[bool] | np.ndarray) -> "Group":
+        """The group with some of its completions."""
+        fields = ("completions", "advantages", "old", "reference", "ended")
+        given = {field: getattr(self, field) for field in fields}
         return dataclasses.replace(
             self,
-            completions=keep(self.completions),
-            advantages=keep(self.advantages),
-            old=keep(self.old),
-            reference=keep(self.reference),
-            ended=keep(self.ended),
+            **{
+                field: list(itertools.compress(values, kept))
+                for field, values in given.items()
+                if values is not None
+            },
         )
 
 

@@ -190,19 +190,25 @@ def _selected(
     """The groups and completions that are trained on."""
     if not config.keep_cut_off:
         groups = [group.without_cut_off() for group in groups]
-    groups = [group for group in groups if len(group.completions)]
-    if not config.keep_dead:
-        groups = [group for group in groups if not group.is_dead]
     try:
+        if not groups:
+            raise ValueError("no group was drawn; end the run where no question is left")
         check_groups(groups, model.max_length, model.cfg.vocab)
-        if config.updates > 1 and any(group.old is None for group in groups):
-            raise ValueError(
-                f"{config.updates} updates a step compare with the policy that drew the answers; "
-                "give its log-probabilities as `old`"
-            )
+        for field, needed, reason in (
+            ("old", config.updates > 1, f"{config.updates} updates a step need"),
+            ("reference", config.loss.kl != "none", f"kl={config.loss.kl!r} needs"),
+        ):
+            if needed and getattr(groups[0], field) is None:
+                raise ValueError(f"{reason} the numbers `{field}` of each group")
     except ValueError as error:
         raise ValueError(f"{label}: {error}") from None
-    return list(groups)
+    trained = [
+        group
+        for group in groups
+        if len(group.completions) and (config.keep_dead or not group.is_dead)
+    ]
+    # Where nothing is left, a group without completions says which numbers the step has.
+    return trained or [groups[0].select([])]
 
 
 def _with_remat(model: LanguageModel, config: UpdateConfig) -> decoder.Config:

@@ -17,14 +17,14 @@ IDS = lambda most: st.lists(st.integers(0, 3), min_size=1, max_size=most)
 
 
 @st.composite
-def steps(draw) -> list[Group]:
-    """Groups of which some have the same prompt, and some no completion."""
+def steps(draw) -> list[tuple]:
+    """What groups are made of; some have the same prompt, and some no completion."""
     groups = []
     for name in range(draw(st.integers(0, 5))):
         completions = draw(st.lists(IDS(9), max_size=4))
         numbers = [[float(name + token) for token in ids] for ids in completions]
         advantages = [name + i / 8 for i in range(len(completions))]
-        groups.append(Group(draw(IDS(3)), completions, advantages, numbers, numbers))
+        groups.append((draw(IDS(3)), completions, advantages, numbers, numbers))
     return groups
 
 
@@ -69,6 +69,7 @@ def rows_in(arrays) -> list[tuple]:
 @settings(max_examples=40)
 @given(steps(), steps(), st.sampled_from(MESHES))
 def test_every_completion_stands_once_behind_its_prompt(groups, others, mesh):
+    groups, others = ([Group(*fields) for fields in step] for step in (groups, others))
     with jax.set_mesh(layout.make_mesh(mesh)):
         full = BatchShape.full(prompts=2, samples=2, prompt_tokens=2, completion_tokens=4)
         for shape in (BatchShape.holding([others, groups]), full.shrunk(groups)):

@@ -256,11 +256,20 @@ def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_pa
 
 
 def test_a_step_of_dead_groups_trains_nothing_and_is_no_error(folder, tmp_path, mesh):
-    dead = lambda step, model: [Group([9, 40], [[7, 1], [8, 1]], [0.0, 0.0])]
-    (tuned, _, curve), _ = reinforce(folder, tmp_path, rollouts=dead, steps=2, keep_dead=False)
-    assert [(row["loss"], row["gradient_norm"], row["completions"]) for row in curve] == [
-        (0, 0, 0)
-    ] * 2
+    """Neither does a divergence, whose metric such a step has as well."""
+    numbers = [[-6.0, -6.0]] * 2
+    dead = Group([9, 40], [[7, 1], [8, 1]], [0.0, 0.0], numbers, numbers)
+    loss = PolicyLoss(kl="k3", kl_coefficient=0.3)
+    (tuned, _, curve), _ = reinforce(
+        folder,
+        tmp_path,
+        rollouts=lambda step, model: [dead, dead],
+        steps=2,
+        keep_dead=False,
+        loss=loss,
+    )
+    columns = ("loss", "gradient_norm", "completions", "k1", "clip_fraction")
+    assert [[row[name] for name in columns] for row in curve] == [[0] * 5] * 2
     assert_same_weights(tuned, open_model(folder))
 
 
@@ -299,12 +308,17 @@ def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, 
             {},
             r"reinforce, step 0: group 0 \(q3\), completion 1 has no token",
         ),
-        ([Group([9], [[7], [8]], [1.0, -1.0])], {"updates": 2}, "2 updates a step compare"),
+        ([], {}, "reinforce, step 0: no group was drawn"),
+        (
+            [Group([9], [[7], [8]], [1.0, -1.0])],
+            {"updates": 2},
+            "2 updates a step need the numbers `old`",
+        ),
         ([Group([9], [[7], [8]], [1.0, -1.0])], {"keep_cut_off": False}, "whether it ended"),
         (
             [Group([9], [[7], [8]], [1.0, -1.0])],
             {"loss": PolicyLoss(kl="k2")},
-            "kl='k2' needs the log-probabilities of a reference",
+            "kl='k2' needs the numbers `reference` of each group",
         ),
     ],
 )
