@@ -90,6 +90,7 @@ setup(
             "mteb>=2.26",
             "datasets>=3",
             "accelerate>=1",
+            "trl>=1.16",
         ],
     },
     entry_points={"console_scripts": ["ark-jax = ark_jax.__main__:main"]},

@@ -706,13 +706,28 @@ def token_log_probs(
             padding.
     """
     hidden = model(tokens, mask, cfg, capacity)
-    rows = len(tokens) // layout.batch_multiple()
-    length = max(LOGIT_BLOCK // max(rows, 1), 1)
-    blocks = _split_time(hidden[:, :-1], length), _split_time(tokens[:, 1:], length)
-    block_log_probs = jax.checkpoint(lambda block: _log_probs(model, cfg, *block))
-    log_probs = _join_time(jax.lax.map(block_log_probs, blocks))[:, : tokens.shape[1] - 1]
+    length = max(LOGIT_BLOCK // max(len(tokens) // layout.batch_multiple(), 1), 1)
+    predict = lambda hidden, labels: _log_probs(model, cfg, hidden, labels)
+    log_probs = map_positions(predict, length, hidden[:, :-1], tokens[:, 1:])
     is_predicted = mask[:, 1:] & mask[:, :-1]
     return jnp.pad(jnp.where(is_predicted, log_probs, 0), ((0, 0), (1, 0)))
+
+
+def map_positions(function: Callable, length: int, *arrays: Array) -> Any:
+    """`function` of blocks of `length` positions, one block after another.
+
+    The backward pass computes each block again, so that no more than one is in memory.
+
+    Args:
+        function: blocks `[b length ...]` of the arrays -> a tree of arrays `[b length]`.
+        arrays: `[b t ...]`, sharded over the batch axes.
+
+    Returns:
+        A tree of arrays `[b t]`.
+    """
+    blocks = tuple(_split_time(x, length) for x in arrays)
+    results = jax.lax.map(jax.checkpoint(lambda block: function(*block)), blocks)
+    return jax.tree.map(lambda x: _join_time(x)[:, : arrays[0].shape[1]], results)
 
 
 def _split_time(x: Array, length: int) -> Array:

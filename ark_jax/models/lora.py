@@ -125,6 +125,27 @@ def init(
     return Adapter(a, b, weights, alpha)
 
 
+def split_weights(
+    model, cfg, base: Path, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+) -> tuple[typing.Any, typing.Any]:
+    """(trainable, frozen): the model and None if `rank` is 0, else a new adapter and the model.
+
+    Args:
+        base, targets: as in `target_weights`.
+        rank, alpha: as in `init`.
+        seed: decides the adapter's factors.
+    """
+    if not rank:
+        return model, None
+    weights = target_weights(base, targets)
+
+    @jax.jit
+    def create_adapter() -> Adapter:
+        return init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(seed))
+
+    return create_adapter(), model
+
+
 def merge(model, adapter: Adapter):
     """The model with w + alpha / rank · A·B for each adapted weight w, in w's type and sharding.
 
@@ -148,16 +169,21 @@ def merge(model, adapter: Adapter):
     return merged
 
 
-def save_peft(adapter: Adapter, folder: Path, *, base: str) -> None:
+def save_peft(
+    adapter: Adapter, folder: Path, *, base: str, task: str = "FEATURE_EXTRACTION"
+) -> None:
     """Writes a folder for `PeftModel.from_pretrained(AutoModel.from_pretrained(base), folder)`.
 
     Every process must call this, since arrays are gathered. Process 0 writes.
 
     Args:
+        task: peft's name of what the model is for. "CAUSAL_LM" takes `AutoModelForCausalLM`, whose
+            modules have other names.
         base: hub name or folder of the weights that the adapter was trained beside; with others it
             means nothing. In a chain of stages that is the merged model of the stage before, since
             the whole chain is no adapter of this rank.
     """
+    prefix = _PEFT_PREFIX + ("model." if task == "CAUSAL_LM" else "")
     tensors = {}
     for name, hf_name, letters in adapter.weights:
         inputs, outputs = _inputs_and_outputs(letters)
@@ -168,10 +194,10 @@ def save_peft(adapter: Adapter, folder: Path, *, base: str) -> None:
             layers = einops.rearrange(fetch(factor[name]), pattern)
             names = _factor_names(hf_name, part, len(layers))
             tensors |= {
-                _PEFT_PREFIX + stored: np.ascontiguousarray(layer)
+                prefix + stored: np.ascontiguousarray(layer)
                 for stored, layer in zip(names, layers, strict=True)
             }
-    settings = _peft_settings(adapter, base)
+    settings = _peft_settings(adapter, base, task)
     if is_first_process():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "adapter_model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
@@ -180,7 +206,7 @@ def save_peft(adapter: Adapter, folder: Path, *, base: str) -> None:
         )
 
 
-def _peft_settings(adapter: Adapter, base: str) -> dict:
+def _peft_settings(adapter: Adapter, base: str, task: str) -> dict:
     """The contents of adapter_config.json."""
     # A pattern, since peft matches a list by the ends of names: BERT's output.dense also ends
     # attention.output.dense.
@@ -190,7 +216,7 @@ def _peft_settings(adapter: Adapter, base: str) -> dict:
     )
     return {
         "peft_type": "LORA",
-        "task_type": "FEATURE_EXTRACTION",
+        "task_type": task,
         "base_model_name_or_path": base,
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,

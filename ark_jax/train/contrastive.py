@@ -73,7 +73,15 @@ def train(
     """
     _check(config, retriever, examples, label)
     tokens = _tokenize(retriever, examples, questions, passages, config, label)
-    trainable, frozen = _split_weights(retriever, config)
+    trainable, frozen = lora.split_weights(
+        retriever.model,
+        retriever.cfg,
+        retriever.base,
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        targets=config.lora_targets,
+        seed=config.seed,
+    )
     model_config = dataclasses.replace(retriever.cfg, remat=config.remat)
     adapter_size = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
     count_flops = functools.partial(flops.training, model_config, adapter=adapter_size)
@@ -264,22 +272,3 @@ def _tokenize(
         tokenize(questions, [e.question for e in examples], "query", "questions"),
         tokenize(passages, chunks, "document", "chunks"),
     )
-
-
-def _split_weights(retriever: Retriever, config: ContrastiveConfig) -> tuple[Any, Any]:
-    """(trainable, frozen): the model and None, or a fresh adapter and the model."""
-    if not config.lora_rank:
-        return retriever.model, None
-    rows = lora.target_weights(retriever.base, config.lora_targets)
-
-    @jax.jit
-    def create_adapter() -> lora.Adapter:
-        return lora.init(
-            rows,
-            retriever.cfg,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            key=jax.random.key(config.seed),
-        )
-
-    return create_adapter(), retriever.model

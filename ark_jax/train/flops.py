@@ -63,15 +63,24 @@ def training(cfg, lengths: Sequence[int], adapter: int) -> float:
     """Model FLOPs of a training step on texts: 6 x weights x tokens + 12 x layers x heads x h x
     pairs.
 
-    A causal model has half the pairs that are often counted. Frozen weights have no gradient, so an
-    adapter's step takes 4 x weights x tokens, and 6 x its own entries.
+    A causal model has half the pairs that are often counted.
 
     Args:
         lengths: tokens of each text.
         adapter: entries of an adapter's factors; 0 trains all weights.
     """
-    products, attention = forward(cfg, sum(lengths), attention_pairs(cfg, lengths))
-    return float((2 if adapter else 3) * products + 3 * attention) + 6 * adapter * sum(lengths)
+    tokens = sum(lengths)
+    return with_backward(forward(cfg, tokens, attention_pairs(cfg, lengths)), tokens, adapter)
+
+
+def with_backward(forward: np.ndarray, tokens: Count, adapter: int) -> float:
+    """FLOPs of a training step whose forward pass over `tokens` takes `forward`, `[2]`.
+
+    Frozen weights have no gradient, so an adapter's step takes 4 x weights x tokens, and 6 x its
+    own entries.
+    """
+    products, attention = forward
+    return float((2 if adapter else 3) * products + 3 * attention) + 6 * adapter * tokens
 
 
 def peak(device_kind: str) -> float | None:

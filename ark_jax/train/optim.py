@@ -1,4 +1,4 @@
-"""AdamW with clipped gradients; a learning rate with linear warm-up and linear decay to zero."""
+"""AdamW with clipped gradients; a learning rate with linear warm-up and linear or cosine decay."""
 
 import functools
 import re
@@ -7,12 +7,28 @@ from typing import Any
 import jax
 import optax
 
+DECAYS = ("linear", "cosine")
 
-def schedule(peak: float, steps: int, warmup: float) -> optax.Schedule:
-    """Rises linearly over the first `warmup` share of the steps, then falls linearly to zero."""
+
+def schedule(
+    peak: float, steps: int, warmup: float, *, decay: str = "linear", floor: float = 0.0
+) -> optax.Schedule:
+    """Rises linearly over the first `warmup` share of the steps, then falls to `floor` · peak.
+
+    Args:
+        decay: "linear", or "cosine" for half a period of it.
+    """
+    if decay not in DECAYS or not 0 <= floor <= 1:
+        raise ValueError(
+            f"decay={decay!r}, floor={floor}: must be one of {', '.join(DECAYS)}, and in [0, 1]"
+        )
     rising_steps = min(round(warmup * steps), steps - 1)
+    falling_steps = steps - rising_steps
     rise = optax.linear_schedule(peak / max(rising_steps, 1), peak, max(rising_steps, 1))
-    fall = optax.linear_schedule(peak, 0, steps - rising_steps)
+    if decay == "linear":
+        fall = optax.linear_schedule(peak, floor * peak, falling_steps)
+    else:
+        fall = optax.cosine_decay_schedule(peak, falling_steps, floor)
     return optax.join_schedules([rise, fall], [rising_steps])
 
 

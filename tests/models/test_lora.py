@@ -19,6 +19,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from support import goldens, tiny
+from support.decoders import all_logits
 
 from ark_jax import Retriever, layout
 from ark_jax.models import hf, lora
@@ -341,6 +342,28 @@ def test_we_compute_what_peft_computed(
     )
     assert list(adapter.a) == names.split() and adapter.rank == 4
     same_hidden(checkpoint(family), adapter, family, reference)
+
+
+def test_peft_generates_with_the_adapter_of_a_language_model(checkpoint, tmp_path, mesh):
+    """The logits of AutoModelForCausalLM, whose modules have other names than AutoModel's."""
+    peft, _ = theirs(checkpoint("qwen3"))
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, cfg, _ = hf.load_model(str(checkpoint("qwen3")))
+    adapter = used(fresh(checkpoint("qwen3"), cfg, ("q", "v", "down")))
+    lora.save_peft(adapter, tmp_path, base="owner/model", task="CAUSAL_LM")
+    plain = AutoModelForCausalLM.from_pretrained(checkpoint("qwen3"), dtype=torch.float32).eval()
+    tokens = np.random.default_rng(2).integers(5, tiny.VOCAB, (8, 12)).astype(np.int32)
+    compute = lambda model: model(torch.tensor(tokens, dtype=torch.long)).logits.detach().numpy()
+    before = compute(plain)
+    reference = peft.PeftModel.from_pretrained(plain, tmp_path)
+    assert isinstance(reference, peft.PeftModelForCausalLM)
+    after = compute(reference)
+    ours = all_logits(cfg, lora.merge(model, adapter), layout.rows(tokens))
+    np.testing.assert_allclose(ours, after, rtol=1e-4, atol=1e-4)
+    assert np.abs(before - after).max() > 0.1
+    assert same_bytes(lora.load_peft(tmp_path, checkpoint("qwen3"), cfg), adapter)
 
 
 @FAMILIES

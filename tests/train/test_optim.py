@@ -48,6 +48,24 @@ def test_the_rate_rises_and_falls_to_zero(steps, warmup, expected):
     )
 
 
+def test_the_rate_falls_to_a_floor_along_a_line_or_a_cosine():
+    """2e-3 at its peak after two of ten steps, an eighth of it at the end."""
+    rates = lambda decay: [
+        float(optim.schedule(2e-3, 10, 0.2, decay=decay, floor=0.125)(i)) / 2e-3
+        for i in (0, 2, 4, 6, 10, 12)
+    ]
+    half = 0.125 + 0.875 * 0.5
+    assert rates("linear") == pytest.approx([0.5, 1, 0.78125, half, 0.125, 0.125], abs=1e-6)
+    quarter = 0.125 + 0.875 * (1 + 0.5**0.5) / 2
+    assert rates("cosine") == pytest.approx([0.5, 1, quarter, half, 0.125, 0.125], abs=1e-6)
+
+
+@pytest.mark.parametrize(("decay", "floor"), [("step", 0.0), ("cosine", 1.5), ("linear", -0.1)])
+def test_a_decay_that_cannot_be_is_told(decay, floor):
+    with pytest.raises(ValueError, match=f"decay='{decay}', floor={floor}: must be one of linear"):
+        optim.schedule(1e-3, 10, 0.1, decay=decay, floor=floor)
+
+
 @pytest.mark.parametrize(
     "kind, cfg, matrices, others",
     [

@@ -1,0 +1,230 @@
+"""Prompts with their completions: what a training step takes, and the shapes that hold it."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ark_jax import layout
+from ark_jax.models.prefix_plan import TokenIds
+from ark_jax.text import tokens as tk
+
+TokenValues = Sequence[Sequence[float] | np.ndarray]  # a number for each token of each completion
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A prompt, its completions, and what each of them is worth."""
+
+    prompt_ids: TokenIds
+    completions: Sequence[TokenIds]  # with the token that ends a text, which is trained on as well
+    advantages: Sequence[float] | np.ndarray  # of each completion: the weight of its likelihood
+    old: TokenValues | None = None  # log-probabilities by the policy that drew the completions
+    reference: TokenValues | None = None  # by the reference policy
+    ended: Sequence[bool] | np.ndarray | None = None  # False: cut off, without a token that ends it
+    name: str = ""  # for errors and non_finite.json
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no completion is better than another."""
+        return not np.any(self.advantages)
+
+    def without_cut_off(self) -> "Group":
+        """The group without the completions that were cut off."""
+        if self.ended is None:
+            raise ValueError(f"{self.name or 'a group'}: says of no completion whether it ended")
+        return self.select(self.ended)
+
+    def select(self, kept: Sequence[bool] | np.ndarray) -> "Group":
+        """The group with some of its completions."""
+        fields = ("completions", "advantages", "old", "reference", "ended")
+        given = {field: getattr(self, field) for field in fields}
+        return dataclasses.replace(
+            self,
+            **{
+                field: list(itertools.compress(values, kept))
+                for field, values in given.items()
+                if values is not None
+            },
+        )
+
+
+def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
+    """Refuses what would be computed wrongly or not at all.
+
+    Args:
+        max_length: tokens that the model takes.
+        vocab: number of token ids that it knows.
+
+    Raises:
+        ValueError: with the group, the completion and what is wrong.
+    """
+    for number, group in enumerate(groups):
+        name = f"group {number}" + (f" ({group.name})" if group.name else "")
+        if not len(group.prompt_ids):
+            raise ValueError(f"{name}: its prompt has no token; give at least one")
+        count = len(group.completions)
+        for field in ("advantages", "old", "reference", "ended"):
+            values = getattr(group, field)
+            if values is not None and len(values) != count:
+                raise ValueError(f"{name}: {len(values)} {field} of {count} completions")
+        if not np.isfinite(np.asarray(group.advantages, float)).all():
+            raise ValueError(f"{name}: its advantages are {list(group.advantages)}")
+        for i, completion in enumerate(group.completions):
+            length, total = len(completion), len(group.prompt_ids) + len(completion)
+            if not length:
+                raise ValueError(
+                    f"{name}, completion {i} has no token; keep the token that ends a text"
+                )
+            if total > max_length:
+                raise ValueError(
+                    f"{name}, completion {i}: {total} tokens with its prompt, the model takes "
+                    f"{max_length}; shorten the prompt or draw shorter completions"
+                )
+            for field in ("old", "reference"):
+                values = getattr(group, field)
+                if values is not None and len(values[i]) != length:
+                    raise ValueError(
+                        f"{name}, completion {i}: {len(values[i])} numbers in `{field}` for "
+                        f"{length} tokens"
+                    )
+        ids = np.concatenate(
+            [np.asarray(x, np.int64) for x in (group.prompt_ids, *group.completions)]
+        )
+        if ids.min() < 0 or ids.max() >= vocab:
+            wrong = ids[(ids < 0) | (ids >= vocab)][0]
+            raise ValueError(f"{name}: token id {wrong}, the model has {vocab} ids")
+    for field in ("old", "reference"):
+        if len({getattr(group, field) is None for group in groups}) > 1:
+            raise ValueError(f"some groups of the step have `{field}`, others have not")
+
+
+@dataclasses.dataclass
+class Prompt:
+    """A distinct prompt: its ids but for the last, and (group, number) of each completion."""
+
+    prefix: np.ndarray
+    last: int
+    members: list[tuple[Group, int]]
+
+    @property
+    def completions(self) -> list[TokenIds]:
+        return [group.completions[i] for group, i in self.members]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.completions))
+
+
+def place_prompts(groups: Sequence[Group]) -> list[list[Prompt]]:
+    """The distinct prompts of each device; devices get about as many tokens each."""
+    prompts: dict[bytes, Prompt] = {}
+    for group in groups:
+        ids = np.asarray(group.prompt_ids, np.int32)
+        prompt = prompts.setdefault(ids.tobytes(), Prompt(ids[:-1], int(ids[-1]), []))
+        prompt.members += [(group, i) for i in range(len(group.completions))]
+    devices = layout.batch_multiple()
+    slots = max(-(-len(prompts) // devices), 1)
+    ordered = list(prompts.values())
+    lengths = [len(prompt.prefix) + prompt.tokens for prompt in ordered]
+    places, _ = tk.balance(lengths, devices, slots)
+    by_place = sorted(zip(places.tolist(), ordered, strict=True), key=lambda item: item[0])
+    return [[prompt for place, prompt in by_place if place // slots == d] for d in range(devices)]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchShape:
+    """Sizes of a step's arrays, on each device."""
+
+    prompts: int
+    prompt_tokens: int  # of the longest prompt
+    prompt_room: int  # tokens of all prompts
+    rows: int  # completions
+    tokens: int  # of the longest completion
+    tokens_per_prompt: int  # of all completions of a prompt
+    room: int  # tokens of all completions
+
+    @classmethod
+    def needed(cls, groups: Sequence[Group]) -> "BatchShape":
+        """The least that holds these groups on the current mesh."""
+        devices = place_prompts(groups)
+        prompts = list(itertools.chain(*devices))
+        completions = list(itertools.chain(*(prompt.completions for prompt in prompts)))
+        of_devices = lambda count: max(sum(map(count, device)) for device in devices)
+        longest = lambda texts: max(map(len, texts), default=0)
+        sizes = (
+            max(map(len, devices)),
+            longest(prompt.prefix for prompt in prompts),
+            of_devices(lambda prompt: len(prompt.prefix)),
+            of_devices(lambda prompt: len(prompt.members)),
+            longest(completions),
+            max((prompt.tokens for prompt in prompts), default=0),
+            of_devices(lambda prompt: prompt.tokens),
+        )
+        return cls(*(max(size, 1) for size in sizes))
+
+    @classmethod
+    def holding(cls, steps: Iterable[Sequence[Group]]) -> "BatchShape":
+        """One shape that holds every step of a run."""
+        needs = map(dataclasses.astuple, map(cls.needed, steps))
+        need = cls(*map(max, zip(*needs, strict=True)))
+        return dataclasses.replace(
+            need,
+            prompt_tokens=tk.round_length(need.prompt_tokens),
+            prompt_room=tk.round_room(need.prompt_room),
+            tokens=tk.round_length(need.tokens),
+            tokens_per_prompt=tk.round_room(need.tokens_per_prompt),
+            room=tk.round_room(need.room),
+        )
+
+    @classmethod
+    def full(
+        cls, *, prompts: int, samples: int, prompt_tokens: int, completion_tokens: int
+    ) -> "BatchShape":
+        """The shape of a step whose texts are all as long as they may be.
+
+        Args:
+            prompts: of the step, on all devices together.
+            samples: completions of a prompt.
+        """
+        each = -(-prompts // layout.batch_multiple())
+        tokens = samples * completion_tokens
+        return cls(
+            each,
+            prompt_tokens,
+            each * prompt_tokens,
+            each * samples,
+            completion_tokens,
+            tokens,
+            each * tokens,
+        )
+
+    def shrunk(self, groups: Sequence[Group]) -> "BatchShape":
+        """One of few shapes that hold the groups, this being the shape of a full step.
+
+        Arrays keep their sizes, which cost little. What products and attention are computed on is
+        cut to one of four sizes an octave, for prompts and for completions, since each further
+        shape compiles the step again. It depends on the groups alone, so that a resumed run
+        computes in the same shapes.
+        """
+        need = BatchShape.needed(groups)
+
+        def fitted(*fields: str) -> dict[str, int]:
+            share = max(getattr(need, field) / getattr(self, field) for field in fields)
+            share = tk.round_rows(math.ceil(64 * share), 1)
+            return {
+                field: tk.round_room(-(-share * getattr(self, field) // 64)) for field in fields
+            }
+
+        arrays = ("prompts", "prompt_tokens", "rows", "tokens")
+        # A step larger than the full one, as where a prompt is drawn twice, has its own shape.
+        return BatchShape(
+            **{
+                name: max(getattr(self, name), tk.round_rows(getattr(need, name), 1))
+                for name in arrays
+            },
+            **fitted("prompt_room"),
+            **fitted("tokens_per_prompt", "room"),
+        )

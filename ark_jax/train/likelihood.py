@@ -1,0 +1,195 @@
+"""The weighted likelihood of completions: an objective, and its arrays.
+
+Supervised training weighs the tokens of given answers by 1, rejection sampling those of right
+samples, REINFORCE by rewards, GRPO by advantages, with a ratio to the policy that drew them. One
+objective serves them all; `policy.PolicyLoss` tells them apart. It computes each distinct prompt
+once and its completions behind it, so a prompt with eight answers is computed once instead of eight
+times.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ark_jax import layout
+from ark_jax.layout import activation_spec
+from ark_jax.models import decoder, packing, prefix
+from ark_jax.models.language import map_positions
+from ark_jax.text import tokens as tk
+from ark_jax.train import fit, flops
+from ark_jax.train.groups import BatchShape, Group, place_prompts
+from ark_jax.train.policy import PolicyLoss, token_loss
+
+LOGIT_BLOCK = 256  # positions whose logits a device holds at a time
+
+
+@typing.no_type_check  # tree operations put other leaves into it
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        "prompt_tokens",
+        "prompt_mask",
+        "completions",
+        "labels",
+        "advantages",
+        "old",
+        "reference",
+    ],
+    meta_fields=["prompt_room", "room"],
+)
+@dataclasses.dataclass(frozen=True)
+class GroupArrays:
+    """A step on the devices; each device has some prompts and all of their completions.
+
+    The forward pass reads a prompt without its last token, and then for each completion that token
+    and the completion's own without the last. So every position that it reads there predicts the
+    completion's token at the same position of `labels`.
+    """
+
+    prompt_tokens: Int[Array, "p s"]
+    prompt_mask: Bool[Array, "p s"]
+    completions: prefix.Suffixes  # `[b t]`
+    labels: Int[Array, "b t"]
+    advantages: Float[Array, " b"]
+    old: Float[Array, "b t"] | None
+    reference: Float[Array, "b t"] | None
+    prompt_room: int  # tokens of all prompts, on each device
+    room: int  # tokens of all completions, on each device
+
+    @property
+    def mask(self) -> Bool[Array, "b t"]:
+        """The tokens that are predicted."""
+        return self.completions.mask
+
+
+def group_arrays(groups: Sequence[Group], shape: BatchShape) -> GroupArrays:
+    """The groups of a step on the current mesh.
+
+    Args:
+        groups: `check_groups` has accepted them.
+        shape: holds them.
+    """
+    devices = place_prompts(groups)
+    prompt_places, prefixes, row_places, members, starts = [], [], [], [], []
+    per_prompt = np.zeros(len(devices) * shape.prompts, np.int32)
+    for device, prompts in enumerate(devices):
+        row = device * shape.rows
+        for place, prompt in enumerate(prompts, device * shape.prompts):
+            prompt_places.append(place)
+            prefixes.append(prompt.prefix)
+            per_prompt[place] = prompt.tokens
+            for group, i in prompt.members:
+                row_places.append(row)
+                members.append((group, i, prompt.last))
+                starts.append(len(prompt.prefix))
+                row += 1
+    height = len(devices) * shape.rows
+    pad = lambda rows: tk.pad_rows(rows, row_places, height, shape.tokens)
+    inputs, mask = pad([[last, *group.completions[i][:-1]] for group, i, last in members])
+    labels, _ = pad([group.completions[i] for group, i, _ in members])
+    prefix_lengths, advantages = np.zeros(height, np.int32), np.zeros(height, np.float32)
+    prefix_lengths[row_places] = starts
+    advantages[row_places] = [group.advantages[i] for group, i, _ in members]
+
+    def values(field: str) -> jax.Array | None:
+        """Numbers for each token, `[b t]`."""
+        if not groups or getattr(groups[0], field) is None:
+            return None
+        padded = np.zeros((height, shape.tokens), np.float32)
+        for row, (group, i, _) in zip(row_places, members, strict=True):
+            numbers = getattr(group, field)[i]
+            padded[row, : len(numbers)] = numbers
+        return layout.rows(padded)
+
+    prompt_rows = len(devices) * shape.prompts
+    prompts = tk.pad_rows(prefixes, prompt_places, prompt_rows, shape.prompt_tokens)
+    completions = prefix.Suffixes(
+        tokens=inputs,
+        mask=mask,
+        prefix_lengths=prefix_lengths,
+        prefix_indices=np.tile(np.arange(shape.prompts, dtype=np.int32), len(devices)),
+        tokens_per_prefix=np.arange(shape.tokens_per_prompt) < per_prompt[:, None],
+    )
+    return GroupArrays(
+        *map(layout.rows, prompts),
+        prefix.Suffixes(*map(layout.rows, completions)),
+        layout.rows(labels),
+        layout.rows(advantages),
+        values("old"),
+        values("reference"),
+        shape.prompt_room,
+        shape.room,
+    )
+
+
+def step_flops(cfg: decoder.Config, groups: Sequence[Group], adapter: int) -> tuple[int, float]:
+    """Tokens that a step computes, each distinct prompt once, and its model FLOPs."""
+    prompts = {tuple(group.prompt_ids): len(group.prompt_ids) - 1 for group in groups}
+    rows = [(len(g.prompt_ids) - 1, len(c)) for g in groups for c in g.completions]
+    predicted = sum(length for _, length in rows)
+    tokens = sum(prompts.values()) + predicted
+    lengths = [*prompts.values(), *(length for _, length in rows)]
+    pairs = flops.attention_pairs(cfg, lengths) + sum(start * length for start, length in rows)
+    forward = flops.forward(cfg, tokens, pairs, predicted)
+    return tokens, flops.with_backward(forward, tokens, adapter)
+
+
+@dataclasses.dataclass(frozen=True)
+class LikelihoodObjective:
+    """`policy.token_loss` of the completions of a step."""
+
+    cfg: decoder.Config
+    loss: PolicyLoss
+    entropy: bool = False  # adds the mean entropy of the next token to the metrics
+
+    def __call__(self, trainable: Any, frozen: Any, batch: GroupArrays) -> tuple[jax.Array, dict]:
+        """The loss; see `fit.Objective`."""
+        model = fit.merged_model(trainable, frozen)
+        log_probs, entropy = completion_log_probs(model, self.cfg, batch, entropy=self.entropy)
+        loss, metrics = token_loss(
+            log_probs, batch.old, batch.reference, batch.advantages, batch.mask, self.loss
+        )
+        if entropy is not None:
+            metrics["entropy"] = entropy.sum() / jnp.maximum(batch.mask.sum(), 1)
+        return loss, metrics | {"completions": batch.mask.any(1).sum()}
+
+
+def completion_log_probs(
+    model: decoder.Decoder, cfg: decoder.Config, batch: GroupArrays, *, entropy: bool = False
+) -> tuple[Float[Array, "b t"], Float[Array, "b t"] | None]:
+    """Log-probabilities of the completions' tokens, and on demand the entropy at each, in nats.
+
+    Differentiable in `model`, but for the entropy. Every prompt is computed once. A device holds
+    the logits of LOGIT_BLOCK positions at a time; the backward pass computes them again. Padding
+    gets zeros.
+    """
+    cache = prefix.compute(model, cfg, batch.prompt_tokens, batch.prompt_mask, batch.prompt_room)
+    hidden, _ = prefix.run_suffixes(
+        model, cfg, cache, batch.prompt_mask, batch.completions, batch.room, keep=False
+    )
+    plan = packing.plan_packing(batch.mask, batch.room)
+
+    def predict(
+        hidden: Float[Array, "streams a d"], labels: Int[Array, "streams a"]
+    ) -> tuple[Array, ...]:
+        shape = labels.shape
+        flat = lambda x, side: x.reshape(-1, *x.shape[2:], out_sharding=activation_spec(side))
+        logits = model.logits(flat(hidden, "a d"), cfg)
+        total = jax.nn.logsumexp(logits, axis=-1)
+        out = [layout.pick(logits, flat(labels, "a")) - total]
+        if entropy:
+            logits, total = jax.lax.stop_gradient((logits, total))
+            out.append(total - (jnp.exp(logits - total[:, None]) * logits).sum(-1))
+        return tuple(x.reshape(shape, out_sharding=activation_spec("b t")) for x in out)
+
+    labels = packing.pack(batch.labels, plan)
+    results = map_positions(predict, min(LOGIT_BLOCK, batch.room), hidden, labels)
+    log_probs, *others = (packing.unpack(x, plan) for x in results)
+    return log_probs, others[0] if others else None
