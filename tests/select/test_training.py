@@ -18,6 +18,7 @@ from ark_jax.select import rewards, training, zone
 from ark_jax.select.pools import Pool, place_pools
 from ark_jax.select.scorer import Selector, candidates_of
 from ark_jax.select.training import SelectorGroup, SelectorTraining
+from ark_jax.train import policy
 
 CONFIG = SelectorTraining(
     steps=6,
@@ -229,12 +230,6 @@ class Task:
         return float(earned[~self.is_hopeless].mean())
 
 
-def advantages(values: np.ndarray, *, live: bool, scaled: bool) -> np.ndarray:
-    """Of one group: its rewards less their mean; 0 in a group that is not live."""
-    centred = values - values.mean()
-    return live * (centred / (values.std(ddof=1) + 1e-6) if scaled else centred)
-
-
 def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> float:
     folder.mkdir(exist_ok=True)
     reward = rewards.SetReward(target=2, relevance_form="saturating")
@@ -267,7 +262,7 @@ def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> f
                 ]
             )
             live = not gated or zone.outcomes_differ(shares)
-            group = advantages(values, live=live, scaled=True)
+            group = policy.advantages(values, np.zeros(SETS, int), live=np.array([live]))
             made.append(SelectorGroup(str(pool.number), pool, drawn.sets, values, group))
         return made
 
