@@ -13,7 +13,7 @@ from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.runtime import distributed
-from ark_jax.train import batches, fit, flops, losses, optim
+from ark_jax.train import adapters, batches, fit, flops, losses, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
@@ -270,16 +270,4 @@ def _split_weights(retriever: Retriever, config: ContrastiveConfig) -> tuple[Any
     """(trainable, frozen): the model and None, or a fresh adapter and the model."""
     if not config.lora_rank:
         return retriever.model, None
-    rows = lora.target_weights(retriever.base, config.lora_targets)
-
-    @jax.jit
-    def create_adapter() -> lora.Adapter:
-        return lora.init(
-            rows,
-            retriever.cfg,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            key=jax.random.key(config.seed),
-        )
-
-    return create_adapter(), retriever.model
+    return adapters.new_adapter(retriever.base, retriever.cfg, config), retriever.model
