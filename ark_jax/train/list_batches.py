@@ -54,10 +54,16 @@ class ListwiseBatches:
 
     @classmethod
     def create(
-        cls, epochs: ListEpochs, texts: ListTexts, scorer: PairScorer, steps: int, adapter: int = 0
+        cls,
+        epochs: ListEpochs,
+        texts: ListTexts,
+        scorer: PairScorer,
+        steps: int,
+        adapter: int = 0,
+        label: str = "train",
     ) -> "ListwiseBatches":
         """Tokenises, and finds the shapes that hold every batch on the current mesh."""
-        tokens, segments = _tokenize(texts, scorer)
+        tokens, segments = _tokenize(texts, scorer, label)
         grids, rows = _grids(epochs, texts, tokens, steps)
         longest = max(map(len, texts.members))
         most = min(longest, epochs.negatives + 1) if epochs.negatives else longest
@@ -85,7 +91,10 @@ class ListwiseBatches:
         arrays |= self._sides(numbers, places) | self._lists(chosen, numbers["pairs"], places)
         lengths = [len(self.tokens[part][i]) for part in self.grids for i in numbers[part]]
         names = [self.texts.pairs[i] for i in numbers["pairs"]]
-        ids = {"questions": [left for left, _ in names], "paths": [right for _, right in names]}
+        ids = {
+            "questions": [left for left, _ in names],
+            "candidates": [right for _, right in names],
+        }
         work = flops.training(self.body, lengths, self.adapter)
         return fit.TrainingBatch(arrays, ids, sum(lengths), work)
 
@@ -123,12 +132,12 @@ def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[st
 
 
 def _tokenize(
-    texts: ListTexts, scorer: PairScorer
+    texts: ListTexts, scorer: PairScorer, label: str
 ) -> tuple[dict[str, Sequence[Sequence[int]]], Sequence[Sequence[int]]]:
     """Token ids by part of a batch, of the parts that the head needs, and segments of the pairs."""
     tokens, segments = {}, []
     if scorer.cfg.reads_pairs:
-        pairs = scorer.tokenize(texts.pairs, label="train, pairs")
+        pairs = scorer.tokenize(texts.pairs, label=f"{label}, pairs")
         tokens["pairs"], segments = pairs.ids, pairs.segments
     if scorer.cfg.has_cosine:
         retriever = scorer.retriever
@@ -136,7 +145,7 @@ def _tokenize(
             ("left", "query", texts.lefts),
             ("right", "document", texts.rights),
         ):
-            tokens[part] = retriever.tokenize(side, kind=kind, label=f"train, {part} texts")
+            tokens[part] = retriever.tokenize(side, kind=kind, label=f"{label}, {part} texts")
     return tokens, segments
 
 

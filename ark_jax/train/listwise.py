@@ -58,6 +58,7 @@ def train(
     folder: Path,
     *,
     loss: Callable = losses.weighted_lists,
+    label: str = "train",
     on_step: Callable[[dict], None] = lambda row: None,
     on_pace: Callable[..., None] = lambda **pace: None,
 ) -> tuple[PairScorer, list[dict]]:
@@ -66,6 +67,8 @@ def train(
     Args:
         folder: gets checkpoints/, curve.jsonl and the choices of `ListEpochs`, from which a stopped
             run continues.
+        loss: takes logits, presence and the lists' weights, as `losses.weighted_lists` does.
+        label: for progress lines and errors.
         on_step, on_pace: see `fit.fit`.
 
     Returns:
@@ -97,9 +100,9 @@ def train(
     )
     steps = epochs.steps * config.epochs
     entries = sum(x.size for x in jax.tree.leaves(adapter))
-    maker = ListwiseBatches.create(epochs, texts, scorer, steps, entries)
+    maker = ListwiseBatches.create(epochs, texts, scorer, steps, entries, label)
     run = fit.TrainingRun(
-        label="train",
+        label=label,
         folder=folder,
         steps=steps,
         schedule=optim.schedule(config.learning_rate, steps, config.warmup),
@@ -135,7 +138,7 @@ def _merge(trainable: PairModel | AdaptedScorer, frozen: PairModel | None) -> Pa
 def _check(lists: Sequence[PairList]) -> None:
     if not lists:
         raise ValueError(
-            "no list to train on; see the counts of the stages paths and mine, which say why none "
+            "no list to train on; see the counts of the stages before this one, which say why none "
             "was made"
         )
     for number, one in enumerate(lists):
@@ -149,7 +152,7 @@ def _check(lists: Sequence[PairList]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ListwiseObjective:
-    """The loss of weighted lists over the logits of a batch's pairs."""
+    """A loss of lists over the logits of a batch's pairs."""
 
     cfg: PairConfig
     capacities: Capacities
@@ -162,7 +165,7 @@ class ListwiseObjective:
         Args:
             trainable, frozen: as of `_split_weights`.
             batch: what `pair_logits` takes; `rows`, the pair of each candidate, int `[lists
-                candidates]`, with `present` and `weights` as `losses.weighted_lists` takes them.
+                candidates]`, with `present` and `weights` as the loss takes them.
         """
         logits = (
             pair_logits(_merge(trainable, frozen), self.cfg, batch, self.capacities)

@@ -227,7 +227,7 @@ def test_a_batch_encodes_each_text_once(folder, tmp_path, mesh):
     maker, epochs = maker_of(folder, tmp_path, lists=doubled, batch=16)
     for step in range(4 * epochs.steps):
         batch = maker(step)
-        pairs = list(zip(batch.ids["questions"], batch.ids["paths"], strict=True))
+        pairs = list(zip(batch.ids["questions"], batch.ids["candidates"], strict=True))
         assert (
             len(set(pairs)) == len(pairs) == int(np.asarray(batch.arrays["pairs"][1]).any(1).sum())
         )

@@ -127,6 +127,12 @@ class MineSection:
 class TrainSection:
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
+    kind: str = field(
+        "bi",
+        "What is trained: the retriever (a bi-encoder), or after it also a reranker of what it "
+        "retrieves (a cross-encoder); see `reranker`.",
+        choices=("bi", "cross"),
+    )
     stages: tuple[int, ...] = field(
         (1, 2, 3),
         "Stages to train, in order; (0,) replaces the curriculum by one stage with all negatives.",
@@ -197,6 +203,32 @@ class TrainSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class RerankerSection:
+    """The cross-encoder of `train.kind=cross`; other settings of its training are those of `train`.
+
+    It learns the alignment scores of a question's chunks.
+    """
+
+    path: str = field(
+        "",
+        "Model to begin from: an encoder, or a sequence classifier with one label, such as a "
+        "cross-encoder for search. Empty: the last tuned retriever.",
+    )
+    candidates: int = field(
+        10,
+        "Chunks of a question that are compared: the scored ones, best first, then the hard "
+        "negatives of the last stage.",
+        unit="chunks",
+        minimum=2,
+    )
+    temperature: float = field(
+        0.5, "Divisor of alignment scores, whose softmax is learned.", unit="nats", above=0
+    )
+    epochs: int = field(3, "Passes over the training questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(5e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Ark(Common):
     """A run of ARK."""
 
@@ -205,3 +237,4 @@ class Ark(Common):
     score: ScoreSection = ScoreSection()
     mine: MineSection = MineSection()
     train: TrainSection = TrainSection()
+    reranker: RerankerSection = RerankerSection()

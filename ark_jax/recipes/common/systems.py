@@ -17,10 +17,12 @@ class Systems:
     Attributes:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
+        reranker: the stage whose folder holds a trained reranker, if there is one.
     """
 
     settings: object
     tuned: tuple[str, ...]
+    reranker: str = ""
 
     @property
     def last(self) -> str:
@@ -43,7 +45,8 @@ class Systems:
     @property
     def reranked(self) -> dict[str, str]:
         """The system whose passages a reranker puts in order -> what it is made of."""
-        return {f"{self.last} + reranker": self.last} if self.settings.rerank else {}
+        is_reranked = self.settings.rerank or self.reranker
+        return {f"{self.last} + reranker": self.last} if is_reranked else {}
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +83,11 @@ class Systems:
         """
         settings = self.settings
         _ = self.depth
+        if settings.rerank and self.reranker:
+            raise ValueError(
+                f"config.evaluate.rerank={settings.rerank!r}: the run trains a reranker of its own "
+                "and has one row for it; leave this empty, or set config.train.kind=bi"
+            )
         if unknown := set(settings.answers) - set(answers.ANSWER_METRICS):
             known = ", ".join(answers.ANSWER_METRICS)
             raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {known}")

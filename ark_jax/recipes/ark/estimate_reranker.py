@@ -1,0 +1,41 @@
+"""What training a reranker and reranking with it compute, for `ark-jax plan`."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ark_jax.recipes.ark.curriculum import RERANKER
+from ark_jax.recipes.common.systems import DEPTH
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.estimate.device_work import WeightlessModel, Work
+
+
+def training_work(
+    model: "WeightlessModel", queries: Sequence[int], lists: Sequence[Sequence[int]], config
+) -> "Work":
+    """All epochs over the lists; a backward pass takes twice the products of a forward one.
+
+    Args:
+        queries: tokens of each question.
+        lists: tokens of the passages that each question is paired with.
+    """
+    count = math.ceil(config.score.keep * len(queries))
+    pairs = [
+        query + passage
+        for query, passages in zip(queries[:count], lists[:count], strict=True)
+        for passage in passages
+    ]
+    again = int(config.train.remat == "all")
+    epochs = config.reranker.epochs
+    flops = epochs * model.text_flops(pairs) * (3 + again, 3.5 + again)
+    return model.work(RERANKER, "training", epochs * sum(pairs), flops)
+
+
+def reranking_work(
+    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int]
+) -> "Work":
+    """A pair for each question and each chunk found for it, as if chunks had their mean length."""
+    mean = sum(passages) / max(len(passages), 1)
+    pairs = [query + mean for query in queries for _ in range(min(DEPTH, len(passages)))]
+    return model.work("evaluate", "embedding", sum(pairs), model.text_flops(pairs))
