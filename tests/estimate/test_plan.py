@@ -278,7 +278,7 @@ def test_disk_by_hand(run, world, mesh):
 
 
 def test_a_reranker_by_hand(run, world, mesh):
-    """It reads all pairs of an epoch, and at the end one for each question and chunk found."""
+    """It reads all pairs and texts of an epoch, and at the end one for each chunk found."""
     c = settings(world)
     c.train.kind, c.reranker.epochs, c.reranker.candidates = "cross", 3, 2
     planned, base = plan.estimate(RECIPE, c, run.workdir), model(world, "retriever")
@@ -295,7 +295,8 @@ def test_a_reranker_by_hand(run, world, mesh):
     for q, tokens in zip(questions, asked, strict=True):
         pool = [x for document in q.documents for x in chunks[document]]
         drawn = estimate.Draw.from_chunks(q, pool, c).candidates[:2]
-        pairs += [tokens + n for n in count([x.passage for x in drawn], "document")]
+        passages = count([x.passage for x in drawn], "document")
+        pairs += [*(tokens + n for n in passages), tokens, *passages]
     assert work.kind == "training" and work.tokens == 3 * sum(pairs) > 0
     assert work.flops == pytest.approx((3 * base.text_flops(pairs) * (3, 3.5)).sum())
     tokens = lambda made: sum(x.tokens for x in made.work if x.stage == "evaluate")

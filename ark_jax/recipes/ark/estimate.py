@@ -568,7 +568,9 @@ class _Forecaster:
                 texts = [(*self._not_embedded(name, passages), *asked) for name in names]
                 self._embed(stage, list(itertools.chain(*texts)))
         if self.reranker is not None and "evaluate" not in self.done:
-            self.work.append(estimate_reranker.reranking_work(self.reranker, asked, passages))
+            self.work.append(
+                estimate_reranker.reranking_work(self.reranker, asked, passages, self.config)
+            )
 
     def _reading(self) -> None:
         from ark_jax.estimate import device_time

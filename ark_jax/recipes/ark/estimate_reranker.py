@@ -21,21 +21,22 @@ def training_work(
         lists: tokens of the passages that each question is paired with.
     """
     count = math.ceil(config.score.keep * len(queries))
-    pairs = [
-        query + passage
-        for query, passages in zip(queries[:count], lists[:count], strict=True)
-        for passage in passages
-    ]
-    again = int(config.train.remat == "all")
-    epochs = config.reranker.epochs
-    flops = epochs * model.text_flops(pairs) * (3 + again, 3.5 + again)
-    return model.work(RERANKER, "training", epochs * sum(pairs), flops)
+    texts = []
+    for query, passages in zip(queries[:count], lists[:count], strict=True):
+        texts += [query + passage for passage in passages]
+        if not config.reranker.path:  # a cosine reads both texts too
+            texts += [query, *passages]
+    again, epochs = int(config.train.remat == "all"), config.reranker.epochs
+    flops = epochs * model.text_flops(texts) * (3 + again, 3.5 + again)
+    return model.work(RERANKER, "training", epochs * sum(texts), flops)
 
 
 def reranking_work(
-    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int]
+    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int], config
 ) -> "Work":
     """A pair for each question and each chunk found for it, as if chunks had their mean length."""
     mean = sum(passages) / max(len(passages), 1)
-    pairs = [query + mean for query in queries for _ in range(min(DEPTH, len(passages)))]
-    return model.work("evaluate", "embedding", sum(pairs), model.text_flops(pairs))
+    texts = [query + mean for query in queries for _ in range(min(DEPTH, len(passages)))]
+    if not config.reranker.path:
+        texts += [*queries, *passages]
+    return model.work("evaluate", "embedding", sum(texts), model.text_flops(texts))

@@ -1,4 +1,9 @@
-"""The reranker stage: a cross-encoder learns the alignment scores of each question's chunks."""
+"""The reranker stage: a scorer of pairs learns the alignment scores of each question's chunks.
+
+A retriever becomes the head `sum`, which begins as its cosine. With a new classification head it
+would begin as nothing, and some hundred questions teach that too little. A named cross-encoder has
+a head that has learnt, and keeps it.
+"""
 
 import dataclasses
 import functools
@@ -12,6 +17,7 @@ from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, mine_name, systems
+from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.runtime import storage
@@ -45,9 +51,8 @@ def base_model(config) -> dict[str, str]:
     family = _family(path)
     if family and family not in CLASSIFIERS:
         raise ValueError(
-            f"config.{section}.path={path!r}: model_type {family!r} cannot become a "
-            "cross-encoder; name an encoder in config.reranker.path: "
-            f"{', '.join(CLASSIFIERS)}"
+            f"config.{section}.path={path!r}: model_type {family!r} cannot become a reranker; "
+            f"name a cross-encoder in config.reranker.path: {', '.join(CLASSIFIERS)}"
         )
     return {section: model_digest(path)}
 
@@ -63,7 +68,7 @@ def _family(path: str) -> str:
 
 
 def train_reranker(context: Context, folder: Path) -> dict:
-    """Trains a cross-encoder; stores it under `model`, as a sequence classifier with one label."""
+    """Trains a scorer of question and chunk; stores it under `model`."""
     from ark_jax.train import listwise, losses
 
     config = context.config
@@ -98,13 +103,13 @@ def train_reranker(context: Context, folder: Path) -> dict:
 
 
 def _load_base(context: Context):
-    """The model to begin from, with a classification head, which is new if it has none."""
+    """The model to begin from: the last tuned retriever, or the one that the config names."""
     from ark_jax.models.pairs import PairScorer
 
     config = context.config
     if not config.reranker.path:
         retriever = load_retriever(context, systems(config).last)
-        return PairScorer.from_retriever(retriever).with_head("linear", seed=config.seed)
+        return PairScorer.from_retriever(retriever).with_head("sum", seed=config.seed)
     context.enter_mesh()
     settings = config.retriever
     return PairScorer.from_pretrained(
@@ -115,31 +120,28 @@ def _load_base(context: Context):
 def load_lists(context: Context) -> list:
     """What the reranker learns: a `PairList` for each training question.
 
-    Its texts are those of the scored chunks, best first, then of the hard negatives of the last
-    stage that has any. Its weights are their shares, see `shares`.
+    Its texts are those of the positives, then of the hard negatives of the last stage that has any,
+    then of other scored chunks, the best first. Its weights are their shares, see `shares`.
     """
     from ark_jax.train.lists import PairList
 
     config = context.config
     scored: dict[str, dict[str, float]] = {}
-    trained_on = set()
     for row in load_rows(context / "positives" / "positives.parquet"):
         scored.setdefault(row["question"], {})[row["chunk"]] = row["score"]
-        if row["positive"]:
-            trained_on.add(row["question"])
     mined: dict[str, list[str]] = {}
     if (stage := last_mining(config)) is not None:
         for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
             mined.setdefault(row["question"], []).append(row["chunk"])
-    passages = Passages(chunks_by_document(context))
+    positives, passages = load_positives(context), Passages(chunks_by_document(context))
     lists = []
     for question in load_questions(context, "train"):
-        if question.id not in trained_on:
+        if question.id not in positives:
             continue
         scores = scored[question.id]
-        ranked = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
-        texts = {}  # of copies of a chunk, the best counts
-        for chunk in (*ranked, *mined.get(question.id, ())):
+        others = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
+        texts: dict[str, float] = {}  # of copies of a chunk, the first counts
+        for chunk in (*positives[question.id], *mined.get(question.id, ()), *others):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
         weights = shares([texts[text] for text in chosen], config.reranker.temperature)

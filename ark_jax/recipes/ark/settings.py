@@ -204,28 +204,29 @@ class TrainSection:
 
 @dataclasses.dataclass(frozen=True)
 class RerankerSection:
-    """The cross-encoder of `train.kind=cross`; other settings of its training are those of `train`.
+    """The reranker of `train.kind=cross`, which learns the alignment scores of a question's chunks.
 
-    It learns the alignment scores of a question's chunks.
+    Further settings of its training are those of `train`.
     """
 
     path: str = field(
         "",
-        "Model to begin from: an encoder, or a sequence classifier with one label, such as a "
-        "cross-encoder for search. Empty: the last tuned retriever.",
+        "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
+        "sentence-transformers opens the result too. Empty: the last tuned retriever, whose cosine "
+        "gets a logit of the pair as a second summand.",
     )
     candidates: int = field(
-        10,
-        "Chunks of a question that are compared: the scored ones, best first, then the hard "
-        "negatives of the last stage.",
+        6,
+        "Chunks of a question that are compared: its positives, hard negatives of the last stage, "
+        "then other scored ones.",
         unit="chunks",
         minimum=2,
     )
     temperature: float = field(
         0.5, "Divisor of alignment scores, whose softmax is learned.", unit="nats", above=0
     )
-    epochs: int = field(3, "Passes over the training questions.", unit="epochs", minimum=1)
-    learning_rate: float = field(5e-5, "Peak learning rate.", minimum=0)
+    epochs: int = field(1, "Passes over the training questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A cross-encoder learns alignment scores: its lists, its stage, and what is refused."""
+"""A reranker learns alignment scores: its lists, its stage, and what is refused."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from support import pairs, tiny
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.models.pairs import PairScorer
+from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config, reranker
@@ -34,7 +35,7 @@ BEFORE = ("data", "positives", "mine3", "stage3")
 
 
 def given(context: engine.Context, folder: Path) -> dict:
-    """Stands in for the stages before: the last question is not kept, chunk 5 is a copy of 1."""
+    """Stands in for the stages before: question 4 is not kept, chunk 5 is a copy of 1."""
     save_chunks(CHUNKS, folder)
     save_json({"pool": "documents"}, folder / POOL_FILE)
     save_rows(QUESTIONS, folder / "questions_train.parquet")
@@ -46,7 +47,7 @@ def given(context: engine.Context, folder: Path) -> dict:
             "positive": j == i and i < 4,
         }
         for i, question in enumerate(QUESTIONS)
-        for j in (i + 2, i, i + 1)
+        for j in (i + 2, i, i + 1, *((5,) if i == 0 else ()))
     ]
     save_rows(rows, folder / "positives.parquet")
     mined = [{"question": q.id, "chunk": f"a#{(i + 3) % 6}"} for i, q in enumerate(QUESTIONS)]
@@ -87,13 +88,13 @@ def finished(retriever, tmp_path_factory, quick_step):
 def test_a_list_has_the_shares_of_its_scores(finished):
     lists = reranker.load_lists(finished)
     assert [one.left for one in lists] == [question.question for question in QUESTIONS[:4]]
-    # Scored: 1, 2 and 3, half a nat apart; mined: 4. The last has the least share.
-    assert lists[1].rights == tuple(TEXTS[i] for i in (1, 2, 3, 4))
-    raw = [math.exp(-gap / 0.7) for gap in (0, 0.5, 1)]
-    np.testing.assert_allclose(lists[1].weights, [*(x / sum(raw) for x in raw), 0], atol=1e-5)
-    assert lists[1].weights[3] > 0
-    # Chunk 5 reads as chunk 1 does: one text of the best score.
-    assert lists[3].rights == tuple(TEXTS[i] for i in (3, 4, 1, 0))
+    # The positive is 1, the mined chunk 4 was not scored, 2 and 3 score half a nat less each.
+    assert lists[1].rights == tuple(TEXTS[i] for i in (1, 4, 2, 3))
+    raw = [1, 0, *(math.exp(-gap / 0.7) for gap in (0.5, 1))]
+    np.testing.assert_allclose(lists[1].weights, [x / sum(raw) for x in raw], atol=1e-5)
+    assert lists[1].weights[1] > 0
+    # Of question 4 nothing is learned, of question 0 chunk 5 is no second lamp.
+    assert lists[0].rights == tuple(TEXTS[i] for i in (0, 3, 1, 2))
 
 
 def test_a_list_is_as_long_as_the_config_says(finished, retriever, tmp_path):
@@ -103,7 +104,7 @@ def test_a_list_is_as_long_as_the_config_says(finished, retriever, tmp_path):
     assert [len(one.rights) for one in reranker.load_lists(context)] == [2] * 4
     c.train.stages = (1,)  # which mines nothing
     c.reranker.candidates = 10
-    assert [len(one.rights) for one in reranker.load_lists(context)] == [3] * 4
+    assert [len(one.rights) for one in reranker.load_lists(context)] == [3, 3, 3, 3]
 
 
 def test_the_scorer_ranks_as_the_language_model_does(finished):
@@ -114,7 +115,7 @@ def test_the_scorer_ranks_as_the_language_model_does(finished):
     entropy = -np.mean([np.dot(one.weights, np.log(one.weights)) for one in lists])
     assert entropy < counts["last_loss"] < counts["first_loss"] - 0.2
     scorer = PairScorer.from_pretrained(folder / "model")
-    assert scorer.cfg.head == "linear"
+    assert scorer.cfg.head == "sum"
     best = [np.argmax(scorer.score([(x.left, y) for y in x.rights])) for x in lists]
     assert best.count(0) >= 3
 
@@ -153,6 +154,18 @@ def test_it_may_begin_as_a_cross_encoder(retriever, tmp_path):
     np.testing.assert_array_equal(kept, base)
 
 
+def test_it_begins_as_the_tuned_retriever(retriever, tmp_path):
+    c = settings(retriever)
+    c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
+    context = run(c, tmp_path)
+    scorer = PairScorer.from_pretrained(context / "reranker" / "model")
+    asked = [("who kept the salt?", text) for text in TEXTS]
+    tuned = Retriever.from_pretrained(context / "stage3" / "model")
+    query = tuned.encode([asked[0][0]], kind="query")[0]
+    passages = tuned.encode(TEXTS, kind="document")
+    np.testing.assert_allclose(scorer.score(asked), 20 * passages @ query, atol=1e-5)
+
+
 def test_an_adapter_of_the_reranker(retriever, tmp_path):
     c = settings(retriever)
     c.reranker.epochs = 1
@@ -172,7 +185,7 @@ def test_a_decoder_is_refused_before_any_work(retriever, tmp_path):
         run(c, tmp_path / "w")
     assert not (tmp_path / "w" / "reranker").exists()
     c.reranker.path, c.retriever.path = "", c.reranker.path
-    with pytest.raises(ValueError, match=r"config.retriever.path=.* name an encoder in config.rer"):
+    with pytest.raises(ValueError, match=r"config.retriever.path=.* name a cross-encoder in"):
         reranker.base_model(c)
     c.reranker.path = "owner/model-that-no-cache-has"
     assert list(reranker.base_model(c)) == ["reranker"]
