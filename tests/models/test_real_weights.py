@@ -212,18 +212,19 @@ def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_pat
     folder = recast(source, tmp_path / "qwen3", "qwen3")
     rows = [json.loads(line) for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
     asked = [
-        (query, row["text"][at : at + 250])
+        (query, row["text"][:250])
         for query in ("Who founded the Tidal Board?", "How is wool dyed?")
         for row in rows[:3]
-        for at in (0, 700)
     ]
     scorer = YesNoScorer.from_pretrained(folder)
     assert scorer.lm.cfg.qk_norm and scorer.max_length == 8192
     tokenizer = AutoTokenizer.from_pretrained(source)
-    scorer.lm.tokenizer = tokenizer  # transformers splits words as Qwen does in a Qwen's folder
+    # transformers splits words as Qwen does in a Qwen's folder. SmolLM2's own tokenizer would join
+    # the prompt's last line break to an answer that is not tokenised by itself.
+    scorer.lm.tokenizer = tokenizer
     wanted = yes_no.published_scores(folder, asked, tokenizer)
     found = 1 / (1 + np.exp(-scorer.score(asked)))
-    assert np.std(wanted) > 1e-3 and len(set(np.argsort(wanted).tolist())) == 12
+    assert np.std(wanted) > 1e-3
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
 
 

@@ -45,7 +45,14 @@ def _check_graph(graph) -> None:
 
 
 def _check_reranker(config) -> None:
-    if config.train.kind == "cross" and config.score.supervision == "gold":
+    if config.train.kind != "cross":
+        return
+    if config.evaluate.rerank:
+        raise ValueError(
+            f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "
+            "reranker of its own, and the table has one row for it; leave this empty, or set kind=bi"
+        )
+    if config.score.supervision == "gold":
         raise ValueError(
             "config.train.kind=cross learns alignment scores, and config.score.supervision=gold "
             "learns from marked evidence instead: change one of them"

@@ -49,7 +49,7 @@ def gather(context: Context, counts: Counts) -> dict:
     mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
     last = systems(config).last
     curriculum, note = trained_stages(config), note_on_test(context)
-    trained = (*curriculum, *(name for name in (RERANKER,) if name in counts))
+    trained = [name for name in (*curriculum, RERANKER) if name in counts]
     return {
         "verdict": " ".join(
             filter(None, (verdict(evaluated["table"], evaluated["metrics"], curriculum), note))

@@ -129,8 +129,8 @@ class TrainSection:
 
     kind: str = field(
         "bi",
-        "What is trained: the retriever (a bi-encoder), or after it also a reranker of what it "
-        "retrieves (a cross-encoder); see `reranker`.",
+        "What is trained: the retriever alone, a bi-encoder, or after it also a reranker that reads "
+        "question and chunk together; see `reranker`.",
         choices=("bi", "cross"),
     )
     stages: tuple[int, ...] = field(

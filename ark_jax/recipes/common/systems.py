@@ -83,11 +83,6 @@ class Systems:
         """
         settings = self.settings
         _ = self.depth
-        if settings.rerank and self.reranker:
-            raise ValueError(
-                f"config.evaluate.rerank={settings.rerank!r}: the run trains a reranker of its own "
-                "and has one row for it; leave this empty, or set config.train.kind=bi"
-            )
         if unknown := set(settings.answers) - set(answers.ANSWER_METRICS):
             known = ", ".join(answers.ANSWER_METRICS)
             raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {known}")

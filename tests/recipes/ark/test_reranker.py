@@ -195,7 +195,7 @@ def test_a_decoder_is_refused_before_any_work(retriever, tmp_path):
     ("field", "value", "message"),
     [
         ("score.supervision", "gold", "config.train.kind=cross learns alignment scores"),
-        ("evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': the run trains a reranker"),
+        ("evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': config.train.kind=cross trains"),
     ],
 )
 def test_settings_that_contradict_are_refused(field, value, message):
