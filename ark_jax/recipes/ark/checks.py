@@ -50,7 +50,7 @@ def _check_reranker(config) -> None:
     if config.evaluate.rerank:
         raise ValueError(
             f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "
-            "reranker of its own, and the table has one row for it; leave this empty, or set kind=bi"
+            "reranker of its own, for which the table has one row; leave this empty, or kind=bi"
         )
     if config.score.supervision == "gold":
         raise ValueError(

@@ -129,7 +129,7 @@ class TrainSection:
 
     kind: str = field(
         "bi",
-        "What is trained: the retriever alone, a bi-encoder, or after it also a reranker that reads "
+        "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
         "question and chunk together; see `reranker`.",
         choices=("bi", "cross"),
     )

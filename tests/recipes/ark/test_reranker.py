@@ -134,7 +134,8 @@ def test_a_stopped_stage_goes_on_bitwise_the_same(finished, retriever, tmp_path,
         run(c, tmp_path)
     monkeypatch.setattr(Curve, "add", add)
     again = run(c, tmp_path)
-    for name in ("curve.jsonl", "model/model.safetensors"):
+    weights = (f"model/{part}/model.safetensors" for part in ("body", "head"))
+    for name in ("curve.jsonl", *weights):
         bytes_of = [(x / "reranker" / name).read_bytes() for x in (finished, again)]
         assert bytes_of[0] == bytes_of[1], name
 
