@@ -1,8 +1,8 @@
 """The reranker stage: a scorer of pairs learns the alignment scores of each question's chunks.
 
 A retriever becomes the head `sum`, which begins as its cosine. With a new classification head it
-would begin as nothing, and some hundred questions teach that too little. A named cross-encoder has
-a head that has learnt, and keeps it.
+would begin as nothing, and a few dozen questions teach that too little. A named cross-encoder has a
+head that has learnt, and keeps it.
 """
 
 import dataclasses
