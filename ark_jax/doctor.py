@@ -362,7 +362,7 @@ def model(field: str, path: str) -> Iterator[Finding]:
         settings, place = _read_from_hub(path)
     config, _, _ = hf.architecture(settings)
     config.from_hf(settings)
-    may_encode = "retriever" in field or field == "evaluate.rerank"
+    may_encode = "retriever" in field or "rerank" in field
     if not may_encode and config is not decoder.Config:
         yield problem(
             f"{field}: {path}: {settings['model_type']} generates no text", "give a decoder"

@@ -125,25 +125,35 @@ def init(
     return Adapter(a, b, weights, alpha)
 
 
-def split_weights(
-    model, cfg, base: Path, *, rank: int, alpha: float, targets: Sequence[str], seed: int
-) -> tuple[typing.Any, typing.Any]:
-    """(trainable, frozen): the model and None if `rank` is 0, else a new adapter and the model.
+def new_adapter(
+    base: Path, cfg, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+) -> Adapter:
+    """An adapter that changes nothing yet.
 
     Args:
         base, targets: as in `target_weights`.
         rank, alpha: as in `init`.
         seed: decides the adapter's factors.
     """
-    if not rank:
-        return model, None
     weights = target_weights(base, targets)
 
     @jax.jit
-    def create_adapter() -> Adapter:
+    def create() -> Adapter:
         return init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(seed))
 
-    return create_adapter(), model
+    return create()
+
+
+def split_weights(
+    model, cfg, base: Path, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+) -> tuple[typing.Any, typing.Any]:
+    """(trainable, frozen): the model and None if `rank` is 0, else a new adapter and the model.
+
+    The arguments are those of `new_adapter`.
+    """
+    if not rank:
+        return model, None
+    return new_adapter(base, cfg, rank=rank, alpha=alpha, targets=targets, seed=seed), model
 
 
 def merge(model, adapter: Adapter):

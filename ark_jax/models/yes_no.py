@@ -15,13 +15,13 @@ from ark_jax.text import tokens as tk
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 MAX_LENGTH = 8192  # tokens of a prompt, as published
 # The published prompt (huggingface.co/Qwen/Qwen3-Reranker-0.6B), in which the model has already
-# ended its thoughts. It is tokenised in three parts, as there.
+# ended its thoughts. It is tokenised in three parts, as there, and the answer by itself.
 _BEFORE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
     f"<|im_start|>user\n{SPLIT}"
 )
-_AFTER = f"{SPLIT}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+_AFTER = f"{SPLIT}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n{SPLIT}"
 
 
 @dataclasses.dataclass

@@ -21,7 +21,8 @@ class PairList:
         left: the text, such as a question.
         rights: the partners: the positive, then the negatives that are never left out, then the
             others, the most useful first.
-        weights: of each partner, above 0; see `losses.weighted_lists`.
+        weights: of each partner, above 0; see `losses.weighted_lists`. For
+            `losses.list_cross_entropy`, the share of each partner.
         required: number of negatives that are never left out.
     """
 

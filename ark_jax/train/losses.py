@@ -1,4 +1,4 @@
-"""Losses over the whole global batch: InfoNCE, Matryoshka, two margins, and weighted lists."""
+"""Losses over the whole global batch: InfoNCE, Matryoshka, two margins, and two over lists."""
 
 from collections.abc import Sequence
 
@@ -114,6 +114,28 @@ def weighted_lists(
     values = jax.nn.logsumexp(floored, axis=1, keepdims=True) - scores[:, :1]
     losses = jnp.where(is_list, weights[:, :1] * values, 0)
     return losses.sum() / jnp.maximum(is_list.sum(), 1)
+
+
+def list_cross_entropy(
+    scores: Float[Array, "lists candidates"],
+    present: Bool[Array, "lists candidates"],
+    targets: Float[Array, "lists candidates"],
+) -> Float[Array, ""]:
+    """Mean over lists of -sum_i t_i log softmax(s)_i: the scores learn a teacher's shares t.
+
+    It differs from the Kullback-Leibler divergence by the entropy of the shares, which no scorer
+    changes.
+
+    Args:
+        scores: logits.
+        present: which candidates exist, since lists differ in length. A row without any is no list.
+        targets: shares, above 0 where present, which are scaled to a sum of 1.
+    """
+    shares = jnp.where(present, targets, 0)
+    shares = shares / jnp.maximum(shares.sum(axis=1, keepdims=True), 1e-30)
+    logs = jax.nn.log_softmax(jnp.where(present, scores, -1e30), axis=1)
+    values = -jnp.where(present, shares * logs, 0).sum(axis=1)
+    return values.sum() / jnp.maximum(present.any(axis=1).sum(), 1)
 
 
 def _cosines(queries: Float[Array, "b e"], texts: Float[Array, "c e"]) -> Float[Array, "b c"]:

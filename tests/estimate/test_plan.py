@@ -17,10 +17,12 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate import device_time, device_work, llm_calls, plan
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
+from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark import config, estimate
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.ark.rewrite import rewriting_calls
+from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.runtime.log import Metrics
 
 
@@ -273,6 +275,34 @@ def test_disk_by_hand(run, world, mesh):
         plan.estimate(RECIPE, c, run.workdir).disk["checkpoints"]
         == min(max(steps) // 3, 3) * 12 * adapter
     )
+
+
+def test_a_reranker_by_hand(run, world, mesh):
+    """It reads all pairs and texts of an epoch, and at the end one for each chunk found."""
+    c = settings(world)
+    c.train.kind, c.reranker.epochs, c.reranker.candidates = "cross", 3, 2
+    planned, base = plan.estimate(RECIPE, c, run.workdir), model(world, "retriever")
+    plain = plan.estimate(RECIPE, run.config, run.workdir)
+    assert planned.disk["models"] == plain.disk["models"] + base.bytes
+    assert planned.disk["export"] == 2 * base.bytes
+    (work,) = [x for x in planned.work if x.stage == "reranker"]
+    retriever = Retriever.from_pretrained(str(world / "retriever"))
+    count = lambda texts, kind: list(map(len, retriever.tokenize(texts, kind=kind)))
+    questions, chunks = questions_and_chunks(run)
+    questions = questions[: math.ceil(c.score.keep * len(questions))]
+    asked = count([q.question for q in questions], "query")
+    pairs = []
+    for q, tokens in zip(questions, asked, strict=True):
+        pool = [x for document in q.documents for x in chunks[document]]
+        drawn = estimate.Draw.from_chunks(q, pool, c).candidates[:2]
+        passages = count([x.passage for x in drawn], "document")
+        pairs += [*(tokens + n for n in passages), tokens, *passages]
+    assert work.kind == "training" and work.tokens == 3 * sum(pairs) > 0
+    assert work.flops == pytest.approx((3 * base.text_flops(pairs) * (3, 3.5)).sum())
+    tokens = lambda made: sum(x.tokens for x in made.work if x.stage == "evaluate")
+    held_out = load_questions(run.context, "held_out")
+    most = len(held_out) * 20 * 2 * 64  # tokens of two texts, which are cut at 64
+    assert 0.3 * most < tokens(planned) - tokens(plain) <= most
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from support import yes_no
 from support.paths import DATA
 from support.tiny import DOCUMENTS
 
@@ -19,6 +20,7 @@ import ark_jax
 from ark_jax.data import readers
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
+from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark import scored_prompts
 from ark_jax.text import prompts
 
@@ -197,6 +199,33 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
                 scores = reference.lm_head(x[starts[i] - 1 : len(whole[i]) - 1]).log_softmax(-1)
                 wanted[i] = scores.gather(1, torch.tensor(whole[i][starts[i] :])[:, None]).mean()
     np.testing.assert_allclose(found.mean, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_path, mesh):
+    """SmolLM2 recast as Qwen3, on passages of the demo, which share their query's prompt."""
+    pytest.importorskip("torch", reason="transformers computes with torch")
+    from transformers import AutoTokenizer
+
+    source = Path(real_models["generator"])
+    folder = recast(source, tmp_path / "qwen3", "qwen3")
+    rows = [json.loads(line) for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
+    asked = [
+        (query, row["text"][:250])
+        for query in ("Who founded the Tidal Board?", "How is wool dyed?")
+        for row in rows[:3]
+    ]
+    scorer = YesNoScorer.from_pretrained(folder)
+    assert scorer.lm.cfg.qk_norm and scorer.max_length == 8192
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    # transformers splits words as Qwen does in a Qwen's folder. SmolLM2's own tokenizer would join
+    # the prompt's last line break to an answer that is not tokenised by itself.
+    scorer.lm.tokenizer = tokenizer
+    wanted = yes_no.published_scores(folder, asked, tokenizer)
+    found = 1 / (1 + np.exp(-scorer.score(asked)))
+    assert np.std(wanted) > 1e-3
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from support import pairs, tiny
+from support import pairs, tiny, yes_no
 
-from ark_jax.models.yes_no import INSTRUCTION, YesNoScorer
+from ark_jax.models.yes_no import YesNoScorer
 
 PAIRS = [
     ("Who led the Tidal Board?", "The Tidal Board was founded in 1784."),
@@ -12,12 +12,6 @@ PAIRS = [
     ("", "x"),
     ("世界", "😀 a wave 🌊"),
 ]
-BEFORE = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
-    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
-    "<|im_start|>user\n"
-)
-AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +20,10 @@ def folder(tmp_path_factory):
 
 
 def test_scores_are_those_of_the_published_recipe(folder, mesh):
-    torch = pytest.importorskip("torch", reason="the reference implementation")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    pytest.importorskip("torch", reason="the reference implementation")
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
-    wanted = []
-    for query, document in PAIRS:
-        body = f"<Instruct>: {INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
-        ids = torch.tensor([encode(BEFORE) + encode(body) + encode(AFTER)])
-        with torch.inference_mode():
-            logits = model(ids).logits[0, -1]
-        no, yes = (logits[tokenizer.convert_tokens_to_ids(word)] for word in ("no", "yes"))
-        wanted.append(torch.softmax(torch.stack([no, yes]), 0)[1].item())
+    wanted = yes_no.published_scores(folder, PAIRS, AutoTokenizer.from_pretrained(folder))
     found = 1 / (1 + np.exp(-YesNoScorer.from_pretrained(folder).score(PAIRS)))
     assert np.std(wanted) > 1e-3
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)

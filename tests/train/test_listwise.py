@@ -10,10 +10,11 @@ import pytest
 from support import tiny
 
 from ark_jax import layout
+from ark_jax.models import hf
 from ark_jax.models.pairs import HEADS, PairScorer
 from ark_jax.runtime import preemption
-from ark_jax.train import listwise
-from ark_jax.train.lists import PairList
+from ark_jax.train import list_batches, listwise
+from ark_jax.train.lists import ListEpochs, PairList
 from ark_jax.train.placement import TextGrid
 
 WORDS = ("tide", "lamp", "salt", "wool", "bell")
@@ -146,6 +147,54 @@ def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step,
     assert chosen[0] == chosen[1]
 
 
+ADAPTED = {"lora_rank": 3, "lora_alpha": 7.0, "lora_targets": ("q", "v", "down")}
+
+
+@pytest.fixture(scope="module")
+def adapted(folder, tmp_path_factory, quick_step):
+    """A run of an adapter that nothing stopped."""
+    return train(folder, tmp_path_factory.mktemp("adapted"), **ADAPTED)
+
+
+def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
+    before = PairScorer.from_pretrained(str(folder), head="sum")
+    weights = lambda scorer: dict(hf.named_parameters(scorer.model))
+    old, new = weights(before), weights(adapted[0])
+    moved = {name for name in old if not np.array_equal(old[name][...], new[name][...])}
+    assert {name.rsplit(".", 1)[-1] for name in moved} == {
+        *ADAPTED["lora_targets"],
+        *("dense", "dense_bias", "out", "out_bias"),
+    }
+    name = next(name for name in moved if name.endswith("down"))
+    change = np.asarray(new[name][...] - old[name][...])
+    assert [np.linalg.matrix_rank(layer, tol=1e-5) for layer in change] == [3, 3]
+
+
+def test_an_adapter_begins_as_the_whole_scorer_does(adapted, whole):
+    assert losses_of(adapted[1])[0] == pytest.approx(losses_of(whole[2])[0], rel=1e-5)
+    assert abs(losses_of(adapted[1])[-1] - losses_of(whole[2])[-1]) > 1e-4
+
+
+@pytest.mark.parametrize("head", ["star", pytest.param("cosine", marks=pytest.mark.slow)])
+def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, head, quick_step):
+    _, expected = train(folder, tmp_path / "one", head=head, **ADAPTED)
+    _, curve = train(folder, tmp_path / "mesh", head=head, mesh=(2, 2, 2), **ADAPTED)
+    np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
+    assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
+
+
+def test_a_stopped_adapter_goes_on_bitwise_the_same(folder, tmp_path, at_step, adapted):
+    """Inside the second epoch, whose negatives the adapted scorer chose."""
+    at_step(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 4 of 6"):
+        train(folder, tmp_path, **ADAPTED)
+    at_step(0, None)
+    resumed, curve = train(folder, tmp_path, **ADAPTED)
+    assert curve == adapted[1]
+    for x, y in zip(*map(jax.tree.leaves, (resumed.model, adapted[0].model)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_the_scorer_chooses_other_negatives(folder, tmp_path, whole):
     again = losses_of(whole[2])
     once = losses_of(train(folder, tmp_path, choose_again=False)[1])
@@ -165,12 +214,12 @@ def test_weights_count(folder, tmp_path, whole):
 
 def maker_of(folder, run, *, head="sum", lists=LISTS, **changes):
     scorer = PairScorer.from_pretrained(str(folder), head=head)
-    texts = listwise.ListTexts.create(lists)
+    texts = list_batches.ListTexts.create(lists)
     settings = {"batch": 4, "negatives": 3, "seed": 1} | changes
     random = np.random.default_rng(0)
     score = lambda trainable: [random.random(len(one.rights)) for one in lists]
-    epochs = listwise.ListEpochs(lists, folder=run, score=score, **settings)
-    return listwise.ListwiseBatches.create(epochs, texts, scorer, 4 * epochs.steps), epochs
+    epochs = ListEpochs(lists, folder=run, score=score, **settings)
+    return list_batches.ListwiseBatches.create(epochs, texts, scorer, 4 * epochs.steps), epochs
 
 
 def test_a_batch_encodes_each_text_once(folder, tmp_path, mesh):
@@ -178,7 +227,7 @@ def test_a_batch_encodes_each_text_once(folder, tmp_path, mesh):
     maker, epochs = maker_of(folder, tmp_path, lists=doubled, batch=16)
     for step in range(4 * epochs.steps):
         batch = maker(step)
-        pairs = list(zip(batch.ids["questions"], batch.ids["paths"], strict=True))
+        pairs = list(zip(batch.ids["questions"], batch.ids["candidates"], strict=True))
         assert (
             len(set(pairs)) == len(pairs) == int(np.asarray(batch.arrays["pairs"][1]).any(1).sum())
         )

@@ -358,3 +358,50 @@ def test_what_is_no_candidate_counts_for_nothing(mesh):
     assert not d_scores[[2, 5]].any() and d_scores[0].any()
     nothing = {name: np.zeros_like(value) for name, value in inputs.items()}
     assert float(weighted_lists(nothing)) == 0.0
+
+
+def list_cross_entropy(inputs: dict) -> tuple[jax.Array, np.ndarray]:
+    """The value, and its gradient with respect to the scores."""
+    scores, *others = map(layout.rows, inputs.values())
+    loss = lambda x: losses.list_cross_entropy(x, *others)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(scores)
+    return value, np.asarray(gradient)
+
+
+def test_list_cross_entropy_is_loops(any_mesh):
+    inputs, values = listed_batch(), []
+    for k in np.flatnonzero(inputs["present"].any(1)):
+        keep = inputs["present"][k]
+        scores, targets = (
+            inputs[name][k, keep].astype(np.float64) for name in ("scores", "weights")
+        )
+        logs = scores - np.log(np.exp(scores).sum())
+        values.append(-(targets / targets.sum()) @ logs)
+    assert float(list_cross_entropy(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
+    assert len(values) == B - 1
+
+
+def test_list_cross_entropy_is_torchs(sentence_transformers_losses, mesh):
+    """With soft labels, and their gradients."""
+    torch, _ = sentence_transformers_losses
+    inputs = listed_batch()
+    inputs["present"][:] = True
+    targets = torch.tensor(inputs["weights"] / inputs["weights"].sum(1, keepdims=True))
+    scores = torch.tensor(inputs["scores"], requires_grad=True)
+    wanted = torch.nn.functional.cross_entropy(scores, targets)
+    wanted.backward()
+    value, gradient = list_cross_entropy(inputs)
+    assert float(value) == pytest.approx(wanted.item(), rel=1e-5)
+    np.testing.assert_allclose(gradient, scores.grad.numpy(), atol=1e-6)
+
+
+def test_an_absent_candidate_has_no_share(mesh):
+    inputs = listed_batch()
+    expected = float(list_cross_entropy(inputs)[0])
+    for name, value in (("scores", 1e4), ("weights", 9.0)):
+        inputs[name] = np.where(inputs["present"], inputs[name], value)
+    value, gradient = list_cross_entropy(inputs)
+    assert float(value) == pytest.approx(expected, rel=1e-6)
+    assert np.isfinite(gradient).all() and not gradient[~inputs["present"]].any()
+    nothing = {name: np.zeros_like(value) for name, value in inputs.items()}
+    assert float(list_cross_entropy(nothing)[0]) == 0.0

@@ -19,6 +19,7 @@ def check_ark(config) -> None:
     _check_prompts(config.prompts)
     _check_graph(config.graph)
     _check_stages(config.train)
+    _check_reranker(config)
     check_shared_sections(config)
     systems(config).check()
 
@@ -40,6 +41,21 @@ def _check_graph(graph) -> None:
         raise ValueError(
             "config.graph.gleanings asks the language model for more records, but "
             "config.graph.openie replaces the language model: set one of them"
+        )
+
+
+def _check_reranker(config) -> None:
+    if config.train.kind != "cross":
+        return
+    if config.evaluate.rerank:
+        raise ValueError(
+            f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "
+            "reranker of its own, for which the table has one row; leave this empty, or kind=bi"
+        )
+    if config.score.supervision == "gold":
+        raise ValueError(
+            "config.train.kind=cross learns alignment scores, and config.score.supervision=gold "
+            "learns from marked evidence instead: change one of them"
         )
 
 

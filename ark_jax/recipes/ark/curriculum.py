@@ -7,6 +7,9 @@ from ark_jax.recipes.common.systems import Systems
 MINING_SIZES = {0: ("large", "small"), 2: ("large",), 3: ("small",)}
 
 
+RERANKER = "reranker"  # the stage of train.kind=cross
+
+
 def stage_name(stage: int) -> str:
     return f"stage{stage}"
 
@@ -23,7 +26,8 @@ def trained_stages(config) -> tuple[str, ...]:
 def systems(config) -> Systems:
     """The systems that the closing table compares."""
     merged = ("merged",) if config.train.merge != 1 else ()
-    return Systems(config.evaluate, (*trained_stages(config), *merged))
+    reranker = RERANKER if config.train.kind == "cross" else ""
+    return Systems(config.evaluate, (*trained_stages(config), *merged), reranker)
 
 
 def model_before(config, stage: int) -> str:
@@ -40,6 +44,11 @@ def miner_of(config, stage: int) -> str:
 def epochs(train, stage: int) -> int:
     """The epochs of a stage under `config.train`; stage 0 takes as many as all stages together."""
     return train.epochs[stage - 1] if stage else sum(train.epochs)
+
+
+def last_mining(config) -> int | None:
+    """The last training stage that has hard negatives."""
+    return next((n for n in reversed(config.train.stages) if n in MINING_SIZES), None)
 
 
 def training_inputs(stage: int) -> tuple[str, ...]:

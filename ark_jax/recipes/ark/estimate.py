@@ -36,8 +36,10 @@ from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache, reply_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.ark import estimate_reranker
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
+    RERANKER,
     epochs,
     mine_name,
     miner_of,
@@ -410,10 +412,11 @@ class _Forecaster:
         self._questions()
         self._score()
         self._training()
+        self._reranker()
         self._retrieval()
         self._reading()
         if "export" not in self.done:
-            self.disk["export"] = self.base.bytes
+            self.disk["export"] = self.base.bytes + (self.reranker.bytes if self.reranker else 0)
         inputs = estimate.count_inputs(self.context)
         count = len(self.held_out)
         limit = f"{count:,} held-out questions: {what_can_be_told(count)}"
@@ -499,6 +502,35 @@ class _Forecaster:
             size = 3 * 4 * device_time.trainable_parameters(self.base, config.train)
             self.disk["checkpoints"] = stored_checkpoints * size
 
+    @functools.cached_property
+    def reranker(self):
+        """The model that a reranker begins from, if one is trained."""
+        from ark_jax.estimate.device_work import WeightlessModel
+
+        config = self.config
+        if config.train.kind != "cross":
+            return None
+        return WeightlessModel.from_folder(
+            config.reranker.path or config.retriever.path,
+            compute=config.retriever.compute,
+            batch=config.retriever.batch_tokens,
+            head=False,
+        )
+
+    def _reranker(self) -> None:
+        if self.reranker is None or RERANKER in self.done:
+            return
+        lengths = dict(zip(self.training_chunks, self.passages, strict=True))
+        lists = []
+        for question in self.train:
+            draw = self.draws[question.id]
+            chunks = dict.fromkeys([*(chunk.id for chunk in draw.candidates), *draw.negatives])
+            chosen = list(chunks)[: self.config.reranker.candidates]
+            lists.append([lengths[chunk] for chunk in chosen])
+        work = estimate_reranker.training_work(self.reranker, self.queries, lists, self.config)
+        self.work.append(work)
+        self.disk["models"] = self.disk.get("models", 0) + self.reranker.bytes
+
     def _searched_passages(self) -> list[int]:
         """The lengths of all passages that training questions are compared with."""
         return self.corpus_passages if searches_corpus(self.context) else self.passages
@@ -535,6 +567,10 @@ class _Forecaster:
             if stage not in self.done:
                 texts = [(*self._not_embedded(name, passages), *asked) for name in names]
                 self._embed(stage, list(itertools.chain(*texts)))
+        if self.reranker is not None and "evaluate" not in self.done:
+            self.work.append(
+                estimate_reranker.reranking_work(self.reranker, asked, passages, self.config)
+            )
 
     def _reading(self) -> None:
         from ark_jax.estimate import device_time

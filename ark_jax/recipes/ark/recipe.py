@@ -9,10 +9,12 @@ import functools
 
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.ark import estimate, mine, report, train, training_data
+from ark_jax.recipes.ark import estimate, export, mine, report, reranker, train, training_data
 from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
+    RERANKER,
+    last_mining,
     mine_name,
     model_before,
     stage_name,
@@ -39,11 +41,9 @@ from ark_jax.recipes.common import (
     written_from,
 )
 from ark_jax.recipes.common.dependencies import COMPUTE
-from ark_jax.recipes.common.export import export_retriever
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
 
-METHOD = "ARK: answer-centric contrastive learning (ARK, ACL 2026)"
 QUESTIONS = "questions"  # the stage that writes them
 COMMUNITIES = tuple(
     f"graph.{name}" for name in ("teleport", "tolerance", "floor", "large", "small")
@@ -215,7 +215,26 @@ def _training_stages(config) -> list[Stage]:
     if config.train.merge != 1:
         last = trained_stages(config)[-1:]
         stages.append(Stage("merged", last, ("train.merge", *COMPUTE), train.merge_with_base, base))
+    if config.train.kind == "cross":
+        stages.append(_reranker_stage(config))
     return stages
+
+
+def _reranker_stage(config) -> Stage:
+    """Training of a cross-encoder, which begins as the last tuned retriever or a named model."""
+    mining = last_mining(config)
+    return Stage(
+        RERANKER,
+        after=(
+            "data",
+            "positives",
+            *((mine_name(mining),) if mining is not None else ()),
+            *(() if config.reranker.path else (systems(config).last,)),
+        ),
+        settings=(*reranker.RERANKER_SETTINGS, "seed", *COMPUTE),
+        run=reranker.train_reranker,
+        external=reranker.base_model,
+    )
 
 
 def _own_settings(stage: int) -> tuple[str, str]:
@@ -231,6 +250,7 @@ def _own_settings(stage: int) -> tuple[str, str]:
 def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, judgement, export."""
     compared, base = systems(config), dependencies.models("retriever")
+    own_reranker = (compared.reranker,) if compared.reranker else ()
     stages = [
         Stage(
             "baselines",
@@ -241,7 +261,7 @@ def _closing_stages(config) -> list[Stage]:
         ),
         Stage(
             "evaluate",
-            after=("data", "baselines", *compared.tuned),
+            after=("data", "baselines", *compared.tuned, *own_reranker),
             settings=(*evaluate.EVALUATION_SETTINGS, *COMPUTE, "seed"),
             run=functools.partial(evaluate.evaluate, systems=compared),
             external=dependencies.all_of(
@@ -263,10 +283,8 @@ def _closing_stages(config) -> list[Stage]:
             alone=config.judge.backend != "local",
         )
         stages.append(judging)
-    export = functools.partial(
-        export_retriever, system=compared.last, curriculum=trained_stages(config), method=METHOD
-    )
-    return [*stages, Stage("export", (compared.last, "evaluate"), (), export, alone=True)]
+    exported = (compared.last, *own_reranker)
+    return [*stages, Stage("export", (*exported, "evaluate"), (), export.export, alone=True)]
 
 
 def needs(config) -> Needs:
@@ -282,6 +300,7 @@ def needs(config) -> Needs:
             **local,
             **retrievers,
             "evaluate.rerank": config.evaluate.rerank,
+            "reranker.path": config.reranker.path if config.train.kind == "cross" else "",
         },
         files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
         roles=roles,

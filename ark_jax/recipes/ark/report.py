@@ -10,7 +10,7 @@ from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.ark.curriculum import mine_name, stage_name, systems, trained_stages
+from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
@@ -49,6 +49,7 @@ def gather(context: Context, counts: Counts) -> dict:
     mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
     last = systems(config).last
     curriculum, note = trained_stages(config), note_on_test(context)
+    trained = [name for name in (*curriculum, RERANKER) if name in counts]
     return {
         "verdict": " ".join(
             filter(None, (verdict(evaluated["table"], evaluated["metrics"], curriculum), note))
@@ -56,7 +57,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "metrics": evaluated["metrics"],
         "table": evaluated["table"],
         "facts": _facts(config, counts),
-        "curves": {name: load_curve(context / name / "curve.jsonl") for name in curriculum},
+        "curves": {name: load_curve(context / name / "curve.jsonl") for name in trained},
         "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
         "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
         "community": _community(context),
@@ -96,8 +97,18 @@ def _facts(config, counts: Counts) -> list[list]:
         ],
         ["LLM", llm[config.llm.backend]],
         ["Retriever", Path(config.retriever.path).name],
+        *_reranker_facts(config, counts.get(RERANKER, {})),
         ["Generator and reader", Path(config.generator.path).name],
     ]
+
+
+def _reranker_facts(config, trained: Mapping) -> list[list]:
+    """What a trained reranker began from, and how many questions it learned from."""
+    if not trained:
+        return []
+    base = Path(config.reranker.path or config.retriever.path).name
+    begun = base if config.reranker.path else f"{base} as tuned last"
+    return [["Reranker", f"begins as {begun}, {trained['lists']:,} questions"]]
 
 
 def _written_facts(written: Mapping) -> list[list]:

@@ -127,6 +127,12 @@ class MineSection:
 class TrainSection:
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
+    kind: str = field(
+        "bi",
+        "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
+        "question and chunk together; see `reranker`.",
+        choices=("bi", "cross"),
+    )
     stages: tuple[int, ...] = field(
         (1, 2, 3),
         "Stages to train, in order; (0,) replaces the curriculum by one stage with all negatives.",
@@ -197,6 +203,33 @@ class TrainSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class RerankerSection:
+    """The reranker of `train.kind=cross`, which learns the alignment scores of a question's chunks.
+
+    Further settings of its training are those of `train`.
+    """
+
+    path: str = field(
+        "",
+        "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
+        "sentence-transformers opens the result too. Empty: the last tuned retriever, whose cosine "
+        "gets a logit of the pair as a second summand.",
+    )
+    candidates: int = field(
+        6,
+        "Chunks of a question that are compared: its positives, hard negatives of the last stage, "
+        "then other scored ones.",
+        unit="chunks",
+        minimum=2,
+    )
+    temperature: float = field(
+        0.5, "Divisor of alignment scores, whose softmax is learned.", unit="nats", above=0
+    )
+    epochs: int = field(1, "Passes over the training questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Ark(Common):
     """A run of ARK."""
 
@@ -205,3 +238,4 @@ class Ark(Common):
     score: ScoreSection = ScoreSection()
     mine: MineSection = MineSection()
     train: TrainSection = TrainSection()
+    reranker: RerankerSection = RerankerSection()

@@ -30,7 +30,7 @@ def export_retriever(
     name, _, description = method.partition(": ")
     copy_files(context / system / "model", folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    base, hub_name = base_names(context.config)
+    base, hub_name = base_names(context.config.retriever.path)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)
     text = model_card.render_card(
         folder,
@@ -43,9 +43,8 @@ def export_retriever(
     return {"model": system}
 
 
-def base_names(config) -> tuple[str, str]:
-    """What the base model is called, and its hub name; a local folder has none."""
-    path = config.retriever.path
+def base_names(path: str) -> tuple[str, str]:
+    """What a model is called, and its hub name; a local folder has none."""
     local = Path(path).expanduser().exists()
     return (Path(path).name, "") if local else (path, path)
 
@@ -58,6 +57,21 @@ def copy_files(source: Path, target: Path) -> None:
             copy = target / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
+
+
+def settings_text(config, *sections: str) -> str:
+    """The settings of training, as a card's last line."""
+    values = {name: value for section in sections for name, value in config[section].items()}
+    return f"Training settings: `{json.dumps(values, default=list)}`."
+
+
+def describe_card(card: Path, title: str, about: str) -> None:
+    """Gives the card of a pair scorer another title, and a text in front of how it is opened."""
+    from ark_jax.models.model_card import plain_line
+
+    front, _, rest = card.read_text(encoding="utf-8").partition("\n# ")
+    _, _, rest = rest.partition("\n")
+    card.write_text(f"{front}\n# {plain_line(title)}\n\n{about}\n{rest}", encoding="utf-8")
 
 
 def _hub_results(context: Context, values: dict) -> list:
@@ -91,7 +105,6 @@ def _about(
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
-    settings = json.dumps(context.config.train.to_dict(), default=list)
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
 {len(trained)} questions; measured on {len(measured)} held-out questions
 {documents} (mean and 95 %
@@ -101,4 +114,4 @@ bootstrap interval):
 
 {" ".join((verdict(table, columns, curriculum), note_on_test(context))).strip()}
 
-Training settings: `{settings}`."""
+{settings_text(context.config, "train")}"""

@@ -64,15 +64,18 @@ def load_generator(context: Context, path: str = ""):
     return context.models["generator"][1]
 
 
-def load_reranker(context: Context):
-    """The scorer of `evaluate.rerank`: a decoder says yes or no, an encoder gives a logit."""
+def load_reranker(context: Context, stage: str = ""):
+    """The scorer of a stage, or of `evaluate.rerank`.
+
+    A decoder says yes or no, an encoder gives a logit.
+    """
     from ark_jax.models import hf, pair_folder
     from ark_jax.models.pairs import PairScorer
     from ark_jax.models.yes_no import YesNoScorer
 
     context.enter_mesh()
     config = context.config
-    folder = hf.resolve(config.evaluate.rerank)
+    folder = context / stage / "model" if stage else hf.resolve(config.evaluate.rerank)
     if pair_folder.is_decoder(folder):
         context.models.pop("generator", None)  # memory may not hold two
         kind, settings = config.generator.dtype, config.generator

@@ -58,7 +58,9 @@ def retrieve_all(
             for question in questions
         }
     for name, part in systems.reranked.items():
-        rows = functools.partial(_rerank, context, questions, chunks, rankings[part])
+        rows = functools.partial(
+            _rerank, context, systems.reranker, questions, chunks, rankings[part]
+        )
         rankings[name] = _stored(_file(folder, name), rows)
     return {name: rankings[name] for name in systems.names}
 
@@ -86,12 +88,16 @@ def _retrieve(
 
 
 def _rerank(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]], rankings: Rankings
+    context: Context,
+    stage: str,
+    questions: list[Question],
+    chunks: dict[str, list[Chunk]],
+    rankings: Rankings,
 ) -> list[dict]:
     """The same chunks in the order of the reranker's scores; equal ones keep theirs."""
     passages = {chunk.id: chunk.passage for group in chunks.values() for chunk in group}
     pairs = [(x.question, passages[chunk]) for x in questions for chunk in rankings[x.id]]
-    scores = iter(load_reranker(context).score(pairs, label="rerank").tolist())
+    scores = iter(load_reranker(context, stage).score(pairs, label="rerank").tolist())
     rows = []
     for question in questions:
         scored = [(-next(scores), place, x) for place, x in enumerate(rankings[question.id])]

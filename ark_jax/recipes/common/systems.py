@@ -17,10 +17,12 @@ class Systems:
     Attributes:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
+        reranker: the stage whose folder holds a trained reranker, if there is one.
     """
 
     settings: object
     tuned: tuple[str, ...]
+    reranker: str = ""
 
     @property
     def last(self) -> str:
@@ -43,7 +45,8 @@ class Systems:
     @property
     def reranked(self) -> dict[str, str]:
         """The system whose passages a reranker puts in order -> what it is made of."""
-        return {f"{self.last} + reranker": self.last} if self.settings.rerank else {}
+        is_reranked = self.settings.rerank or self.reranker
+        return {f"{self.last} + reranker": self.last} if is_reranked else {}
 
     @property
     def names(self) -> list[str]:

@@ -1,13 +1,12 @@
 """The export stage: the towers as a sentence-transformers folder, with a model card."""
 
-import json
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
-from ark_jax.recipes.common.export import base_names, copy_files
+from ark_jax.recipes.common.export import base_names, copy_files, settings_text
 from ark_jax.recipes.common.table import as_markdown
 
 METHOD = "graded relevance of a graph's triples (GPR)"
@@ -18,7 +17,7 @@ def export_towers(context: Context, folder: Path) -> dict:
     from ark_jax.models import model_card
 
     copy_files(context / "train" / "model", folder)
-    base, hub_name = base_names(context.config)
+    base, hub_name = base_names(context.config.retriever.path)
     card = model_card.render_card(
         folder,
         title=f"{base}, tuned with GPR",
@@ -33,7 +32,6 @@ def _about(context: Context, base: str) -> str:
     """The card's part on method, data and metrics."""
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "questions")}
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    settings = json.dumps(context.config.train.to_dict(), default=list)
     text = f"""Base model: {base}. Tuned by ark_jax {__version__} with {METHOD}
 to fetch, for a question, triples that bear its answer: "head | relation | tail".
 It learned from {counts["questions"]["questions"]:,} questions about masked entities of a graph of
@@ -41,4 +39,4 @@ It learned from {counts["questions"]["questions"]:,} questions about masked enti
     if evaluated["table"]:
         text += f"\n\nMeasured on {counts['data']['test_questions']:,} questions:\n\n"
         text += as_markdown(evaluated["table"], evaluated["metrics"])
-    return f"{text}\n\nTraining settings: `{settings}`."
+    return f"{text}\n\n{settings_text(context.config, 'train')}"

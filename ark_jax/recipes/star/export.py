@@ -1,13 +1,12 @@
 """The export stage: the trained scorer as a folder, with a model card."""
 
-import json
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
-from ark_jax.recipes.common.export import base_names, copy_files
+from ark_jax.recipes.common.export import base_names, copy_files, describe_card, settings_text
 from ark_jax.recipes.common.table import as_markdown
 
 
@@ -18,13 +17,9 @@ def export_scorer(context: Context, folder: Path) -> dict:
 
     copy_files(context / "train" / "model", folder)
     StepSettings(context.config.paths.inverse, context.config.data.relations).write(folder)
-    base, _ = base_names(context.config)
-    card = folder / "README.md"
-    front, _, rest = card.read_text(encoding="utf-8").partition("\n# ")
-    _, _, rest = rest.partition("\n")
-    title = f"{plain_line(base)}, tuned with STAR"
-    text = f"{front}\n# {title}\n\n{_about(context, plain_line(base))}\n{rest}"
-    card.write_text(text, encoding="utf-8")
+    base, _ = base_names(context.config.retriever.path)
+    about = _about(context, plain_line(base))
+    describe_card(folder / "README.md", f"{base}, tuned with STAR", about)
     return {"head": context.config.train.head}
 
 
@@ -33,7 +28,6 @@ def _about(context: Context, base: str) -> str:
     config = context.config
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "paths")}
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    settings = json.dumps(config.train.to_dict(), default=list)
     data, paths = counts["data"], counts["paths"]
     text = f"""Base model: {base}. Tuned by ark_jax {__version__} to walk relation paths (STAR)
 from the topic of a question to its answers. It learned from {data["train_questions"]:,} questions
@@ -48,4 +42,4 @@ paths.search(["a question"], [["its topic"]])
     if evaluated["table"]:
         text += f"\n\nMeasured on {data['test_questions']:,} questions of other topics:\n\n"
         text += as_markdown(evaluated["table"], evaluated["metrics"])
-    return f"{text}\n\nTraining settings: `{settings}`."
+    return f"{text}\n\n{settings_text(config, 'train')}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note
+from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note, trainable_parameters
 from ark_jax.estimate.device_work import WeightlessModel, Work
 from ark_jax.graph.beam import BeamRules, search
 from ark_jax.graph.relation_paths import GoldPath
@@ -70,7 +70,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         question=length([question.question for question in train]),
         path=length(_path_texts(paths, steps)),
     )
-    weights = model.parameters * 4
+    weights, trained = model.parameters * 4, trainable_parameters(model, config.train) * 4
     steps_taken = config.train.epochs * -(-sizes.lists // config.train.batch)
     return Forecast(
         inputs={
@@ -86,7 +86,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         work=tuple(part for part in _works(model, config, sizes) if part.stage not in done),
         disk={
             "models": 2 * weights,
-            "checkpoints": 2 * STATES * weights if "train" not in done else 0,
+            "checkpoints": 2 * STATES * trained if "train" not in done else 0,
         },
         notes=(speed_note([model]),),
     )

@@ -157,6 +157,18 @@ class TrainSection:
         choices=("products", "all"),
     )
     save_every: int = field(100, "Steps between two checkpoints.", unit="steps", minimum=1)
+    lora_rank: int = field(
+        0,
+        "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
+        "head is trained whole. 0: train all weights.",
+        minimum=0,
+    )
+    lora_alpha: float = field(
+        32.0, "Scale of the adapter: its product is multiplied by alpha / rank.", above=0
+    )
+    lora_targets: tuple[str, ...] = field(
+        (), "Matrices to adapt: q, k, v, o, up, down; empty: all of them."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,9 @@ TRAIN_SETTINGS = (
             "weight_decay",
             "clip",
             "batch",
+            "lora_rank",
+            "lora_alpha",
+            "lora_targets",
         )
     ),
     "mine.negatives",

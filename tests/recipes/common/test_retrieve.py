@@ -52,14 +52,20 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
     )
 
 
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "trained"])
 def test_a_reranker_orders_what_the_last_system_retrieves(kind, run, tmp_path, mesh):
     folder = tmp_path / "reranker"
-    if kind == "encoder":
+    if kind == "trained":
+        folder = run.folder / "w" / "reranker" / "model"
+    if kind != "decoder":
         reranker = PairScorer.from_pretrained(pairs.write_classifier(folder, "bert"))
     else:
         reranker = YesNoScorer.from_pretrained(pairs.write_yes_no(folder))
-    run.c.evaluate.rerank, run.c.evaluate.hybrids = str(folder), ()
+    run.c.evaluate.hybrids = ()
+    if kind == "trained":
+        run.c.train.kind = "cross"
+    else:
+        run.c.evaluate.rerank = str(folder)
     ranked = rank(run)
     assert list(ranked) == ["base", "bm25", "stage3 + reranker", "stage1", "stage2", "stage3"]
     texts = {chunk.id: chunk.passage for group in CHUNKS.values() for chunk in group}

@@ -1,0 +1,42 @@
+"""What training a reranker and reranking with it compute, for `ark-jax plan`."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ark_jax.recipes.ark.curriculum import RERANKER
+from ark_jax.recipes.common.systems import DEPTH
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.estimate.device_work import WeightlessModel, Work
+
+
+def training_work(
+    model: "WeightlessModel", queries: Sequence[int], lists: Sequence[Sequence[int]], config
+) -> "Work":
+    """All epochs over the lists; a backward pass takes twice the products of a forward one.
+
+    Args:
+        queries: tokens of each question.
+        lists: tokens of the passages that each question is paired with.
+    """
+    count = math.ceil(config.score.keep * len(queries))
+    texts = []
+    for query, passages in zip(queries[:count], lists[:count], strict=True):
+        texts += [query + passage for passage in passages]
+        if not config.reranker.path:  # a cosine reads both texts too
+            texts += [query, *passages]
+    again, epochs = int(config.train.remat == "all"), config.reranker.epochs
+    flops = epochs * model.text_flops(texts) * (3 + again, 3.5 + again)
+    return model.work(RERANKER, "training", epochs * sum(texts), flops)
+
+
+def reranking_work(
+    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int], config
+) -> "Work":
+    """A pair for each question and each chunk found for it, as if chunks had their mean length."""
+    mean = sum(passages) / max(len(passages), 1)
+    texts = [query + mean for query in queries for _ in range(min(DEPTH, len(passages)))]
+    if not config.reranker.path:
+        texts += [*queries, *passages]
+    return model.work("evaluate", "embedding", sum(texts), model.text_flops(texts))

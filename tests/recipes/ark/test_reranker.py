@@ -1,0 +1,208 @@
+"""A reranker learns alignment scores: its lists, its stage, and what is refused."""
+
+import json
+import math
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import pairs, tiny
+
+from ark_jax.data.records import Chunk, Question
+from ark_jax.models.pairs import PairScorer
+from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.ark import config, reranker
+from ark_jax.recipes.ark.checks import check_ark
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
+from ark_jax.runtime import preemption
+from ark_jax.runtime.log import Metrics
+from ark_jax.train.fit import Curve
+
+pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
+WORDS = ("tide", "lamp", "salt", "wool", "bell")
+TEXTS = [*(f"the clerk kept the {word}" for word in WORDS), "the clerk kept the lamp"]
+CHUNKS = [Chunk(f"a#{i}", "a", i, i + 1, 5, text) for i, text in enumerate(TEXTS)]
+QUESTIONS = [
+    Question(f"q{i}", f"who kept the {w}?", ("the clerk",), ("a",)) for i, w in enumerate(WORDS)
+]
+BEFORE = ("data", "positives", "mine3", "stage3")
+
+
+def given(context: engine.Context, folder: Path) -> dict:
+    """Stands in for the stages before: question 4 is not kept, chunk 5 is a copy of 1."""
+    save_chunks(CHUNKS, folder)
+    save_json({"pool": "documents"}, folder / POOL_FILE)
+    save_rows(QUESTIONS, folder / "questions_train.parquet")
+    rows = [
+        {
+            "question": question.id,
+            "chunk": f"a#{j % 6}",
+            "score": -1.0 - (j - i) / 2,
+            "positive": j == i and i < 4,
+        }
+        for i, question in enumerate(QUESTIONS)
+        for j in (i + 2, i, i + 1, *((5,) if i == 0 else ()))
+    ]
+    save_rows(rows, folder / "positives.parquet")
+    mined = [{"question": q.id, "chunk": f"a#{(i + 3) % 6}"} for i, q in enumerate(QUESTIONS)]
+    save_rows(mined, folder / "negatives.parquet")
+    if folder.name.startswith("stage3"):
+        shutil.copytree(context.config.retriever.path, folder / "model")
+    return {}
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory):
+    folder = tiny.write(tmp_path_factory.mktemp("retriever"), "bert", tokenizer="cls")
+    return tiny.sentence_transformer(folder, pooling="mean", max_seq_length=40)
+
+
+def settings(retriever: Path):
+    c = config.ark()
+    c.retriever.path, c.mesh, c.train.kind = str(retriever), (1, 1, 1), "cross"
+    c.train.batch, c.train.save_every = 2, 2
+    c.reranker.epochs, c.reranker.learning_rate, c.reranker.temperature = 20, 3e-3, 0.7
+    return c
+
+
+def run(c, workdir: Path) -> engine.Context:
+    made = [engine.Stage(name, (), (), given) for name in BEFORE]
+    made += [stage for stage in stages(c) if stage.name == "reranker"]
+    context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
+    engine.run(made, context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def finished(retriever, tmp_path_factory, quick_step):
+    """The config's context after its reranker was trained."""
+    return run(settings(retriever), tmp_path_factory.mktemp("finished"))
+
+
+def test_a_list_has_the_shares_of_its_scores(finished):
+    lists = reranker.load_lists(finished)
+    assert [one.left for one in lists] == [question.question for question in QUESTIONS[:4]]
+    # The positive is 1, the mined chunk 4 was not scored, 2 and 3 score half a nat less each.
+    assert lists[1].rights == tuple(TEXTS[i] for i in (1, 4, 2, 3))
+    raw = [1, 0, *(math.exp(-gap / 0.7) for gap in (0.5, 1))]
+    np.testing.assert_allclose(lists[1].weights, [x / sum(raw) for x in raw], atol=1e-5)
+    assert lists[1].weights[1] > 0
+    # Of question 4 nothing is learned, of question 0 chunk 5 is no second lamp.
+    assert lists[0].rights == tuple(TEXTS[i] for i in (0, 3, 1, 2))
+
+
+def test_a_list_is_as_long_as_the_config_says(finished, retriever, tmp_path):
+    c = settings(retriever)
+    c.reranker.candidates = 2
+    context = engine.Context(c, finished.workdir, finished.metrics)
+    assert [len(one.rights) for one in reranker.load_lists(context)] == [2] * 4
+    c.train.stages = (1,)  # which mines nothing
+    c.reranker.candidates = 10
+    assert [len(one.rights) for one in reranker.load_lists(context)] == [3, 3, 3, 3]
+
+
+def test_the_scorer_ranks_as_the_language_model_does(finished):
+    folder = finished / "reranker"
+    counts = json.loads((folder / "manifest.json").read_text())["counts"]
+    assert counts["lists"] == 4 and counts["steps"] == 20 * 2
+    lists = reranker.load_lists(finished)
+    entropy = -np.mean([np.dot(one.weights, np.log(one.weights)) for one in lists])
+    assert entropy < counts["last_loss"] < counts["first_loss"] - 0.2
+    scorer = PairScorer.from_pretrained(folder / "model")
+    assert scorer.cfg.head == "sum"
+    best = [np.argmax(scorer.score([(x.left, y) for y in x.rights])) for x in lists]
+    assert best.count(0) >= 3
+
+
+def test_a_stopped_stage_goes_on_bitwise_the_same(finished, retriever, tmp_path, monkeypatch):
+    add = Curve.add
+
+    def stop(curve, row):
+        add(curve, row)
+        if row["step"] == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Curve, "add", stop)
+    c = settings(retriever)
+    with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="reranker: step 5"):
+        run(c, tmp_path)
+    monkeypatch.setattr(Curve, "add", add)
+    again = run(c, tmp_path)
+    weights = (f"model/{part}/model.safetensors" for part in ("body", "head"))
+    for name in ("curve.jsonl", *weights):
+        bytes_of = [(x / "reranker" / name).read_bytes() for x in (finished, again)]
+        assert bytes_of[0] == bytes_of[1], name
+
+
+def test_it_may_begin_as_a_cross_encoder(retriever, tmp_path):
+    c = settings(retriever)
+    c.reranker.path = str(pairs.write_classifier(tmp_path / "classifier", "roberta"))
+    c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
+    (stage,) = [stage for stage in stages(c) if stage.name == "reranker"]
+    assert stage.after == ("data", "positives", "mine3")
+    context = run(c, tmp_path / "w")
+    asked = [("who?", text) for text in TEXTS]
+    kept, base = (
+        PairScorer.from_pretrained(folder).score(asked)
+        for folder in (context / "reranker" / "model", c.reranker.path)
+    )
+    np.testing.assert_array_equal(kept, base)
+
+
+def test_it_begins_as_the_tuned_retriever(retriever, tmp_path):
+    c = settings(retriever)
+    c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
+    context = run(c, tmp_path)
+    scorer = PairScorer.from_pretrained(context / "reranker" / "model")
+    asked = [("who kept the salt?", text) for text in TEXTS]
+    tuned = Retriever.from_pretrained(context / "stage3" / "model")
+    query = tuned.encode([asked[0][0]], kind="query")[0]
+    passages = tuned.encode(TEXTS, kind="document")
+    np.testing.assert_allclose(scorer.score(asked), 20 * passages @ query, atol=1e-5)
+
+
+def test_an_adapter_of_the_reranker(retriever, tmp_path):
+    c = settings(retriever)
+    c.reranker.epochs = 1
+    c.train.lora_rank, c.train.lora_targets = 2, ("q",)
+    context = run(c, tmp_path)
+    tuned = PairScorer.from_pretrained(context / "reranker" / "model").model.body.blocks
+    begun = PairScorer.from_pretrained(retriever, head="linear").model.body.blocks
+    assert not np.array_equal(tuned.q[...], begun.q[...])
+    np.testing.assert_array_equal(tuned.k[...], begun.k[...])
+
+
+def test_a_decoder_is_refused_before_any_work(retriever, tmp_path):
+    c = settings(retriever)
+    assert list(reranker.base_model(c)) == ["retriever"]
+    c.reranker.path = str(tiny.write(tmp_path / "decoder", "qwen3", tokenizer="plain"))
+    with pytest.raises(ValueError, match=r"config.reranker.path='.*decoder': model_type 'qwen3' "):
+        run(c, tmp_path / "w")
+    assert not (tmp_path / "w" / "reranker").exists()
+    c.reranker.path, c.retriever.path = "", c.reranker.path
+    with pytest.raises(ValueError, match=r"config.retriever.path=.* name a cross-encoder in"):
+        reranker.base_model(c)
+    c.reranker.path = "owner/model-that-no-cache-has"
+    assert list(reranker.base_model(c)) == ["reranker"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("score.supervision", "gold", "config.train.kind=cross learns alignment scores"),
+        ("evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': config.train.kind=cross trains"),
+    ],
+)
+def test_settings_that_contradict_are_refused(field, value, message):
+    c = config.ark()
+    c.train.kind = "cross"
+    check_ark(c)
+    c.update_from_flattened_dict({field: value})
+    with pytest.raises(ValueError, match=message):
+        check_ark(c)
