@@ -5,8 +5,6 @@ would begin as nothing, and a few dozen questions teach that too little. A named
 head that has learnt, and keeps it.
 """
 
-import dataclasses
-import functools
 import json
 import math
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, mine_name, sys
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
 
 RERANKER_SETTINGS = (
@@ -69,37 +68,21 @@ def _family(path: str) -> str:
 
 def train_reranker(context: Context, folder: Path) -> dict:
     """Trains a scorer of question and chunk; stores it under `model`."""
-    from ark_jax.train import listwise, losses
+    from ark_jax.train import losses
 
-    config = context.config
-    lists = load_lists(context)
-    own = {
-        "epochs": config.reranker.epochs,
-        "learning_rate": config.reranker.learning_rate,
-        "negatives": 0,
-        "choose_again": False,
-        "temperature": 1.0,
-        "seed": config.seed,
-    }
-    fields = {field.name for field in dataclasses.fields(listwise.ListwiseConfig)}
-    shared = {name: config.train[name] for name in fields - own.keys()}
-    tuned, curve = listwise.train(
-        _load_base(context),
-        lists,
-        listwise.ListwiseConfig(**own, **shared),
+    return train_pair_scorer(
+        context,
         folder,
+        _load_base(context),
+        load_lists(context),
         loss=losses.list_cross_entropy,
         label=RERANKER,
-        on_step=functools.partial(context.metrics.step, RERANKER),
-        on_pace=functools.partial(context.metrics.write, RERANKER),
+        epochs=context.config.reranker.epochs,
+        learning_rate=context.config.reranker.learning_rate,
+        negatives=0,
+        choose_again=False,
+        temperature=1.0,
     )
-    tuned.save_pretrained(folder / "model")
-    return {
-        "lists": len(lists),
-        "steps": len(curve),
-        "first_loss": round(curve[0]["loss"], 4),
-        "last_loss": round(curve[-1]["loss"], 4),
-    }
 
 
 def _load_base(context: Context):

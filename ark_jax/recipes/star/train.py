@@ -1,11 +1,10 @@
 """The train stage: a scorer of question and path on lists."""
 
-import dataclasses
-import functools
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.models import load_base_scorer
+from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.recipes.star.data import load_questions, load_steps
 from ark_jax.recipes.star.lists import pair_lists
 from ark_jax.recipes.star.mine import load_lists
@@ -37,7 +36,7 @@ TRAIN_SETTINGS = (
 
 def train_scorer(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the scorer under `model`."""
-    from ark_jax.train import listwise
+    from ark_jax.train import losses
 
     config = context.config
     questions = {question.id: question.question for question in load_questions(context, "train")}
@@ -48,30 +47,16 @@ def train_scorer(context: Context, folder: Path) -> dict:
         weights=config.train.weights,
         weight_range=tuple(config.train.weight_range),
     )
-    scorer = load_base_scorer(context).with_head(config.train.head, seed=config.seed)
-    own = {"negatives", "choose_again", "seed"}
-    fields = {field.name for field in dataclasses.fields(listwise.ListwiseConfig)} - own
-    settings = listwise.ListwiseConfig(
+    return train_pair_scorer(
+        context,
+        folder,
+        load_base_scorer(context).with_head(config.train.head, seed=config.seed),
+        lists,
+        loss=losses.weighted_lists,
+        label="train",
         negatives=config.mine.negatives,
         choose_again=config.mine.by == "previous",
-        seed=config.seed,
-        **{name: config.train[name] for name in fields},
     )
-    tuned, curve = listwise.train(
-        scorer,
-        lists,
-        settings,
-        folder,
-        on_step=functools.partial(context.metrics.step, "train"),
-        on_pace=functools.partial(context.metrics.write, "train"),
-    )
-    tuned.save_pretrained(folder / "model")
-    return {
-        "lists": len(lists),
-        "steps": len(curve),
-        "first_loss": round(curve[0]["loss"], 4),
-        "last_loss": round(curve[-1]["loss"], 4),
-    }
 
 
 def load_tuned(context: Context):
