@@ -125,35 +125,48 @@ def init(
     return Adapter(a, b, weights, alpha)
 
 
-def new_adapter(
-    base: Path, cfg, *, rank: int, alpha: float, targets: Sequence[str], seed: int
-) -> Adapter:
+@typing.runtime_checkable
+class AdapterSettings(typing.Protocol):
+    """What the settings of a training run say of its adapter."""
+
+    lora_rank: int  # 0 trains all weights
+    lora_alpha: float
+    lora_targets: Sequence[str]  # as in `target_weights`
+    seed: int  # decides the adapter's factors
+
+
+def new_adapter(base: Path, cfg, settings: AdapterSettings) -> Adapter:
     """An adapter that changes nothing yet.
 
     Args:
-        base, targets: as in `target_weights`.
-        rank, alpha: as in `init`.
-        seed: decides the adapter's factors.
+        base: as in `target_weights`.
+        cfg: of the model.
     """
-    weights = target_weights(base, targets)
+    weights = target_weights(base, settings.lora_targets)
 
     @jax.jit
     def create() -> Adapter:
-        return init(weights, cfg, rank=rank, alpha=alpha, key=jax.random.key(seed))
+        return init(
+            weights,
+            cfg,
+            rank=settings.lora_rank,
+            alpha=settings.lora_alpha,
+            key=jax.random.key(settings.seed),
+        )
 
     return create()
 
 
 def split_weights(
-    model, cfg, base: Path, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+    model, cfg, base: Path, settings: AdapterSettings
 ) -> tuple[typing.Any, typing.Any]:
-    """(trainable, frozen): the model and None if `rank` is 0, else a new adapter and the model.
+    """(trainable, frozen): the model and None if the rank is 0, else a new adapter and the model.
 
     The arguments are those of `new_adapter`.
     """
-    if not rank:
+    if not settings.lora_rank:
         return model, None
-    return new_adapter(base, cfg, rank=rank, alpha=alpha, targets=targets, seed=seed), model
+    return new_adapter(base, cfg, settings), model
 
 
 def merge(model, adapter: Adapter):

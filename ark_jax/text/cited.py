@@ -136,11 +136,11 @@ def _split_thought(reply: str) -> tuple[str, str, str, str]:
     return (before, opened[0].strip(), tail[0], "") if opened else ("", head.strip(), tail[0], "")
 
 
-def _numbers(texts: Sequence[str], most: int) -> tuple[list[int], list[int]]:
-    """Numbers from 1 to `most`, and the others; one too long to be converted is -1."""
+def _numbers(texts: Sequence[str], last: int) -> tuple[list[int], list[int]]:
+    """Numbers from 1 to `last`, and the others; one too long to be converted is -1."""
     numbers = [int(text) if len(text) <= _MOST_DIGITS else -1 for text in texts]
-    inside = [number for number in numbers if 1 <= number <= most]
-    return inside, [number for number in numbers if not 1 <= number <= most]
+    inside = [number for number in numbers if 1 <= number <= last]
+    return inside, [number for number in numbers if not 1 <= number <= last]
 
 
 def _distinct(numbers: Sequence[int]) -> tuple[int, ...]:

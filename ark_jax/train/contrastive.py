@@ -73,15 +73,7 @@ def train(
     """
     _check(config, retriever, examples, label)
     tokens = _tokenize(retriever, examples, questions, passages, config, label)
-    trainable, frozen = lora.split_weights(
-        retriever.model,
-        retriever.cfg,
-        retriever.base,
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        targets=config.lora_targets,
-        seed=config.seed,
-    )
+    trainable, frozen = lora.split_weights(retriever.model, retriever.cfg, retriever.base, config)
     model_config = dataclasses.replace(retriever.cfg, remat=config.remat)
     adapter_size = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
     count_flops = functools.partial(flops.training, model_config, adapter=adapter_size)

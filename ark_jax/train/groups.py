@@ -40,12 +40,12 @@ class Group:
     def select(self, kept: Sequence[bool] | np.ndarray) -> "Group":
         """The group with some of its completions."""
         fields = ("completions", "advantages", "old", "reference", "ended")
-        given = {field: getattr(self, field) for field in fields}
+        by_field = {field: getattr(self, field) for field in fields}
         return dataclasses.replace(
             self,
             **{
                 field: list(itertools.compress(values, kept))
-                for field, values in given.items()
+                for field, values in by_field.items()
                 if values is not None
             },
         )
@@ -189,16 +189,16 @@ class BatchShape:
             prompts: of the step, on all devices together.
             samples: completions of a prompt.
         """
-        each = -(-prompts // layout.batch_multiple())
+        device_prompts = -(-prompts // layout.batch_multiple())
         tokens = samples * completion_tokens
         return cls(
-            each,
+            device_prompts,
             prompt_tokens,
-            each * prompt_tokens,
-            each * samples,
+            device_prompts * prompt_tokens,
+            device_prompts * samples,
             completion_tokens,
             tokens,
-            each * tokens,
+            device_prompts * tokens,
         )
 
     def shrunk(self, groups: Sequence[Group]) -> "BatchShape":

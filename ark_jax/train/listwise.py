@@ -123,14 +123,7 @@ def _split_weights(
     """(trainable, frozen): the model and None, or what is trained beside a frozen body, and it."""
     if not config.lora_rank:
         return scorer.model, None
-    adapter = lora.new_adapter(
-        scorer.base,
-        scorer.cfg.body,
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        targets=config.lora_targets,
-        seed=config.seed,
-    )
+    adapter = lora.new_adapter(scorer.base, scorer.cfg.body, config)
     head = scorer.model.head if scorer.cfg.reads_pairs else None
     return AdaptedScorer(adapter, head), PairModel(scorer.model.body, None)
 

@@ -104,18 +104,18 @@ def supervise(
         for i, x in enumerate(demonstrations)
     ]
     check_groups(groups, model.max_length, model.cfg.vocab)
-    each = -(-len(groups) // config.batch)  # steps of an epoch
+    steps_per_epoch = -(-len(groups) // config.batch)
     orders = [
         np.random.default_rng([config.seed, epoch]).permutation(len(groups))
         for epoch in range(config.epochs)
     ]
 
     def chosen(step: int) -> list[Group]:
-        epoch, place = divmod(step, each)
+        epoch, place = divmod(step, steps_per_epoch)
         part = orders[epoch][place * config.batch : (place + 1) * config.batch]
         return [groups[i] for i in part]
 
-    steps = each * config.epochs
+    steps = steps_per_epoch * config.epochs
     shape = BatchShape.holding(map(chosen, range(steps)))
     return _train(
         model,
@@ -235,15 +235,7 @@ def _train(
     on_pace: Callable[..., None],
 ) -> Trained:
     """Runs `fit.fit` on the groups that `choose` returns for a step, in arrays of its shape."""
-    trainable, frozen = lora.split_weights(
-        model.model,
-        model.cfg,
-        model.folder,
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        targets=config.lora_targets,
-        seed=config.seed,
-    )
+    trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config)
     adapter = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -132,8 +133,11 @@ def test_packed_prompts_that_are_repeated_have_the_same_gradient(folder, mesh):
 
 def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
     lm = open_model(folder)
-    settings = {"rank": 3, "alpha": 5.0, "targets": ("v", "down"), "seed": 1}
-    adapter, frozen = lora.split_weights(lm.model, lm.cfg, folder, **settings)
+    settings = {"lora_alpha": 5.0, "lora_targets": ("v", "down"), "seed": 1}
+    split = lambda rank: lora.split_weights(
+        lm.model, lm.cfg, folder, SimpleNamespace(lora_rank=rank, **settings)
+    )
+    adapter, frozen = split(3)
     random = np.random.default_rng(0)
     adapter = jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), x.dtype), adapter)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
@@ -142,10 +146,7 @@ def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
     loss = lambda adapter: plain_loss(lora.merge(frozen, adapter), lm.cfg, x)
     expected = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(adapter)
     assert_same_gradient(found, expected)
-    assert lora.split_weights(lm.model, lm.cfg, folder, **settings | {"rank": 0}) == (
-        lm.model,
-        None,
-    )
+    assert split(0) == (lm.model, None)
 
 
 def test_entropy_is_that_of_the_softmax_and_log_probs_are_the_scorers(folder, mesh):

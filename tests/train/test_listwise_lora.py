@@ -46,14 +46,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
 
     folder = pairs.write_classifier(tmp_path / "classifier", "bert")
     scorer = PairScorer.from_pretrained(folder)
-    adapter = lora.new_adapter(
-        scorer.base,
-        scorer.cfg.body,
-        rank=CONFIG.lora_rank,
-        alpha=CONFIG.lora_alpha,
-        targets=CONFIG.lora_targets,
-        seed=CONFIG.seed,
-    )
+    adapter = lora.new_adapter(scorer.base, scorer.cfg.body, CONFIG)
     lora.save_peft(adapter, tmp_path / "adapter", base=str(folder))
     (tmp_path / "run").mkdir()
     _, curve = listwise.train(scorer, LISTS, CONFIG, tmp_path / "run")
