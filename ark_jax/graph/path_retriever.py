@@ -158,7 +158,9 @@ class PathRetriever:
     def topics_in(self, questions: Sequence[str]) -> list[tuple[int, ...]]:
         """The nodes whose names are in each question, ascending, by the rule of `Mentions`."""
         names = self._mentions.find(questions)
-        return [tuple(sorted({n for nodes in of.values() for n in nodes})) for of in names]
+        return [
+            tuple(sorted({n for nodes in by_name.values() for n in nodes})) for by_name in names
+        ]
 
     @functools.cached_property
     def _mentions(self) -> Mentions:

@@ -56,14 +56,20 @@ class Triples:
     def __len__(self) -> int:
         return len(self.head)
 
+    def __repr__(self) -> str:
+        return (
+            f"Triples({len(self):,} triples, {len(self.nodes):,} nodes, "
+            f"{len(self.relations):,} relations)"
+        )
+
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
         """The triples as ids, in order of the rows."""
         terms = self.nodes, self.relations, self.nodes
         for start in range(0, len(self), _BATCH):
             rows = slice(start, start + _BATCH)
             columns = (
-                of.ids.take(pa.array(column[rows])).to_pylist()
-                for of, column in zip(terms, (self.head, self.relation, self.tail), strict=True)
+                part.ids.take(pa.array(column[rows])).to_pylist()
+                for part, column in zip(terms, (self.head, self.relation, self.tail), strict=True)
             )
             yield from zip(*columns, strict=True)
 

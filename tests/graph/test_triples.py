@@ -85,6 +85,11 @@ def test_rows_too_wide_for_one_integer_are_sorted_equally(triples):
     assert order.tolist() == graph.incoming[1].tolist()
 
 
+def test_a_graph_shows_its_size():
+    graph = Triples.from_triples([("a", "r", "b"), ("b", "r", "a"), ("b", "s", "c")])
+    assert repr(graph) == "Triples(3 triples, 3 nodes, 2 relations)"
+
+
 def test_no_fact_is_lost():
     graph = Triples.from_triples(FACTS)
     assert sorted(graph) == sorted(set(FACTS))

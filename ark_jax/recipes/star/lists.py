@@ -119,8 +119,10 @@ class ListMaker:
                 self._list(question, path, taken, right, np.unique(answers))
                 for taken in range(len(path.steps) + 1)
             ]
-            lists += [one for one in step_lists if one.negatives]
-            self.left_out["lists_without_negative"] += sum(not one.negatives for one in step_lists)
+            lists += [path_list for path_list in step_lists if path_list.negatives]
+            self.left_out["lists_without_negative"] += sum(
+                not path_list.negatives for path_list in step_lists
+            )
         return lists
 
     def _list(
@@ -180,7 +182,9 @@ class ListMaker:
         return bool(np.isin(reached, answers).mean() >= self.rules.spare)
 
 
-def with_order(one: PathList, scores: Sequence[float], rules: ListRules, limit: int) -> PathList:
+def with_order(
+    path_list: PathList, scores: Sequence[float], rules: ListRules, limit: int
+) -> PathList:
     """Sorts the negatives by score, and keeps the first ones.
 
     END comes first. With the pool "graph", steps that leave the nodes reached come before those
@@ -192,15 +196,15 @@ def with_order(one: PathList, scores: Sequence[float], rules: ListRules, limit: 
     """
 
     def rank(place: int) -> tuple[int, float]:
-        kind = one.kinds[place]
+        kind = path_list.kinds[place]
         is_filled = rules.pool == "graph" and kind in FILLED
         return (0 if kind == "end" else 1 + is_filled, -scores[place])
 
-    order = sorted(range(len(one.negatives)), key=rank)[: limit or None]
+    order = sorted(range(len(path_list.negatives)), key=rank)[: limit or None]
     return dataclasses.replace(
-        one,
-        negatives=tuple(one.negatives[place] for place in order),
-        kinds=tuple(one.kinds[place] for place in order),
+        path_list,
+        negatives=tuple(path_list.negatives[place] for place in order),
+        kinds=tuple(path_list.kinds[place] for place in order),
     )
 
 
@@ -210,14 +214,16 @@ def with_counts(lists: Sequence[PathList]) -> list[PathList]:
     A positive counts by the whole gold path, once for each question and topic that has it; a
     negative by the steps up to the wrong one.
     """
-    gold = {(one.question, one.topic, one.path) for one in lists}
+    gold = {(path_list.question, path_list.topic, path_list.path) for path_list in lists}
     paths = collections.Counter(path for _, _, path in gold)
-    wrong = collections.Counter(steps for one in lists for steps in one.candidates[1:])
+    wrong = collections.Counter(steps for path_list in lists for steps in path_list.candidates[1:])
     return [
         dataclasses.replace(
-            one, count=paths[one.path], counts=tuple(wrong[steps] for steps in one.candidates[1:])
+            path_list,
+            count=paths[path_list.path],
+            counts=tuple(wrong[steps] for steps in path_list.candidates[1:]),
         )
-        for one in lists
+        for path_list in lists
     ]
 
 
@@ -250,20 +256,20 @@ def pair_lists(
         questions: id -> text.
         weights: "both" classes are weighted, "positive" or "none".
     """
-    positive = tail_weights(np.array([one.count for one in lists]), *weight_range)
-    flat = np.array([count for one in lists for count in one.counts])
+    positive = tail_weights(np.array([path_list.count for path_list in lists]), *weight_range)
+    flat = np.array([count for path_list in lists for count in path_list.counts])
     negative = tail_weights(flat, *weight_range)
     positive = np.ones_like(positive) if weights == "none" else positive
     negative = negative if weights == "both" else np.ones_like(negative)
-    ends = np.cumsum([len(one.negatives) for one in lists])[:-1]
+    ends = np.cumsum([len(path_list.negatives) for path_list in lists])[:-1]
     return [
         PairList(
-            questions[one.question],
-            tuple(text_of(steps, one.topic, path) for path in one.candidates),
+            questions[path_list.question],
+            tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
             (float(own), *map(float, others)),
-            required=one.kinds.count("end"),
+            required=path_list.kinds.count("end"),
         )
-        for one, own, others in zip(lists, positive, np.split(negative, ends), strict=True)
+        for path_list, own, others in zip(lists, positive, np.split(negative, ends), strict=True)
     ]
 
 

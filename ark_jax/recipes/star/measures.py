@@ -40,7 +40,7 @@ def measure(
     steps: Steps,
     question: PathQuestion,
     gold: Sequence[GoldPath],
-    found: Sequence[FoundPath],
+    paths: Sequence[FoundPath],
     metrics: Sequence[str],
 ) -> dict[str, float]:
     """The metrics of a question's paths, each from 0 to 1.
@@ -54,10 +54,10 @@ def measure(
     An answer that the graph lacks counts as one that is not reached.
     """
     answers = np.array(question.answer_nodes, np.int64)
-    reached = [steps.reach(path.topic, path.steps) for path in found]
+    reached = [steps.reach(path.topic, path.steps) for path in paths]
     hits = [bool(np.isin(nodes, answers).any()) for nodes in reached]
     shortest = {(path.topic, path.steps) for path in gold}
-    path_hits = [(path.topic, path.steps) in shortest for path in found]
+    path_hits = [(path.topic, path.steps) in shortest for path in paths]
     total = len(answers) + question.absent
     union = functools.reduce(np.union1d, reached, np.zeros(0, np.int64))
     first = reached[0] if reached else union

@@ -52,10 +52,10 @@ def mine_lists(context: Context, folder: Path) -> dict:
     positives = _positives(context, questions, gold, steps)
     maker = ListMaker(steps, _near(context, steps), rules)
     lists = [
-        one
+        path_list
         for question in questions
         if question.id in gold
-        for one in maker.lists_of(
+        for path_list in maker.lists_of(
             question.id, positives[question.id], gold[question.id], question.answer_nodes
         )
     ]
@@ -66,8 +66,8 @@ def mine_lists(context: Context, folder: Path) -> dict:
         )
     lists = with_counts(_ordered(context, lists, questions, steps, rules))
     save_rows(lists, folder / LISTS_FILE, PathList)
-    kinds = collections.Counter(kind for one in lists for kind in one.kinds)
-    with_list = {one.question for one in lists}
+    kinds = collections.Counter(kind for path_list in lists for kind in path_list.kinds)
+    with_list = {path_list.question for path_list in lists}
     return {
         "lists": len(lists),
         "positive_paths": sum(map(len, positives.values())),
@@ -135,21 +135,24 @@ def _ordered(
     """
     limit = rules.negatives if context.config.mine.by == "base" else 0
     if rules.choose == "random":
-        return [with_order(one, [0.0] * len(one.negatives), rules, limit) for one in lists]
+        return [
+            with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
+            for path_list in lists
+        ]
     texts = {question.id: question.question for question in questions}
     scores = _similarities(
         context,
         [
-            (texts[one.question], text_of(steps, one.topic, path))
-            for one in lists
-            for path in one.candidates[1:]
+            (texts[path_list.question], text_of(steps, path_list.topic, path))
+            for path_list in lists
+            for path in path_list.candidates[1:]
         ],
         "negative paths",
     )
-    ends = np.cumsum([len(one.negatives) for one in lists])[:-1]
+    ends = np.cumsum([len(path_list.negatives) for path_list in lists])[:-1]
     return [
-        with_order(one, values.tolist(), rules, limit)
-        for one, values in zip(lists, np.split(scores, ends), strict=True)
+        with_order(path_list, values.tolist(), rules, limit)
+        for path_list, values in zip(lists, np.split(scores, ends), strict=True)
     ]
 
 

@@ -50,10 +50,10 @@ def find_paths(context: Context, folder: Path) -> dict:
     rows, counts = [], {}
     for part in PARTS:
         questions = load_questions(context, part)
-        found, tally = _paths_of(questions, steps, limits)
+        by_question, tally = _paths_of(questions, steps, limits)
         rows += [
             QuestionPath(part, id, *dataclasses.astuple(path))
-            for id, paths in found.items()
+            for id, paths in by_question.items()
             for path in paths
         ]
         counts |= {f"{part}_{name}": count for name, count in tally.items()}
@@ -71,14 +71,14 @@ def _paths_of(
     questions: Sequence[PathQuestion], steps: Steps, limits: PathLimits
 ) -> tuple[dict[str, list[GoldPath]], dict[str, int]]:
     """The paths by question, and counts of those without any or with too many."""
-    found, tally, cuts = {}, collections.Counter(), []
+    by_question, tally, cuts = {}, collections.Counter(), []
     for question in questions:
-        found[question.id], cut = shortest_paths(
+        by_question[question.id], cut = shortest_paths(
             steps, question.topics, question.answer_nodes, limits
         )
         if cut:
             cuts.append(f"  question {question.id!r}: {cut}")
-        if found[question.id] or not (question.topics and question.answer_nodes):
+        if by_question[question.id] or not (question.topics and question.answer_nodes):
             continue
         # A topic is no answer of its own: no path leads to it.
         only_topic = set(question.answer_nodes) <= set(question.topics)
@@ -87,9 +87,9 @@ def _paths_of(
         say(line)
     if len(cuts) > SHOWN:
         say(f"  {len(cuts) - SHOWN:,} more questions whose paths a limit cuts")
-    return found, {
-        "paths": sum(map(len, found.values())),
-        "different_paths": len({path.steps for paths in found.values() for path in paths}),
+    return by_question, {
+        "paths": sum(map(len, by_question.values())),
+        "different_paths": len({path.steps for paths in by_question.values() for path in paths}),
         "topic_is_answer": tally["topic_is_answer"],
         "out_of_reach": tally["out_of_reach"],
         "cut_by_limits": len(cuts),

@@ -105,13 +105,13 @@ def _examples(context: Context) -> list[dict]:
 
 
 def _side(
-    steps: Steps, found: Sequence[FoundPath], question: PathQuestion, gold: Sequence[GoldPath]
+    steps: Steps, paths: Sequence[FoundPath], question: PathQuestion, gold: Sequence[GoldPath]
 ) -> dict:
     """What one system found: [text, whether it is a shortest path], and the first path drawn."""
     shortest = {(path.topic, path.steps) for path in gold}
     return {
-        "paths": [[path_fact(steps, x), (x.topic, x.steps) in shortest] for x in found],
-        "drawing": _drawn(steps, found[0], question) if found else {},
+        "paths": [[path_fact(steps, x), (x.topic, x.steps) in shortest] for x in paths],
+        "drawing": _drawn(steps, paths[0], question) if paths else {},
     }
 
 

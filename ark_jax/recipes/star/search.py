@@ -80,10 +80,10 @@ def search_base(context: Context, folder: Path) -> dict:
             _follow_training_paths, context, questions, steps, train_paths, name
         )
         stored(folder, name, follow)
-    found = stored(
+    base = stored(
         folder, BASE, lambda: _search(context, questions, steps, load_base_scorer(context), None)
     )
-    return {"systems": len(untrained(context.config)), **found.counts}
+    return {"systems": len(untrained(context.config)), **base.counts}
 
 
 def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
@@ -160,8 +160,7 @@ def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
     """What a system found, from the stage's folder if it is there and whole."""
     path = _file(folder, system)
     if not distributed.on_first_process(lambda: bool(whole_parts(folder, path.name))):
-        found = find()
-        write = functools.partial(save_json, dataclasses.asdict(found))
+        write = functools.partial(save_json, dataclasses.asdict(find()))
         distributed.on_first_process(lambda: store_part(path, write))
     return load_found(folder, system)
 
