@@ -191,7 +191,7 @@ def _joined(
         for block in np.unique(numbers[at < 0] // BLOCK).tolist():
             rows = np.flatnonzero((at < 0) & (numbers // BLOCK == block))
             parts.append((rows, np.load(blocks[block]), numbers % BLOCK))
-        parts = [(rows, vectors[numbers[rows]]) for rows, vectors, numbers in parts if len(rows)]
+        parts = [(rows, vectors[lines[rows]]) for rows, vectors, lines in parts if len(rows)]
         joined = np.empty((len(at), parts[0][1].shape[1]), parts[0][1].dtype)
         for rows, vectors in parts:
             joined[rows] = vectors
