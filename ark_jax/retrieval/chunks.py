@@ -1,4 +1,4 @@
-"""Chunks of the documents of a run: by sentences or tokens, beside their titles."""
+"""Chunks of documents: by sentences or tokens, beside their titles."""
 
 import bisect
 import dataclasses
@@ -6,37 +6,58 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Document
-from ark_jax.recipes.common.settings import MOST_CHUNK_TOKENS
 from ark_jax.runtime.log import say
+
+MOST_CHUNK_TOKENS = 512  # of a chunk whose length the retriever decides
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkRules:
+    """How documents are cut; the fields of `config.data` of the same meaning say more.
+
+    Attributes:
+        chunking: "sentences" or "tokens".
+        tokens: length of a chunk in tokens of the retriever; 0: as many as it reads.
+        overlap: tokens that consecutive chunks share.
+        titles: whether a chunk keeps the title and headings of its document.
+    """
+
+    chunking: str = "sentences"
+    tokens: int = 0
+    overlap: int = 12
+    titles: bool = True
 
 
 def cut_documents(
-    documents: Iterable[Document], chunks: Sequence[Chunk] | None, config
+    documents: Iterable[Document], chunks: Sequence[Chunk] | None, retriever: str, rules: ChunkRules
 ) -> Iterator[Chunk]:
     """The chunks of all documents, by the tokens of the retriever; those of the input as they are.
 
     Args:
         chunks: the chunks of the input, or None.
+        retriever: folder or hub name.
+
+    Raises:
+        ValueError: the overlap leaves no room in what the retriever reads.
     """
     from ark_jax.models import hf
     from ark_jax.text.sentences import sentence_chunks
     from ark_jax.text.tokens import load_tokenizer, token_chunks, token_offsets
 
-    by_sentences = config.data.chunking == "sentences"
-    folder = hf.resolve(config.retriever.path)
+    folder = hf.resolve(retriever)
     tokenizer = load_tokenizer(str(folder))
     if chunks is not None:
         ids = {document.id for document in documents}
         for chunk in (chunk for chunk in chunks if chunk.document in ids):
             tokens = len(token_offsets(chunk.text, tokenizer))
-            title = chunk.title if config.data.titles else ""
+            title = chunk.title if rules.titles else ""
             yield dataclasses.replace(chunk, tokens=tokens, title=title)
         return
-    size_for = _chunk_sizes(folder, tokenizer, config.data)
+    size_for = _chunk_sizes(folder, tokenizer, rules)
     for document in documents:
         text = document.text
-        limits = {"size": size_for(document), "overlap": config.data.chunk_overlap}
-        if by_sentences:
+        limits = {"size": size_for(document), "overlap": rules.overlap}
+        if rules.chunking == "sentences":
             headings = [section.start for section in document.sections]
             spans = sentence_chunks(text, tokenizer, **limits, breaks=headings)
         else:
@@ -48,21 +69,20 @@ def cut_documents(
                 continue
             start = span.start + len(text) - len(text.lstrip())
             chunk_id, end = f"{document.id}#{i:04d}", start + len(stripped)
-            title = _title(document, start) if config.data.titles else ""
+            title = _title(document, start) if rules.titles else ""
             yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped, title)
 
 
-def _chunk_sizes(folder: Path, tokenizer, data) -> Callable[[Document], int]:
+def _chunk_sizes(folder: Path, tokenizer, rules: ChunkRules) -> Callable[[Document], int]:
     """Document -> most tokens of its chunks, which leave room for prompt, title and headings.
 
     Long titles take at most half of what the retriever reads.
 
     Args:
         folder: of the retriever.
-        data: `config.data`.
     """
-    if data.chunk_tokens:
-        return lambda document: data.chunk_tokens
+    if rules.tokens:
+        return lambda document: rules.tokens
     from ark_jax.models import sentence_folder
     from ark_jax.text.tokens import token_offsets
 
@@ -71,19 +91,18 @@ def _chunk_sizes(folder: Path, tokenizer, data) -> Callable[[Document], int]:
     limit = sentence_folder.read_max_length(folder, tokenizer)
     empty = len(tokenizer(prompt)["input_ids"])
     least = min((limit - empty) // 2, MOST_CHUNK_TOKENS)
-    if least <= data.chunk_overlap:
+    if least <= rules.overlap:
         raise ValueError(
-            f"config.data.chunk_overlap={data.chunk_overlap}: must be below {least}, the least "
-            f"tokens of a chunk, for the retriever reads {limit}; lower it or set "
-            "config.data.chunk_tokens"
+            f"chunk_overlap={rules.overlap}: must be below {least}, the least tokens of a chunk, "
+            f"for the retriever reads {limit}; lower it or set chunk_tokens"
         )
     say(
         f"  chunks have at most {min(limit - empty, MOST_CHUNK_TOKENS)} tokens, less their title, "
-        f"for the retriever reads {limit}; config.data.chunk_tokens sets another length"
+        f"for the retriever reads {limit}; chunk_tokens sets another length"
     )
 
     def size(document: Document) -> int:
-        starts = (0, *(section.start for section in document.sections)) if data.titles else ()
+        starts = (0, *(section.start for section in document.sections)) if rules.titles else ()
         titles = {_title(document, start) for start in starts} - {""}
         lengths = (len(token_offsets(f"{title}\n", tokenizer)) for title in titles)
         room = limit - empty - max(lengths, default=0)
