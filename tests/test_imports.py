@@ -23,6 +23,7 @@ ROOMS = (
     "train",
     "select",
     "pipeline",
+    "index",
     "estimate",
     "report",
     "demo",

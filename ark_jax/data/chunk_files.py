@@ -1,7 +1,7 @@
 """Chunks on disk, mapped into memory: a process reads the texts that it asks for."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,11 +36,33 @@ def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
             file.write_table(pa.table(columns, schema=schema))
 
 
+class MappedChunks(Sequence[Chunk]):
+    """The chunks of a file, of which nothing is read before it is asked for."""
+
+    def __init__(self, folder: Path):
+        self._table = _table(folder)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitem__(self, row: int) -> Chunk:
+        return Chunk(**{name: self._table[name][row].as_py() for name in self._table.schema.names})
+
+    def documents(self) -> list[str]:
+        """The document of each chunk."""
+        return self._table["document"].to_pylist()
+
+
 def load_chunks(folder: Path) -> list[Chunk]:
-    table = pa.ipc.open_file(pa.memory_map(str(folder / FILE))).read_all()
+    """The chunks of a file; all but their texts is read at once."""
+    table = _table(folder)
     texts = table.column("text")
     rows = table.drop_columns("text").to_pylist()
     return [StoredChunk(texts, i, **row) for i, row in enumerate(rows)]
+
+
+def _table(folder: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(folder / FILE))).read_all()
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:

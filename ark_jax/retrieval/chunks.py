@@ -41,27 +41,38 @@ def cut_documents(
         ValueError: the overlap leaves no room in what the retriever reads.
     """
     from ark_jax.models import hf
+    from ark_jax.text.tokens import load_tokenizer, token_offsets
+
+    if chunks is None:
+        cut = document_cutter(retriever, rules)
+        for document in documents:
+            yield from cut(document)
+        return
+    tokenizer = load_tokenizer(str(hf.resolve(retriever)))
+    ids = {document.id for document in documents}
+    for chunk in (chunk for chunk in chunks if chunk.document in ids):
+        tokens = len(token_offsets(chunk.text, tokenizer))
+        title = chunk.title if rules.titles else ""
+        yield dataclasses.replace(chunk, tokens=tokens, title=title)
+
+
+def document_cutter(retriever: str, rules: ChunkRules) -> Callable[[Document], Iterator[Chunk]]:
+    """What cuts a document; arguments and errors as those of `cut_documents`."""
+    from ark_jax.models import hf
     from ark_jax.text.sentences import sentence_chunks
-    from ark_jax.text.tokens import load_tokenizer, token_chunks, token_offsets
+    from ark_jax.text.tokens import load_tokenizer, token_chunks
 
     folder = hf.resolve(retriever)
     tokenizer = load_tokenizer(str(folder))
-    if chunks is not None:
-        ids = {document.id for document in documents}
-        for chunk in (chunk for chunk in chunks if chunk.document in ids):
-            tokens = len(token_offsets(chunk.text, tokenizer))
-            title = chunk.title if rules.titles else ""
-            yield dataclasses.replace(chunk, tokens=tokens, title=title)
-        return
     size_for = _chunk_sizes(folder, tokenizer, rules)
-    for document in documents:
-        text = document.text
+
+    def cut(document: Document) -> Iterator[Chunk]:
         limits = {"size": size_for(document), "overlap": rules.overlap}
         if rules.chunking == "sentences":
             headings = [section.start for section in document.sections]
-            spans = sentence_chunks(text, tokenizer, **limits, breaks=headings)
+            spans = sentence_chunks(document.text, tokenizer, **limits, breaks=headings)
         else:
-            spans = token_chunks(text, tokenizer, **limits)
+            spans = token_chunks(document.text, tokenizer, **limits)
         for i, span in enumerate(spans):
             text = document.text[span.start : span.end]
             stripped = text.strip()
@@ -71,6 +82,8 @@ def cut_documents(
             chunk_id, end = f"{document.id}#{i:04d}", start + len(stripped)
             title = _title(document, start) if rules.titles else ""
             yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped, title)
+
+    return cut
 
 
 def _chunk_sizes(folder: Path, tokenizer, rules: ChunkRules) -> Callable[[Document], int]:
