@@ -12,6 +12,8 @@ from support.paths import REPOSITORY
 from support.world import call, make_world
 
 from ark_jax import __main__
+from ark_jax.cli import flags as cli_flags
+from ark_jax.cli import runs
 from ark_jax.demo import models
 
 
@@ -141,7 +143,7 @@ def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
 def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
     configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
     with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
-        __main__._parse("status", [*configs, f"--workdir={tmp_path}"])
+        cli_flags.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
 def test_help_and_unknown_verbs():
@@ -172,7 +174,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     def fail(*_):
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(__main__, "_pipeline", fail)
+    monkeypatch.setattr(runs, "pipeline", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     folder = tmp_path / ("work" if has_workdir else "temporary")
     folder.mkdir()
@@ -187,7 +189,7 @@ def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
     def fail(*_):
         raise MemoryError("Unable to allocate 7 TiB")
 
-    monkeypatch.setattr(__main__, "_pipeline", fail)
+    monkeypatch.setattr(runs, "pipeline", fail)
     assert __main__._main(["run"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
@@ -200,11 +202,11 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: folders)
     flags = [*flags, "--config.train.batch=3"]
     monkeypatch.setattr(sys, "argv", ["ark-jax", "demo", *flags])  # ml_collections looks there
-    request = __main__._parse("demo", flags)
+    request = cli_flags.parse("demo", flags)
     assert request.config.questions.source == source and request.config.train.batch == 3
     assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
-        __main__._parse("run", ["--documents-only"])
+        cli_flags.parse("run", ["--documents-only"])
 
 
 def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):
