@@ -89,7 +89,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     from ark_jax.estimate import plan
     from ark_jax.pipeline import engine
     from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime import distributed, trackers
+    from ark_jax.runtime import distributed, log, trackers
     from ark_jax.runtime.log import Metrics
 
     config, workdir = request.config, request.workdir
@@ -108,6 +108,8 @@ def _run(recipe, verb: str, request: Request) -> int:
             context = Context(config, workdir, metrics, request.store)
             only = "" if verb in ("demo", "run") else verb
             engine.run(stages, context, only=only, verify=request.verify)
+            if not only and (command := recipe.next_step(config, workdir)):
+                log.say(f"search your documents with it: {command}")
     except OSError as error:
         raise OSError(with_fix(error, workdir)) from error
     return 0
