@@ -69,7 +69,7 @@ def add(
     with folders.locked(folder):
         before = _whole(folder)
         if before is None:
-            raise ValueError(f"{folder}: the index is damaged; run `ark-jax index` again")
+            raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
         settings = Settings(model, before.rules, before.made_with["dtype"], before.fusion)
         documents, chunks = _documents(corpus)
         if not isinstance(documents, Sequence):
@@ -145,8 +145,12 @@ def embedder(retriever: Retriever, chunks: Sequence[Chunk]) -> vector_files.Embe
 
 def _whole(folder: Path) -> Manifest | None:
     """The manifest of an index whose files are as they were written; None, and why, otherwise."""
-    manifest = folders.read_manifest(folder)
-    if manifest and (why := folders.damage_of(manifest, folder, verify=True)):
+    try:
+        manifest = folders.read_manifest(folder)
+        why = folders.damage_of(manifest, folder, verify=True) if manifest else ""
+    except ValueError as error:
+        why = str(error).partition(";")[0]
+    if why:
         say(f"  index {folder}: {why}; it is made again")
         return None
     return manifest

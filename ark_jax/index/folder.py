@@ -33,6 +33,7 @@ PREFIX = "index-"  # of the folder that the manifest names
 COMPARED = "compared"
 LOCK = "lock"
 VECTORS, WORDS = "vectors", "words"  # in the folder that the manifest names
+AGAIN = "`ark-jax index` with the same corpus makes the index again"
 _OWN = (MANIFEST_FILE, LOCK, UNFINISHED, COMPARED)
 
 
@@ -69,7 +70,6 @@ def read_manifest(folder: Path) -> Manifest | None:
         ValueError: it is damaged, or another version made it.
     """
     path = folder / MANIFEST_FILE
-    again = "`ark-jax index` with a new folder makes another index"
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
         if row.pop("digest") != fingerprint(row):
@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); {again}") from None
+        raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
 
 
 def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
@@ -127,9 +127,11 @@ def publish(folder: Path, made: Path, about: Mapping) -> Manifest:
     row = {**about, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
     manifest = Manifest(**row)
     target = folder / manifest.folder
-    if target.exists():  # damaged, or left by a program that was killed before its manifest
-        shutil.rmtree(target)
-    made.rename(target)
+    if target.exists() and not damage({"outputs": files}, target, verify=True):
+        shutil.rmtree(made)  # the same again
+    else:
+        shutil.rmtree(target, ignore_errors=True)
+        made.rename(target)
     sync(folder)
     # The digest is that of the row as a reader finds it.
     row = json.loads(json.dumps(dataclasses.asdict(manifest)))

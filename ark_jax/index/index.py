@@ -126,10 +126,7 @@ class Index:
                     return cls(folder, manifest, chunks, vectors, words, name)
                 except FileNotFoundError:
                     pass  # replaced by another program since the manifest was read
-        raise ValueError(
-            f"{folder / manifest.folder}: {why or 'files go away'}; `ark-jax index` with the same "
-            "corpus makes the index again"
-        )
+        raise ValueError(f"{folder / manifest.folder}: {why or 'files go away'}; {folders.AGAIN}")
 
     def __len__(self) -> int:
         """The number of chunks."""

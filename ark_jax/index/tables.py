@@ -17,8 +17,6 @@ from ark_jax.retrieval.vector_files import KEY
 
 DOCUMENTS_FILE = "documents.arrow"
 GIVEN = ""  # digest of a document whose chunks were given: no later one may take them over
-
-
 Cut = Callable[[Document], Iterable[Chunk]]
 
 

@@ -43,7 +43,7 @@ def open_vectors(
 
     Args:
         folder: where the vectors lie.
-        keys: S16 `[n]`, all different, in the order of the wanted vectors.
+        keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
         made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON.
             Where it differs from the folder's, all vectors are computed again.

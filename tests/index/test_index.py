@@ -35,7 +35,7 @@ QUESTIONS = ["Who founded the Tidal Board?", "salt and tide", "Wer ließ die Glo
 def documents(count: int = 6, words: str = "") -> list[Document]:
     """Documents of several chunks each, with titles in several scripts."""
     titles = ("The Tidal Board", "Straße", "潮位", "", "Ünter > x", "a#0001")
-    texts = (". ".join(SENTENCES[9 * i + 1 : 9 * i + 9]) for i in range(count))
+    texts = (". ".join(SENTENCES[9 * i + 1 : 9 * i + 5]) for i in range(count))
     return [
         Document(f"d/{i} é", titles[i % len(titles)], f"{text}. {words}")
         for i, text in enumerate(texts)
@@ -97,7 +97,7 @@ def assert_same(index: ark.Index, other: ark.Index) -> None:
 def test_the_rankings_are_those_of_brute_force(built, models):
     index, retriever = ark.Index.open(built), Retriever.from_pretrained(models / "a")
     texts, k = passages(index), 7
-    assert len(index) == len(texts) > 30
+    assert len(index) == len(texts) > 20
     queries = retriever.encode(QUESTIONS, kind="query")
     cosines = queries @ retriever.encode(texts, kind="document").T
     by_words = bm25(QUESTIONS, texts, [range(len(texts))] * 3, 20)
@@ -140,14 +140,13 @@ def test_half_precision_takes_half_the_space(built, models, tmp_path):
         ark.Index.build(tmp_path / "j", models / "a", documents(), dtype="int8")
 
 
-def test_only_changed_documents_are_embedded_again(models, tmp_path, embedded, monkeypatch):
+def test_only_changed_documents_are_embedded_again(models, tmp_path, embedded):
     first = ark.Index.build(tmp_path / "i", models / "a", documents())
     old, new = passages(first), documents()
     new[1] = dataclasses.replace(new[1], text=new[1].text + " A bell rang at noon. " * 3)
     del new[4]
     new.insert(0, Document("new", "", "The lamp was lit. " * 4))
     embedded.clear()
-    monkeypatch.setattr("ark_jax.retrieval.chunks.MOST_CHUNK_TOKENS", 512)
     second = ark.Index.build(tmp_path / "i", models / "a", new)
     assert set(embedded) == set(passages(second)) - set(old) and 0 < len(embedded) < 8
     assert second.manifest.documents == 6
@@ -297,10 +296,10 @@ def test_damage_is_named_and_mended(name, message, built, models, tmp_path, caps
         (files / name).write_bytes((files / name).read_bytes()[:-9])
     with pytest.raises(ValueError, match=message):
         ark.Index.open(tmp_path / "i")
-    if "manifest" not in name:
-        index = ark.Index.build(tmp_path / "i", models / "a", documents())
-        assert message in capsys.readouterr().out
-        assert_same(index, ark.Index.open(built))
+    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert message in capsys.readouterr().out
+    assert_same(index, ark.Index.open(built))
+    assert len(list((tmp_path / "i").glob("index-*"))) == 1
 
 
 def test_a_flipped_bit_is_not_taken_over(built, models, tmp_path, capsys):
@@ -346,6 +345,7 @@ def start(model: Path, index: Path, blocks: str = "unlimited") -> subprocess.Pop
     )
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on(models, tmp_path, embedded, capsys, monkeypatch):
     """With kill -9, as soon as two blocks are there."""
     process = start(models / "a", tmp_path / "i")
@@ -367,6 +367,7 @@ def test_a_killed_build_goes_on(models, tmp_path, embedded, capsys, monkeypatch)
     assert not (tmp_path / "i" / "unfinished").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_the_index_as_it_was(models, tmp_path):
     folder = tmp_path / "i"
     before = ark.Index.build(folder, models / "a", documents(1))
