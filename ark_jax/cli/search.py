@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import shlex
 import shutil
 import sys
 import textwrap
@@ -41,7 +42,7 @@ def index(verb: str, args: list[str]) -> int:
     except OSError as error:
         raise OSError(with_fix(error, folder, flag="--out")) from error
     log.say(f"{made.manifest.documents:,} documents, {len(made):,} passages in {values.out}")
-    log.say(f'search them: ark-jax search {values.out} "QUESTION"')
+    log.say(f'search them: ark-jax search {shlex.quote(values.out)} "QUESTION"')
     return 0
 
 
@@ -61,7 +62,7 @@ def search(verb: str, args: list[str]) -> int:
             hits = other.search([values.question], k=values.k, by=values.by)[0]
             results = {name: hits} | results
     if values.json:
-        rows = {name: [dataclasses.asdict(hit) for hit in hits] for name, hits in results.items()}
+        rows = {name: list(map(_row, hits)) for name, hits in results.items()}
         ranked = {"compared": rows} if values.compare else {"passages": rows.popitem()[1]}
         _show_json({"question": values.question, "by": values.by, **ranked})
     else:
@@ -90,7 +91,7 @@ def ask(verb: str, args: list[str]) -> int:
                 "question": values.question,
                 "answer": answer.text,
                 "cited": answer.cited,
-                "sources": [dataclasses.asdict(hit) for hit in sources],
+                "sources": list(map(_row, sources)),
                 "read": [hit.chunk for hit in hits[: answer.read]],
                 "reply": answer.reply,
             }
@@ -158,6 +159,10 @@ def _log_on_stderr():
         sys.stdout.reconfigure(encoding="utf-8")
     with contextlib.redirect_stdout(sys.stderr):
         yield
+
+
+def _row(hit) -> dict:
+    return dataclasses.asdict(hit) | {"score": round(hit.score, 6)}
 
 
 def _show_json(row: Mapping) -> None:

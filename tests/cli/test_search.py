@@ -1,6 +1,7 @@
 """The verbs index, search and ask, as a user types them."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from support import llm_server, tiny
 
 from ark_jax import __main__, layout
 from ark_jax.index import reader
+from ark_jax.index.index import Index
+from ark_jax.recipes.ark import config as settings
+from ark_jax.recipes.ark import export
 
 TEXTS = {
     "tide": "Josiah Penhallow founded the Tidal Board in 1784. It measured every tide.",
@@ -134,18 +138,17 @@ def test_a_local_reader_answers_from_what_fits(place, capsys, monkeypatch):
     assert 1 <= len(row["read"]) <= 5 and not row["cited"]
 
 
-def test_answers_without_tags_name_the_passages_that_hold_them():
-    passages = ["The tide rose in 1784.", "Josiah Penhallow founded it.", "by josiah  penhallow!"]
-    ask = lambda reply, fits=lambda prompt: True: reader.Reader(lambda prompt: reply, fits).answer(
-        QUESTION, passages
-    )
-    assert ask("Josiah Penhallow.\nMore text").sources == (1, 2)
-    cited = ask("<think>Doc [3], Doc [9]</think><answer>him</answer>")
-    assert (cited.text, cited.sources, cited.cited) == ("him", (2,), True)
-    assert ask("nobody").sources == () and ask("").text == ""
-    assert ask("1784", lambda prompt: "Doc [2]" not in prompt).read == 1
-    with pytest.raises(ValueError, match="no passage fits the reader"):
-        ask("x", lambda prompt: False)
+def test_the_command_that_a_finished_run_names_works_as_it_stands(place, tmp_path, capsys):
+    config, workdir = settings.ark(), tmp_path / "a run"
+    config.data.path, config.data.chunk_tokens = str(place / "documents"), 20
+    workdir.mkdir()
+    (workdir / "export").symlink_to(place / "tuned")
+    making, searching = export.search_command(config, workdir).split(" && ")
+    assert call(*shlex.split(making)[1:]) == 0
+    assert Index.open(workdir / "index").manifest.rules.tokens == 20
+    capsys.readouterr()
+    assert call(*shlex.split(searching)[1:], "--by=bm25") == 0
+    assert capsys.readouterr().out == "no passage has a word of the question\n"
 
 
 @pytest.mark.parametrize(
