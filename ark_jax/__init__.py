@@ -6,6 +6,7 @@ __version__ = "0.4.0"
 
 # name -> module; imported on first use, so that `ark-jax --help` does not wait for jax.
 _PUBLIC = {
+    "Index": "ark_jax.index.index",
     "Retriever": "ark_jax.models.retriever",
     "Selector": "ark_jax.select.scorer",
     "LanguageModel": "ark_jax.models.language",
@@ -18,6 +19,7 @@ _PUBLIC = {
     "personalized_pagerank": "ark_jax.graph.pagerank",
 }
 __all__ = [
+    "Index",
     "KnowledgeGraph",
     "LanguageModel",
     "PairScorer",

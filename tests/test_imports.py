@@ -23,6 +23,7 @@ ROOMS = (
     "train",
     "select",
     "pipeline",
+    "index",
     "estimate",
     "report",
     "demo",
@@ -32,7 +33,7 @@ ROOMS = (
     "recipes.star",
     "config",
     "doctor",
-    "retrieve",
+    "cli",
     "__main__",
 )
 
@@ -73,7 +74,7 @@ def test_nothing_imports_what_is_not_the_librarys():
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
     configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star")}
-    assert users == {"schema", "__main__", *configs}
+    assert users == {"schema", "cli.flags", *configs}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,9 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.recipes.ark.recipe",
         "ark_jax.recipes.gpr.recipe",
         "ark_jax.recipes.star.recipe",
-        "ark_jax.retrieve",
+        "ark_jax.cli.retrieve",
+        "ark_jax.cli.search",
+        "ark_jax.index.index",
         "ark_jax.__main__",
     ],
 )

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.graph import vector_files
 from ark_jax.graph.triple_texts import By, triple_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
-from ark_jax.retrieval import dense
+from ark_jax.retrieval import dense, vector_files
 from ark_jax.runtime.log import say
 
 DTYPES = ("float32", "float16")  # of stored vectors
@@ -38,7 +37,7 @@ class TripleIndex:
         """Maps an index into memory. The texts that it lacks are embedded, and those alone.
 
         If the document tower, `by` or `dtype` is another than the index was made with, all texts
-        are embedded again. A killed run goes on after its last block of 16,384 texts. Every
+        are embedded again. A killed run goes on after its last block of 2,048 texts. Every
         process must call this; process 0 writes.
 
         Args:
@@ -80,7 +79,9 @@ class TripleIndex:
                 "dtype": dtype,
                 "width": towers.document.width,
             }
-            vectors = vector_files.open_vectors(Path(folder), keys, embed, made_with)
+            vectors = vector_files.open_vectors(
+                Path(folder), keys, embed, made_with, "embed triples"
+            )
         if cut:
             limit = towers.document.max_length
             say(f"  {cut:,} triples are longer than {limit} tokens and are cut there")

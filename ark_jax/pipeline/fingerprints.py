@@ -38,6 +38,11 @@ def _contents_digest(path: Path, version: tuple[int, ...]) -> str:
 
 @functools.cache
 def model_digest(name_or_folder: str) -> str:
+    """As `read_model_digest`; a process reads the folder once."""
+    return read_model_digest(name_or_folder)
+
+
+def read_model_digest(name_or_folder: str) -> str:
     """A digest that changes when a model does.
 
     Of a folder it covers the names and contents of all files. A hub name stands for itself, with
@@ -91,6 +96,11 @@ def _weights_digest(path: Path) -> str:
 
 @functools.cache
 def input_digest(path: str) -> str:
+    """As `read_input_digest`; a process reads the files once."""
+    return read_input_digest(path)
+
+
+def read_input_digest(path: str) -> str:
     """A digest of the names and contents of the files that a reader of this path opens."""
     root = storage.local_copy(path)
     files = [file for file in readers.files(root) if file.is_file()]

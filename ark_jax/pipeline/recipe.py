@@ -110,6 +110,7 @@ class Recipe:
         prepared: stages that `plan` runs in a temporary folder, since they only read the input.
         llm_calls: (context, done stages) -> `estimate.llm_calls.Calls`, and notes.
         forecast: (context, done stages) -> what devices compute and what the disk stores.
+        next_step: (config, workdir) -> what a finished run is good for: a command, or nothing.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Recipe:
         [],
     )
     forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
+    next_step: Callable[[object, Path], str] = lambda config, workdir: ""
 
 
 def load_recipe(name: str) -> Recipe:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
+
 
 def bm25(
     queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
@@ -27,13 +29,13 @@ def bm25(
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step at lower levels
-    stems = _stems(texts)
-    if not any(stems):
+    of_texts = stems(texts)
+    if not any(of_texts):
         return [[] for _ in queries]
-    index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
-    index.index(stems, show_progress=False)
+    index = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numpy")
+    index.index(of_texts, show_progress=False)
     rankings = []
-    for words, scope in zip(_stems(queries), scopes, strict=True):
+    for words, scope in zip(stems(queries), scopes, strict=True):
         scope = np.asarray(scope, np.int64)
         scores = index.get_scores(words)[scope] if words else np.zeros(len(scope))
         best = np.argsort(-scores, kind="stable")[:k]
@@ -41,11 +43,22 @@ def bm25(
     return rankings
 
 
-def _stems(texts: Sequence[str]) -> list[list[str]]:
+def stems(texts: Sequence[str]) -> list[list[str]]:
+    """The English stems of each text, in order, without stop words."""
+    return _tokenize(texts, return_ids=False)
+
+
+def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
+    """`stems` as numbers, and stem -> its number. Which number a stem gets is left open."""
+    numbers = _tokenize(texts, return_ids=True)
+    return numbers.ids, numbers.vocab
+
+
+def _tokenize(texts: Sequence[str], *, return_ids: bool):
     import bm25s
     import Stemmer
 
     stemmer = Stemmer.Stemmer("english")
     return bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        list(texts), stopwords="en", stemmer=stemmer, return_ids=return_ids, show_progress=False
     )

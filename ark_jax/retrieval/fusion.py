@@ -1,9 +1,30 @@
 """Fusion of several rankings into one."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher 2009
 SCORE_DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
+
+Id = TypeVar("Id", bound=Hashable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion:
+    """How the rankings of words and of vectors are joined.
+
+    Attributes:
+        constant: of reciprocal ranks; a large one makes ranks differ less.
+        bm25: weight of the ranking by words.
+        dense: weight of the ranking by vectors.
+        depth: how many of each ranking are joined, if no more are asked for.
+    """
+
+    constant: float = RANK_CONSTANT
+    bm25: float = 1.0
+    dense: float = 1.0
+    depth: int = 20
 
 
 def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:
@@ -19,8 +40,23 @@ def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:
         The `k` ids with the highest scores, best first. Ids with equal scores keep the order in
         which the rankings first name them.
     """
-    scores: dict[str, float] = {}
-    for ranking in rankings:
+    return [id for id, _ in fused_scores(rankings)][:k]
+
+
+def fused_scores(
+    rankings: Sequence[Sequence[Id]],
+    *,
+    constant: float = RANK_CONSTANT,
+    weights: Sequence[float] | None = None,
+) -> list[tuple[Id, float]]:
+    """All ids of the rankings with their scores, in the order of `fuse`.
+
+    Args:
+        constant: as in `Fusion`.
+        weights: of the rankings; None weighs all by 1.
+    """
+    scores: dict[Id, float] = {}
+    for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
         for rank, id in enumerate(ranking, 1):
-            scores[id] = scores.get(id, 0.0) + 1 / (RANK_CONSTANT + rank)
-    return sorted(scores, key=lambda id: -round(scores[id], SCORE_DECIMALS))[:k]
+            scores[id] = scores.get(id, 0.0) + weight / (constant + rank)
+    return sorted(scores.items(), key=lambda item: -round(item[1], SCORE_DECIMALS))

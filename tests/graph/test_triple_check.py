@@ -2,13 +2,13 @@
 
 import pytest
 
-from ark_jax.__main__ import _check
+from ark_jax.cli.check import check
 
 FACTS = "a|likes|b\nb|likes|a\na|likes|a\nb|knows|c\na|likes|b\n"
 
 
 def printed(capsys, *args) -> tuple[int, list[str]]:
-    status = _check([str(arg) for arg in args])
+    status = check("check", [str(arg) for arg in args])
     return status, capsys.readouterr().out.splitlines()
 
 
@@ -75,5 +75,5 @@ def test_questions_alone_are_recognised(tmp_path, capsys):
     ],
 )
 def test_other_flags_are_refused(args, capsys):
-    assert _check(args) == 2
+    assert check("check", args) == 2
     assert "usage: ark-jax check" in capsys.readouterr().err

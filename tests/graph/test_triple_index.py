@@ -14,11 +14,11 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax.graph import vector_files
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
+from ark_jax.retrieval import vector_files
 
 FACTS = [(f"Film {i}", "directed_by", f"Director {i % 7}") for i in range(40)]
 MORE = [(f"Film {i}", "release_year", str(1900 + i)) for i in range(25)]
@@ -246,7 +246,7 @@ def test_finished_blocks_are_used_and_damaged_ones_are_not(
 
 WORK = """
 import sys
-from ark_jax.graph import vector_files
+from ark_jax.retrieval import vector_files
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers

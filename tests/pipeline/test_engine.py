@@ -29,9 +29,9 @@ from support.world import (
 )
 from tokenizers import Tokenizer
 
+from ark_jax.data.chunk_files import load_chunks
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import load_chunks
 from ark_jax.runtime.log import Metrics
 
 

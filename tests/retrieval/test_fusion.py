@@ -1,6 +1,8 @@
 """Reciprocal-rank fusion by hand."""
 
-from ark_jax.retrieval.fusion import fuse
+import pytest
+
+from ark_jax.retrieval.fusion import fuse, fused_scores
 
 
 def test_fusion_by_hand():
@@ -19,3 +21,12 @@ def test_fusion_by_hand():
 def test_sums_of_equal_terms_are_equal_in_any_order():
     lists = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
     assert fuse(lists, 3) == ["a", "b", "c"] and fuse(lists[::-1], 3) == ["c", "a", "b"]
+
+
+def test_scores_are_those_of_the_order():
+    lists = [["a", "b"], ["b", "c"]]
+    scores = dict(fused_scores(lists))
+    assert scores == pytest.approx({"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62}, abs=1e-12)
+    assert [id for id, _ in fused_scores(lists)] == fuse(lists, 3)
+    weighed = fused_scores(lists, constant=7, weights=(0.5, 4.0))
+    assert weighed[0] == ("b", pytest.approx(0.5 / 9 + 4 / 8)) and weighed[1][0] == "c"

@@ -328,7 +328,7 @@ def test_each_process_looks_up_the_passages_of_its_share_alone(model, pair, sing
 MAPPED = """
 import sys
 from pathlib import Path
-from ark_jax.recipes.common.corpus import load_chunks
+from ark_jax.data.chunk_files import load_chunks
 # Bytes of mapped files in memory.
 shared = lambda: int(Path("/proc/self/statm").read_text().split()[2]) * 4096
 before, chunks = shared(), load_chunks(Path(sys.argv[1]))
@@ -343,8 +343,8 @@ print(len(chunks), first_ten, shared() - before)
     reason="only Linux says how much of its files a process has read",
 )
 def test_only_requested_texts_are_read(tmp_path):
+    from ark_jax.data.chunk_files import load_chunks, save_chunks
     from ark_jax.data.records import Chunk
-    from ark_jax.recipes.common.corpus import load_chunks, save_chunks
 
     chunks = [Chunk(f"d#{i}", "d", i, i + 1, 3, f"{i} of the tide. " * 4000) for i in range(1000)]
     save_chunks(chunks, tmp_path)
@@ -414,7 +414,7 @@ INDEX = """
 import json, sys
 from pathlib import Path
 from ark_jax import Retriever, layout
-from ark_jax.graph import vector_files
+from ark_jax.retrieval import vector_files
 from ark_jax.graph.triple_retriever import TripleRetriever
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers

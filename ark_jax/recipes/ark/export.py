@@ -1,5 +1,6 @@
 """The export stage: the tuned retriever and, if one was trained, the reranker, with model cards."""
 
+import shlex
 from pathlib import Path
 
 from ark_jax import __version__
@@ -32,6 +33,18 @@ def export(context: Context, folder: Path) -> dict:
         _describe_reranker(context, folder / RERANKER / "README.md", compared.last)
         counts["reranker"] = compared.reranker
     return counts
+
+
+def search_command(config, workdir: Path) -> str:
+    """The command that makes the documents of a run searchable by its export, and a search."""
+    folder = shlex.quote(str(workdir / "index"))
+    tokens = config.data.chunk_tokens
+    length = f" --chunk-tokens={tokens}" if tokens else ""
+    model, corpus = (shlex.quote(str(path)) for path in (workdir / "export", config.data.path))
+    return (
+        f"ark-jax index {model} {corpus} --out={folder}{length} && "
+        f'ark-jax search {folder} "QUESTION"'
+    )
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:

@@ -327,4 +327,5 @@ RECIPE = Recipe(
     prepared=("data",),
     llm_calls=estimate.llm_calls,
     forecast=estimate.forecast,
+    next_step=export.search_command,
 )

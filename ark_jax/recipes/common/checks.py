@@ -3,7 +3,7 @@
 import urllib.parse
 
 from ark_jax.evaluate import retrieval
-from ark_jax.recipes.common.settings import MOST_CHUNK_TOKENS
+from ark_jax.retrieval.chunks import MOST_CHUNK_TOKENS
 
 
 def check_shared_sections(config) -> None:

@@ -7,26 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ark_jax.data.chunk_files import load_chunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.runtime import distributed
 
 POOL_FILE = "pool.json"
-BLOCK = 1 << 16  # records that are written at once, and
-BLOCK_CHARACTERS = 1 << 24  # of their texts
-
-
-class StoredChunk(Chunk):
-    """A chunk whose text stays on disk and is read each time it is asked for."""
-
-    def __init__(self, texts: pa.ChunkedArray, row: int, **fields):
-        for name, value in {"_texts": texts, "_row": row, **fields}.items():
-            object.__setattr__(self, name, value)  # as Chunk is frozen
-
-    @property
-    def text(self) -> str:
-        return self._texts[self._row].as_py()
 
 
 class Passages(Mapping[str, str]):
@@ -54,42 +41,11 @@ def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
     names, ids = ("id", "title", "text"), []
     schema = pa.schema([(name, pa.string()) for name in names])
     with pq.ParquetWriter(folder / "documents.parquet", schema) as file:
-        for block in _blocks(documents):
+        for block in record_blocks(documents):
             columns = [[getattr(document, name) for document in block] for name in names]
             file.write_table(pa.table(columns, schema=schema))
             ids += columns[0]
     return ids
-
-
-def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
-    """Writes Arrow's file format, uncompressed: a process maps it and reads what it needs."""
-    fields = dataclasses.fields(Chunk)
-    types = [pa.large_string() if field.type is str else pa.int64() for field in fields]
-    schema = pa.schema([(field.name, t) for field, t in zip(fields, types, strict=True)])
-    with pa.ipc.new_file(folder / "chunks.arrow", schema) as file:
-        for block in _blocks(chunks):
-            columns = [[getattr(chunk, field.name) for chunk in block] for field in fields]
-            file.write_table(pa.table(columns, schema=schema))
-
-
-def _blocks(records: Iterable) -> Iterator[list]:
-    """The records in lists, so that memory need not hold all of them."""
-    block, characters = [], 0
-    for record in records:
-        block.append(record)
-        characters += len(record.text)
-        if len(block) == BLOCK or characters >= BLOCK_CHARACTERS:
-            yield block
-            block, characters = [], 0
-    if block:
-        yield block
-
-
-def load_chunks(folder: Path) -> list[Chunk]:
-    table = pa.ipc.open_file(pa.memory_map(str(folder / "chunks.arrow"))).read_all()
-    texts = table.column("text")
-    rows = table.drop_columns("text").to_pylist()
-    return [StoredChunk(texts, i, **row) for i, row in enumerate(rows)]
 
 
 def chunks_by_document(context: Context) -> dict[str, list[Chunk]]:

@@ -16,18 +16,26 @@ def name_models(config) -> None:
 
     It fetches nothing: the folder of a demo model may not exist yet.
     """
-    for role, hub_name in ON_ACCELERATOR.items():
+    for role in ON_ACCELERATOR:
         if getattr(config.get(role), "path", None) != "":
             continue
-        if has_accelerator():
-            name, path, reason = hub_name, hub_name, "an accelerator"
-        else:
-            from ark_jax.demo import models
-
-            name, path = models.DEMO[role].published, str(models.model_folder(role))
-            reason = "no accelerator"
+        name, path, reason = _default(role)
         config[role].path = path
         say(f"{role}: {name}, since this run has {reason}; --config.{role}.path=... names another")
+
+
+def default_path(role: str) -> str:
+    """The folder or hub name of the retriever or generator of a config that names none."""
+    return _default(role)[1]
+
+
+def _default(role: str) -> tuple[str, str, str]:
+    """The published name of a role's default model, its folder or hub name, and why it is it."""
+    if has_accelerator():
+        return ON_ACCELERATOR[role], ON_ACCELERATOR[role], "an accelerator"
+    from ark_jax.demo import models
+
+    return models.DEMO[role].published, str(models.model_folder(role)), "no accelerator"
 
 
 def fetch_demo_models(paths) -> None:

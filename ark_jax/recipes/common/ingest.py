@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ark_jax.data import readers
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import written_from
-from ark_jax.recipes.common.chunks import cut_documents
-from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks, save_documents
+from ark_jax.recipes.common.corpus import POOL_FILE, save_documents
 from ark_jax.recipes.common.split import Split, id_set, split_questions
+from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
 INGEST_SETTINGS = (
@@ -54,7 +55,8 @@ def ingest(context: Context, folder: Path) -> dict:
     documents = _Documents(corpus, test, id_set(settings.ignored_documents))
     sizes: collections.Counter[str] = collections.Counter()
     ids = save_documents(documents, folder)
-    save_chunks(_counted(cut_documents(documents, corpus.chunks, config), sizes), folder)
+    chunks = cut_documents(documents, corpus.chunks, config.retriever.path, _rules(settings))
+    save_chunks(_counted(chunks, sizes), folder)
     pool = _pool(settings.pool, [*parts.train, *parts.held_out], sizes)
     written_from.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)
@@ -71,6 +73,12 @@ def ingest(context: Context, folder: Path) -> dict:
         "pool": pool,
         **_losses(corpus, test, parts, sizes),
     }
+
+
+def _rules(settings) -> ChunkRules:
+    return ChunkRules(
+        settings.chunking, settings.chunk_tokens, settings.chunk_overlap, settings.titles
+    )
 
 
 def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:

@@ -6,7 +6,6 @@ from ark_jax.llm.complete import BACKENDS
 from ark_jax.schema import field
 
 FLOAT_TYPES = ("float32", "bfloat16", "float16")
-MOST_CHUNK_TOKENS = 512  # of a chunk whose length the retriever decides
 MODEL_BACKENDS = ("openai", "local", "replay")
 
 

@@ -13,6 +13,7 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.layout import make_mesh
 from ark_jax.models.retriever import Retriever
@@ -20,7 +21,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.train import batches, optim
 

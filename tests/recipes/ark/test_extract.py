@@ -14,10 +14,10 @@ import pytest
 from support import llm_server
 from support.world import call, command, make_world, tiny_config
 
+from ark_jax.data.chunk_files import load_chunks
 from ark_jax.llm import endpoint, rule_based
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import load_chunks
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.text import prompts
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support import pairs, tiny
 
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.models.pairs import PairScorer
 from ark_jax.models.retriever import Retriever
@@ -19,7 +20,7 @@ from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config, reranker
 from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import POOL_FILE, save_chunks
+from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
 from ark_jax.train.fit import Curve

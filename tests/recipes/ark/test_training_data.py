@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, made
 
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.ark import config, training_data
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.common.corpus import save_chunks
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import trainer_formats
 

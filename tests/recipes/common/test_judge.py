@@ -8,6 +8,7 @@ import pytest
 from support import llm_server
 from support.world import make_world, tiny_config
 
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate import plan
 from ark_jax.evaluate import judge
@@ -19,7 +20,6 @@ from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.common import estimate
 from ark_jax.recipes.common import judge as judge_stage
-from ark_jax.recipes.common.corpus import save_chunks
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
 

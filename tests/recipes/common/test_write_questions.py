@@ -15,12 +15,13 @@ from support.documents_alone import documents_alone, make_world_without_question
 from support.paths import REPOSITORY
 from support.world import call, environment, outputs
 
+from ark_jax.data.chunk_files import load_chunks
 from ark_jax.data.records import Chunk
 from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.common import corpus, write_questions
+from ark_jax.recipes.common import write_questions
 from ark_jax.recipes.common.write_questions import Material, materials_to_ask, question_calls
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
@@ -243,7 +244,7 @@ def scores_by_hand(c, workdir: Path, rows: list[dict]) -> dict[str, float]:
     from ark_jax import LanguageModel
 
     lm = LanguageModel.from_pretrained(c.generator.path)
-    chunks = {x.id: x for x in corpus.load_chunks(workdir / "data")}
+    chunks = {x.id: x for x in load_chunks(workdir / "data")}
     template, gains = prompts.load_template("forward"), {}
     for row in rows:
         [chunk] = row["chunks"]

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.common import written_from
-from ark_jax.recipes.common.corpus import save_chunks
 from ark_jax.recipes.common.split import Split
 from ark_jax.runtime.log import Metrics
 

@@ -3,17 +3,17 @@
 A retriever of vectors gives triples. A pair scorer gives relation paths.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from ark_jax.cli.arguments import Parser, at_least_one
+from ark_jax.cli.environment import prepare_environment
+from ark_jax.cli.errors import is_of_output, with_fix
 from ark_jax.runtime import log, storage
 
 BATCH = 1024  # questions that are searched and written at once
@@ -57,9 +57,17 @@ class Request:
     explicit: tuple[str, ...]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"bad flag: {message}; `ark-jax --help` shows how it is used")
+def retrieve(verb: str, args: list[str]) -> int:
+    """Writes what of a graph fits each question of a file."""
+    request = parse(args)
+    prepare_environment()
+    try:
+        write_rows(request)
+    except OSError as error:
+        if is_of_output(error):
+            raise
+        raise OSError(with_fix(error, request.index, flag="--index")) from error
+    return 0
 
 
 def parse(args: Sequence[str]) -> Request:
@@ -68,20 +76,17 @@ def parse(args: Sequence[str]) -> Request:
     Raises:
         ValueError: a flag is unknown, missing or has a bad value.
     """
-    parser = _Parser(prog="ark-jax retrieve", add_help=False, allow_abbrev=False)
+    parser = Parser("retrieve")
     for name in ("model", "graph", "questions"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("index", "names", "relation-names"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--relations", choices=("last", "whole"), default="")
     for name in ("k", "hops", "beam"):
-        parser.add_argument(f"--{name}", type=int)
+        parser.add_argument(f"--{name}", type=at_least_one)
     parser.add_argument("--inverse", choices=("yes", "no"), default="")
-    values = vars(parser.parse_args(args))
+    values = vars(parser.values(args))
     explicit = tuple(name for name in ONLY if values[name])
-    for name in ("k", "hops", "beam"):
-        if values[name] is not None and values[name] < 1:
-            raise ValueError(f"bad flag: --{name}={values[name]}: must be at least 1")
     folder = values["index"] or _default_index(values["model"], values["graph"])
     values |= {
         "index": Path(folder).expanduser().absolute(),
@@ -102,8 +107,6 @@ def _default_index(model: str, graph: str) -> Path:
 def write_rows(request: Request) -> None:
     """Writes a line for each question to the standard output, and what is logged to stderr.
 
-    If the reader of the output goes away, this ends quietly.
-
     Raises:
         BadInput: a file has problems; it lists all of them.
         OSError, ValueError: the model, the graph or the index cannot be used.
@@ -113,13 +116,8 @@ def write_rows(request: Request) -> None:
         rows.reconfigure(encoding="utf-8")  # as all JSON, whatever the terminal
     with contextlib.redirect_stdout(log_lines):
         for lines in _lines(request):
-            try:
-                with contextlib.redirect_stdout(rows):
-                    log.show(lines)
-            except BrokenPipeError:
-                # Python would complain when it flushes at its end.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), rows.fileno())
-                return
+            with contextlib.redirect_stdout(rows):
+                log.show(lines)
 
 
 def _lines(request: Request) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Flags, verbs and messages of the command line."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
-from support.world import call, make_world
+from support.world import call, command, environment, make_world
 
 from ark_jax import __main__
+from ark_jax.cli import flags as cli_flags
+from ark_jax.cli import runs, verbs
 from ark_jax.demo import models
 
 
@@ -141,14 +144,14 @@ def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
 def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
     configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
     with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
-        __main__._parse("status", [*configs, f"--workdir={tmp_path}"])
+        cli_flags.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
 def test_help_and_unknown_verbs():
     run = lambda *args: subprocess.run(
         [sys.executable, "-m", "ark_jax", *args], capture_output=True, text=True, cwd=REPOSITORY
     )
-    assert "ark-jax demo" in run("--help").stdout and run("--help").returncode == 0
+    assert "\n  demo  " in run("--help").stdout and run("--help").returncode == 0
     assert run().returncode == 2
     assert run("frobnicate").returncode == 1
     assert "--workdir" in run("run").stderr
@@ -165,6 +168,51 @@ def test_help_and_unknown_verbs():
     assert modules.strip().endswith("False")
 
 
+@pytest.mark.parametrize("name", [*verbs.VERBS, "score"])
+def test_every_verb_has_help_with_an_example(name, capsys):
+    for flag in ("--help", "-h"):
+        assert __main__._main([name, flag]) == 0
+        shown = capsys.readouterr().out
+        known = name if name in verbs.VERBS else "STAGE"
+        assert shown.startswith(f"ark-jax {known} ") and f"\nExample:\n  ark-jax {known}" in shown
+        assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_a_mistyped_verb_is_told_the_nearest(capsys):
+    assert __main__._main(["serach", "i", "Who?"]) == 1
+    assert "unknown verb 'serach'; did you mean search?" in capsys.readouterr().err
+    assert __main__._main(["stauts", "--help"]) == 0
+    assert "did you mean status?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["check", "{corpus}"]])
+def test_a_reader_that_goes_away_ends_what_only_prints_quietly(words, world):
+    """The output is a pipe of which nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [word.format(corpus=world / "corpus") for word in words]
+    words = [sys.executable, "-m", "ark_jax", *words]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_whose_reader_goes_away_says_how_it_goes_on(world, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        command(world, tmp_path, "data"),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment(world),
+    )
+    os.close(writing)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "standard output: Broken pipe; keep its reader open" in done.stderr
+
+
 @pytest.mark.parametrize("has_workdir", [False, True])
 def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     tmp_path, monkeypatch, capsys, has_workdir
@@ -172,7 +220,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     def fail(*_):
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(__main__, "_pipeline", fail)
+    monkeypatch.setattr(runs, "pipeline", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     folder = tmp_path / ("work" if has_workdir else "temporary")
     folder.mkdir()
@@ -187,7 +235,7 @@ def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
     def fail(*_):
         raise MemoryError("Unable to allocate 7 TiB")
 
-    monkeypatch.setattr(__main__, "_pipeline", fail)
+    monkeypatch.setattr(runs, "pipeline", fail)
     assert __main__._main(["run"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
@@ -200,11 +248,11 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: folders)
     flags = [*flags, "--config.train.batch=3"]
     monkeypatch.setattr(sys, "argv", ["ark-jax", "demo", *flags])  # ml_collections looks there
-    request = __main__._parse("demo", flags)
+    request = cli_flags.parse("demo", flags)
     assert request.config.questions.source == source and request.config.train.batch == 3
     assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
-        __main__._parse("run", ["--documents-only"])
+        cli_flags.parse("run", ["--documents-only"])
 
 
 def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):

@@ -12,7 +12,8 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax import layout, retrieve
+from ark_jax import layout
+from ark_jax.cli import retrieve
 from ark_jax.models.pairs import PairScorer
 
 TRIPLES = ["Kismet|directed_by|William Dieterle", "Kismet|release_year|1944", "Ümit|in|Kismet"]

@@ -22,37 +22,56 @@ from pathlib import Path
 
 import numpy as np
 
+from ark_jax.retrieval.array_files import write_array
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 
-BLOCK = 16384  # vectors that are computed and written at once
+BLOCK = 2048  # vectors that are computed and written at once
 KEY = np.dtype("S16")
 MANIFEST = "manifest.json"
+UNFINISHED = "unfinished"
 ARRAYS = ("keys.npy", "vectors.npy")
 Embed = Callable[[np.ndarray], np.ndarray]  # positions of keys [b] -> their vectors [b e]
 
 
-def open_vectors(folder: Path, keys: np.ndarray, embed: Embed, made_with: dict) -> np.ndarray:
+def open_vectors(
+    folder: Path, keys: np.ndarray, embed: Embed, made_with: dict, label: str = "embed"
+) -> np.ndarray:
     """The vectors `[n e]` of keys, mapped into memory; those that the folder lacks are computed.
 
     Every process must call this; process 0 writes.
 
     Args:
         folder: where the vectors lie.
-        keys: S16 `[n]`, all different, in the order of the wanted vectors.
+        keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
         made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON.
             Where it differs from the folder's, all vectors are computed again.
+        label: of the progress line.
 
     Raises:
         OSError: the folder cannot be written.
     """
     with _locked(folder):
         stored = distributed.on_first_process(lambda: _stored(folder, made_with))
-        old = np.load(folder / stored / "keys.npy") if stored else np.zeros(0, KEY)
-        if not np.array_equal(old, keys):
-            stored = _extend(folder, (stored, old), keys, embed, made_with)
+        if not stored or not np.array_equal(np.load(folder / stored / "keys.npy"), keys):
+            name, earlier = _name(made_with, keys), folder / stored if stored else None
+            extend_vectors(folder, earlier, keys, embed, made_with, folder / name, label)
+            distributed.on_first_process(lambda: _publish(folder, name, len(keys), made_with))
+            stored = name
         return np.load(folder / stored / "vectors.npy", mmap_mode="r")
+
+
+def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:
+    """Makes the arrays of a new folder the index's, and deletes what nothing names any more."""
+    digests = {array: _digest(folder / name / array) for array in ARRAYS}
+    manifest = {"made_with": made_with, "folder": name, "texts": texts, "digests": digests}
+    unfinished = folder / f"{MANIFEST}.new"
+    unfinished.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, folder / MANIFEST)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != name:
+            shutil.rmtree(path)
 
 
 @contextlib.contextmanager
@@ -98,26 +117,40 @@ def _check_arrays(folder: Path, digests: dict[str, str]) -> None:
             raise ValueError(f"{name} has changed since it was written")
 
 
-def _extend(
-    folder: Path, before: tuple[str, np.ndarray], keys: np.ndarray, embed: Embed, made_with: dict
-) -> str:
-    """Computes the vectors that are missing and writes all; returns the name of their folder.
+def extend_vectors(
+    folder: Path,
+    stored: Path | None,
+    keys: np.ndarray,
+    embed: Embed,
+    made_with: dict,
+    target: Path,
+    label: str = "embed",
+) -> None:
+    """Computes the vectors that are missing, and writes all of them and their keys.
+
+    Every process must call this; process 0 writes.
 
     Args:
-        before: the name of the folder of earlier vectors, which may be empty, and their keys.
+        folder: `unfinished` in it holds the finished blocks.
+        stored: the folder of earlier vectors; None if there are none.
+        keys, embed, made_with: as in `open_vectors`.
+        target: the folder that is written; it appears when it is whole.
+        label: of the progress line.
+
+    Raises:
+        OSError: a folder cannot be written; it names the file.
     """
-    stored, old = before
+    old = np.load(stored / "keys.npy") if stored else np.zeros(0, KEY)
     places = _places(old, keys)
     new = np.flatnonzero(places < 0)
     if stored and len(new):
         say(f"  index {folder}: {len(new):,} of {len(keys):,} texts are new and are embedded")
-    digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode())
-    blocks = folder / "unfinished" / _name(digest.copy(), keys[new])
+    blocks = folder / UNFINISHED / _name(made_with, keys[new])
     numbers = range(-(-len(new) // BLOCK))
     done = distributed.on_first_process(lambda: sorted(_finished(blocks)))
     if done:
         say(f"  index {folder}: goes on after {len(done):,} of {len(numbers):,} blocks")
-    with Progress("embed triples", len(new), "texts") as bar:
+    with Progress(label, len(new), "texts") as bar:
         for number in numbers:
             positions = new[number * BLOCK : (number + 1) * BLOCK]
             if number not in done:
@@ -125,19 +158,14 @@ def _extend(
                 if distributed.is_first_process():
                     _write_block(blocks, number, vectors)
             bar.add(len(positions))
-    name = _name(digest, keys)
 
-    def publish() -> str:
-        source = np.load(folder / stored / "vectors.npy", mmap_mode="r") if stored else None
+    def join() -> None:
+        source = np.load(stored / "vectors.npy", mmap_mode="r") if stored else None
         shape = (len(keys), made_with["width"])
         rows = _joined(places, source, _finished(blocks))
-        _write_vectors(folder / name, keys, (shape, made_with["dtype"], rows))
-        digests = {array: _digest(folder / name / array) for array in ARRAYS}
-        manifest = {"made_with": made_with, "folder": name, "texts": len(keys), "digests": digests}
-        _replace_manifest(folder, manifest)
-        return name
+        _write_vectors(target, keys, (shape, made_with["dtype"], rows))
 
-    return distributed.on_first_process(publish)
+    distributed.on_first_process(join)
 
 
 def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -149,7 +177,8 @@ def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return np.where(old[places] == keys, places, -1)
 
 
-def _name(digest, keys: np.ndarray) -> str:
+def _name(made_with: dict, keys: np.ndarray) -> str:
+    digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode())
     digest.update(keys.tobytes())
     return digest.hexdigest()[:16]
 
@@ -175,7 +204,7 @@ def _digest(path: Path) -> str:
 def _write_block(blocks: Path, number: int, vectors: np.ndarray) -> None:
     blocks.mkdir(parents=True, exist_ok=True)
     unfinished = blocks / f"{number:06d}.new"
-    _write_array(unfinished, vectors.shape, vectors.dtype, [vectors])
+    write_array(unfinished, vectors.shape, vectors.dtype, [vectors])
     unfinished.rename(blocks / f"{number:06d}-{_digest(unfinished)}.npy")
 
 
@@ -208,32 +237,6 @@ def _write_vectors(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     shape, dtype, parts = vectors
-    _write_array(unfinished / "keys.npy", keys.shape, keys.dtype, [keys])
-    _write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts)
+    write_array(unfinished / "keys.npy", keys.shape, keys.dtype, [keys])
+    write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts)
     unfinished.rename(folder)
-
-
-def _write_array(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype, parts: Iterable[np.ndarray]
-) -> None:
-    """Writes an array to disk part by part. `np.save` does not say which file did not fit."""
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    try:
-        with path.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header)
-            for part in parts:
-                file.write(np.ascontiguousarray(part, dtype).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _replace_manifest(folder: Path, manifest: dict) -> None:
-    """Makes new vectors the folder's, and deletes what nothing names any more."""
-    unfinished = folder / f"{MANIFEST}.new"
-    unfinished.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, folder / MANIFEST)
-    for path in folder.iterdir():
-        if path.is_dir() and path.name != manifest["folder"]:
-            shutil.rmtree(path)

@@ -1,0 +1,38 @@
+"""The flags of verbs that need no config."""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags of one verb. What is wrong with them is a ValueError of one line."""
+
+    def __init__(self, verb: str):
+        super().__init__(prog=f"ark-jax {verb}", add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"bad flag: {message}; `{self.prog} --help` shows how it is used")
+
+    def values(self, args: Sequence[str]) -> argparse.Namespace:
+        """The values of flags; of an unknown flag the nearest known one is named.
+
+        Raises:
+            ValueError: a flag is unknown, missing or has a bad value.
+        """
+        values, unknown = self.parse_known_args(args)
+        if unknown:
+            known = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return values
+
+
+def at_least_one(text: str) -> int:
+    """A number from 1 on, for a flag."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
+    return number

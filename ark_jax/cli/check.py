@@ -1,0 +1,55 @@
+"""`ark-jax check`: what is understood of an input, and every bad row."""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+FLAG = r"--?(names|relation-names|questions)=(.+)"
+
+
+def check(verb: str, args: list[str]) -> int:
+    """Prints what a file or folder holds; the exit status is 1 if it has problems."""
+    from ark_jax.data import readers
+    from ark_jax.evaluate.significance import what_can_be_told
+    from ark_jax.graph import triple_check
+
+    paths = [arg for arg in args if not arg.startswith("-")]
+    matches = [re.fullmatch(FLAG, arg) for arg in args if arg.startswith("-")]
+    if len(paths) not in (1, 2) or not all(matches) or (matches and len(paths) > 1):
+        print(
+            "usage: ark-jax check FILE_OR_FOLDER [TEST], and for a graph of triples "
+            "[--names=FILE] [--relation-names=FILE] [--questions=FILE]",
+            file=sys.stderr,
+        )
+        return 2
+    path, *tests = paths
+    files = {match[1].replace("-", "_"): match[2] for match in matches}
+    if files or (not tests and triple_check.recognises(Path(path))):
+        lines, good = triple_check.check(path, **files)
+        print("\n".join(lines))
+        return 0 if good else 1
+    corpus, problems = readers.read(path)
+    for line in (*corpus.remarks, *problems):
+        print(line)
+    print(readers.summary(corpus))
+    if corpus.questions and not tests:
+        fifth = max(len(corpus.questions) // 5, 1)
+        print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
+    print(readers.verdict(problems))
+    return int(any([bool(problems), *(_check_test(test, corpus.texts) for test in tests)]))
+
+
+def _check_test(path: str, texts: Mapping[str, str]) -> bool:
+    """Prints what is understood of a test set on a corpus; whether it has problems."""
+    from ark_jax.data import readers
+    from ark_jax.evaluate.significance import what_can_be_told
+
+    test, problems = readers.read_test(path, texts)
+    for line in (*test.remarks, *problems):
+        print(line)
+    count = len(test.questions)
+    remark = what_can_be_told(count) if count else "none can be read"
+    print(f"test set: {count:,} questions: {remark}")
+    print(readers.verdict(problems))
+    return bool(problems)

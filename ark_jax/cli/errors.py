@@ -1,0 +1,51 @@
+"""What an error becomes: a line with the fix, or a saved trace."""
+
+import errno
+import os
+import re
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+
+def with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:
+    """The message of an error of the file system and, if it is about writing results, a fix."""
+    path = Path(error.filename or workdir)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        fix = "free some space there"
+    elif error.errno == errno.EPIPE:
+        fix = "keep its reader open, or let it be a file,"
+    elif workdir not in (path, *path.parents):
+        return str(error)
+    elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        fix = f"make {workdir} writable or give another {flag}"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        fix = f"move away what lies there or give another {flag},"
+    else:
+        return str(error)
+    return (
+        f"{path}: {error.strerror or error}; {fix} and run the same command again, what is "
+        "finished is kept"
+    )
+
+
+def save_trace(flags: list[str]) -> Path:
+    """Writes the trace of the current error into the workdir, or a temporary folder."""
+    named = [flag.partition("=")[2] for flag in flags if re.match("--?workdir=", flag)]
+    folders = [Path(name).expanduser() for name in named[-1:]]
+    folder = next((f for f in folders if f.is_dir() and os.access(f, os.W_OK)), None)
+    path = (folder or Path(tempfile.mkdtemp(prefix="ark-jax-"))) / "error.txt"
+    path.write_text(traceback.format_exc(), encoding="utf-8")
+    return path
+
+
+def drop_output() -> None:
+    """Lets nothing more be written to the standard output, whose reader is gone."""
+    # Python would complain when it flushes at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
+
+
+def is_of_output(error: BaseException | None) -> bool:
+    """Whether an error says that the reader of the standard output is gone."""
+    return isinstance(error, BrokenPipeError) and error.filename in (None, "standard output")

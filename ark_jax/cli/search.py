@@ -1,0 +1,203 @@
+"""`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.cli.arguments import Parser, at_least_one
+from ark_jax.cli.environment import prepare_environment
+from ark_jax.cli.errors import with_fix
+from ark_jax.data.records import with_title
+from ark_jax.runtime import log
+
+LINES = 3  # of a passage in a table
+NARROWEST = 40  # columns of one side of a comparison
+
+
+def index(verb: str, args: list[str]) -> int:
+    """Makes an index of a corpus, or brings it up to date."""
+    parser = Parser(verb)
+    for name in ("model", "corpus"):
+        parser.add_argument(name)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
+    parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
+    values = parser.values(args)
+    prepare_environment()
+    from ark_jax.index.index import Index
+    from ark_jax.retrieval.chunks import ChunkRules
+
+    folder = Path(values.out).expanduser().absolute()
+    rules = ChunkRules(tokens=values.chunk_tokens)
+    try:
+        made = Index.build(folder, values.model, values.corpus, rules=rules, dtype=values.dtype)
+    except OSError as error:
+        raise OSError(with_fix(error, folder, flag="--out")) from error
+    log.say(f"{made.manifest.documents:,} documents, {len(made):,} passages in {values.out}")
+    log.say(f'search them: ark-jax search {shlex.quote(values.out)} "QUESTION"')
+    return 0
+
+
+def search(verb: str, args: list[str]) -> int:
+    """Prints the passages that fit a question; with `--compare`, those of another model beside."""
+    parser = _question_parser(verb)
+    parser.add_argument("--k", type=at_least_one, default=10)
+    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
+    parser.add_argument("--compare", default="")
+    values = parser.values(args)
+    with _log_on_stderr():
+        opened = _open(values)
+        results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
+        if values.compare:
+            other = opened.with_model(values.compare)
+            name = _name(other) if _name(other) not in results else values.compare
+            hits = other.search([values.question], k=values.k, by=values.by)[0]
+            results = {name: hits} | results
+    if values.json:
+        rows = {name: list(map(_row, hits)) for name, hits in results.items()}
+        ranked = {"compared": rows} if values.compare else {"passages": rows.popitem()[1]}
+        _show_json({"question": values.question, "by": values.by, **ranked})
+    else:
+        log.show("".join(f"{line}\n" for line in _side_by_side(results)))
+    return 0
+
+
+def ask(verb: str, args: list[str]) -> int:
+    """Prints an answer and the passages that it rests on."""
+    parser = _question_parser(verb)
+    parser.add_argument("--k", type=at_least_one, default=5)
+    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
+    parser.add_argument("--reader", default="")
+    parser.add_argument("--endpoint", default="")
+    values = parser.values(args)
+    if values.endpoint and not values.reader:
+        parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
+    with _log_on_stderr():
+        hits = _open(values).search([values.question], k=values.k, by=values.by)[0]
+        passages = [with_title(hit.title, hit.text) for hit in hits]
+        answer = _reader(values).answer(values.question, passages)
+    sources = [hits[i] for i in answer.sources]
+    if values.json:
+        _show_json(
+            {
+                "question": values.question,
+                "answer": answer.text,
+                "cited": answer.cited,
+                "sources": list(map(_row, sources)),
+                "read": [hit.chunk for hit in hits[: answer.read]],
+                "reply": answer.reply,
+            }
+        )
+        return 0
+    if answer.cited:
+        heading = "It cites:"
+    elif sources:
+        heading = "It cites nothing. These passages hold the answer word for word:"
+    else:
+        heading = "It cites nothing, and no passage holds the answer word for word. It has read:"
+        sources = hits[: answer.read]
+    lines = [answer.text or "(no answer)", "", heading, *_table(sources, _columns())]
+    log.show("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _question_parser(verb: str) -> Parser:
+    parser = Parser(verb)
+    for name in ("index", "question"):
+        parser.add_argument(name)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--model", default="")
+    return parser
+
+
+def _open(values):
+    prepare_environment()
+    from ark_jax.index.index import Index
+
+    if not values.question.strip():
+        raise ValueError('the question is empty; give one: ark-jax search DIR "QUESTION"')
+    return Index.open(values.index, model=values.model)
+
+
+def _name(opened) -> str:
+    return Path(opened.model).name
+
+
+def _reader(values):
+    """The reader of the flags; without any, the generator that runs take by default."""
+    from ark_jax.index.reader import Reader
+    from ark_jax.runtime.storage import cache_folder
+
+    if values.endpoint:
+        cache = cache_folder() / "ask" / "replies.jsonl"
+        try:
+            return Reader.endpoint(values.endpoint, values.reader, cache)
+        except (RuntimeError, ValueError) as error:
+            message = str(error).replace("llm.model", "--reader")
+            raise type(error)(message.replace("llm.base_url", "--endpoint")) from None
+    name = values.reader
+    if not name:
+        from ark_jax.recipes.common import default_models
+
+        name = default_models.default_path("generator")
+        default_models.fetch_demo_models([name])
+    return Reader.local(name)
+
+
+@contextlib.contextmanager
+def _log_on_stderr():
+    """Keeps the standard output for results, in UTF-8 whatever the terminal."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _row(hit) -> dict:
+    return dataclasses.asdict(hit) | {"score": round(hit.score, 6)}
+
+
+def _show_json(row: Mapping) -> None:
+    log.show(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _columns() -> int:
+    return min(shutil.get_terminal_size().columns, 120)
+
+
+def _table(hits: Sequence, width: int) -> list[str]:
+    blocks = (_block(rank, hit, width) for rank, hit in enumerate(hits, 1))
+    return list(itertools.chain(*blocks)) or ["no passage has a word of the question"]
+
+
+def _block(rank: int, hit, width: int) -> list[str]:
+    """The lines of a passage: rank, score, document, offsets and title, and then its text."""
+    place = f"{rank:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]"
+    title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
+    wrap = functools.partial(textwrap.wrap, width=width, placeholder=" ...")
+    head = wrap(place + title, max_lines=1, drop_whitespace=False)
+    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+    return [*head, *wrap(" ".join(hit.text.split()), max_lines=LINES, **indent)]
+
+
+def _side_by_side(results: Mapping[str, Sequence]) -> list[str]:
+    """The table of one model, or those of several in columns."""
+    if len(results) == 1:
+        return _table(next(iter(results.values())), _columns())
+    width = max((_columns() - 3) // len(results), NARROWEST)
+    rows = [tuple(results), tuple("-" * width for _ in results)]
+    for rank in range(max(map(len, results.values()))):
+        blocks = [
+            _block(rank + 1, hits[rank], width) if rank < len(hits) else []
+            for hits in results.values()
+        ]
+        rows += itertools.zip_longest(*blocks, fillvalue="")
+    return [" | ".join(cell[:width].ljust(width) for cell in row).rstrip() for row in rows]

@@ -1,0 +1,230 @@
+"""The verbs of the command line: what each does, its flags, an example, and the function."""
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+
+FOOTER = """\
+`ark-jax VERB --help` shows flags and an example. `ark-jax --version` prints the version.
+Every field of a config is a flag: --config.train.batch=32. configs/README.md describes the fields.
+configs/ark.py:paper and configs/ark.py:official are presets.
+Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
+kernels cudnn and tokamax.
+"""
+CONFIG_FLAGS = """\
+  --config=FILE        a file of configs/, or your own; FILE:PRESET takes a preset
+  --config.FIELD=VALUE any field of it
+  --workdir=DIR        where results go
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb.
+
+    Attributes:
+        usage: what follows the verb.
+        summary: a line for the list of verbs.
+        details: flags and remarks.
+        example: one command.
+        run: "module:function" of `(verb, flags) -> exit status`.
+        prints: whether it only shows something, so that it may end when nobody reads on.
+    """
+
+    usage: str
+    summary: str
+    details: str
+    example: str
+    run: str
+    prints: bool = True
+
+
+_RUNS = "ark_jax.cli.runs:pipeline"
+_SEARCH_FLAGS = """\
+  --k=N                how many passages: {k}
+  --by=RANKING         hybrid (default), dense: the model's vectors, or bm25: words
+  --model=FOLDER       where the model lies now, if it was moved
+  --json               one line of JSON
+"""
+VERBS = {
+    "demo": Verb(
+        "[--documents-only] [--recipe=ark|gpr|star] [--workdir=DIR]",
+        "the whole pipeline on a packaged corpus with small real models",
+        """\
+  --documents-only     from documents alone: training questions are written
+  --recipe=gpr         a retriever of triples, trained on a packaged graph alone
+  --recipe=star        relation paths of that graph, trained on packaged questions
+  --workdir=DIR        default: ./ark_demo
+The models are kept in $ARK_CACHE, else in the XDG cache.
+""",
+        "ark-jax demo",
+        _RUNS,
+        prints=False,
+    ),
+    "check": Verb(
+        "FILE [TEST]",
+        "what is understood of an input, and every bad row",
+        """\
+  TEST                 a test set for config.data.test
+  --names=FILE         of a graph of triples: names of its nodes; --relation-names=FILE and
+                       --questions=FILE likewise
+""",
+        "ark-jax check my_documents/",
+        "ark_jax.cli.check:check",
+    ),
+    "doctor": Verb(
+        "[--config=FILE --workdir=DIR]",
+        "whether this machine and all that a config names are fit for a run",
+        CONFIG_FLAGS + "It spends nothing.\n",
+        "ark-jax doctor --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        "ark_jax.cli.runs:doctor",
+    ),
+    "plan": Verb(
+        "--config=FILE [--workdir=DIR]",
+        "what a run would ask, cost, take and fill",
+        CONFIG_FLAGS + "It writes nothing to DIR and asks no endpoint.\n",
+        "ark-jax plan --config=configs/ark.py --config.data.path=FILE",
+        _RUNS,
+    ),
+    "run": Verb(
+        "--config=FILE --workdir=DIR",
+        "tune a retriever on your documents and questions; run it again to resume",
+        CONFIG_FLAGS
+        + """\
+  --max-cost=USD       short for --config.llm.max_cost=USD
+  --store=DIR          where the runs of a sweep share finished stages
+  --verify             reads all files of finished stages, and makes damaged stages again
+""",
+        "ark-jax run --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        _RUNS,
+        prints=False,
+    ),
+    "status": Verb(
+        "--config=FILE --workdir=DIR",
+        "which stages are done, stale (and why) or missing",
+        CONFIG_FLAGS + "  --verify             reads all files: was one damaged since?\n",
+        "ark-jax status --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        _RUNS,
+    ),
+    "export": Verb(
+        "--format=NAME --config=FILE --workdir=DIR",
+        "what the training stages learn from, as JSONL for another trainer",
+        CONFIG_FLAGS
+        + """\
+  --format=NAME        sentence-transformers, flagembedding or ms-swift
+The files lie in DIR/export-NAME. Without --format it is the stage export.
+""",
+        "ark-jax export --format=flagembedding --config=configs/ark.py --workdir=DIR",
+        _RUNS,
+        prints=False,
+    ),
+    "index": Verb(
+        "MODEL CORPUS --out=DIR",
+        "make documents searchable by a retriever and by words",
+        """\
+  MODEL                folder or hub name of a retriever, such as DIR/export of a run
+  CORPUS               what `ark-jax check` reads; questions beside the documents are left alone
+  --out=DIR            the folder of the index
+  --dtype=float16      of vectors: half the space, rounded; default float32
+  --chunk-tokens=N     length of a passage; default: what the model reads, at most 512
+Run it again when documents have changed: passages that are there are not embedded again. After a
+kill it goes on.
+""",
+        "ark-jax index ark_demo/export my_documents/ --out=my_index",
+        "ark_jax.cli.search:index",
+        prints=False,
+    ),
+    "search": Verb(
+        'INDEX "QUESTION"',
+        "the passages of an index that fit a question",
+        _SEARCH_FLAGS.format(k=10)
+        + """\
+  --compare=MODEL      the passages of another model beside them, such as the one before tuning;
+                       its vectors are kept in the index
+""",
+        'ark-jax search my_index "Who led the first committee?" --k=3',
+        "ark_jax.cli.search:search",
+    ),
+    "ask": Verb(
+        'INDEX "QUESTION"',
+        "an answer, and the passages that it rests on",
+        _SEARCH_FLAGS.format(k=5)
+        + """\
+  --reader=MODEL       folder or hub name of a language model; the default is small and guesses
+  --endpoint=URL       an OpenAI-compatible address, where --reader is the model's name there and
+                       the key is in $OPENAI_API_KEY; needs .[llm]
+""",
+        'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B',
+        "ark_jax.cli.search:ask",
+    ),
+    "retrieve": Verb(
+        "--model=DIR --graph=FILE --questions=FILE",
+        "what of a graph fits each question of a file, as JSONL",
+        """\
+  --model=DIR          the export of a run, or any model of its kind. A retriever gives triples, a
+                       pair scorer relation paths from the question's topics, or from the names in
+                       its text
+  --graph=FILE         triples; --names=FILE and --relation-names=FILE name nodes and relations
+  --k=N                how many: 20 triples or 5 paths
+  --hops=N             longest path, or how far triples go along the graph: 3; 1: cosines alone
+  --index=DIR          where the vectors of triples are kept
+  --beam=N             paths that are kept at each hop: 5
+  --inverse=yes|no     whether paths also go from tail to head; an export knows
+  --relations=last|whole  how a relation is written; an export knows
+""",
+        "ark-jax retrieve --model=DIR/export --graph=FILE --questions=FILE > out.jsonl",
+        "ark_jax.cli.retrieve:retrieve",
+    ),
+}
+STAGE = Verb(
+    "--config=FILE --workdir=DIR",
+    "one stage of a run; `ark-jax status` lists the stages of a config",
+    CONFIG_FLAGS,
+    "ark-jax STAGE --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+    _RUNS,
+    prints=False,
+)
+
+
+def verb_of(name: str) -> Verb:
+    """A verb by its name; any other name may be that of a stage."""
+    return VERBS.get(name, STAGE)
+
+
+def overview() -> str:
+    """What `ark-jax --help` prints."""
+    rows = [*VERBS.items(), ("STAGE", STAGE)]
+    lines = [f"  {name:<9} {verb.summary}" for name, verb in rows]
+    head = ["ark-jax: answer-centric retriever tuning", "", *lines, ""]
+    tail = (
+        "`ark-jax VERB --help` shows flags and an example. `ark-jax --version` prints the version."
+    )
+    return "\n".join([*head, tail, FOOTER])
+
+
+def help_of(name: str) -> str:
+    """What `ark-jax VERB --help` prints."""
+    verb = verb_of(name)
+    warning = "" if name in VERBS or not _nearest(name) else f"{unknown(name)}\n\n"
+    shown = name if name in VERBS else "STAGE"
+    return (
+        f"{warning}ark-jax {shown} {verb.usage}\n\n{verb.summary[0].upper()}{verb.summary[1:]}.\n\n"
+        f"{verb.details}\nExample:\n  {verb.example}\n"
+    )
+
+
+def unknown(name: str, stages: Sequence[str] = ()) -> str:
+    """What is said of a verb that does not exist.
+
+    Args:
+        stages: of the config, if there is one.
+    """
+    near = _nearest(name, stages)
+    hint = f"; did you mean {near}?" if near else ""
+    known = f"stages of this config: {', '.join(stages)}" if stages else "a stage needs --config"
+    return f"unknown verb {name!r}{hint}; {known}; `ark-jax --help` lists the verbs"
+
+
+def _nearest(name: str, stages: Sequence[str] = ()) -> str:
+    """The verb or stage that is written most alike; empty if none is alike."""
+    return next(iter(difflib.get_close_matches(name, [*VERBS, *stages], 1)), "")

@@ -1,0 +1,78 @@
+"""Chunks on disk, mapped into memory: a process reads the texts that it asks for."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from ark_jax.data.records import Chunk
+
+FILE = "chunks.arrow"
+BLOCK = 1 << 16  # records that are written at once, and
+BLOCK_CHARACTERS = 1 << 24  # of their texts
+
+
+class StoredChunk(Chunk):
+    """A chunk whose text stays on disk and is read each time it is asked for."""
+
+    def __init__(self, texts: pa.ChunkedArray, row: int, **fields):
+        for name, value in {"_texts": texts, "_row": row, **fields}.items():
+            object.__setattr__(self, name, value)  # as Chunk is frozen
+
+    @property
+    def text(self) -> str:
+        return self._texts[self._row].as_py()
+
+
+def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
+    """Writes Arrow's file format, uncompressed: a process maps it and reads what it needs."""
+    fields = dataclasses.fields(Chunk)
+    types = [pa.large_string() if field.type is str else pa.int64() for field in fields]
+    schema = pa.schema([(field.name, t) for field, t in zip(fields, types, strict=True)])
+    with pa.ipc.new_file(folder / FILE, schema) as file:
+        for block in record_blocks(chunks):
+            columns = [[getattr(chunk, field.name) for chunk in block] for field in fields]
+            file.write_table(pa.table(columns, schema=schema))
+
+
+class MappedChunks(Sequence[Chunk]):
+    """The chunks of a file, of which nothing is read before it is asked for."""
+
+    def __init__(self, folder: Path):
+        self._table = _table(folder)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitem__(self, row: int) -> Chunk:
+        return Chunk(**{name: self._table[name][row].as_py() for name in self._table.schema.names})
+
+    def documents(self) -> list[str]:
+        """The document of each chunk."""
+        return self._table["document"].to_pylist()
+
+
+def load_chunks(folder: Path) -> list[Chunk]:
+    """The chunks of a file; all but their texts is read at once."""
+    table = _table(folder)
+    texts = table.column("text")
+    rows = table.drop_columns("text").to_pylist()
+    return [StoredChunk(texts, i, **row) for i, row in enumerate(rows)]
+
+
+def _table(folder: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(folder / FILE))).read_all()
+
+
+def record_blocks(records: Iterable) -> Iterator[list]:
+    """The records in lists, so that memory need not hold all of them."""
+    block, characters = [], 0
+    for record in records:
+        block.append(record)
+        characters += len(record.text)
+        if len(block) == BLOCK or characters >= BLOCK_CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block

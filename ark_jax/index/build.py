@@ -1,0 +1,180 @@
+"""Makes the files of an index. What of an earlier one still holds is taken over."""
+
+import dataclasses
+import functools
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.data import readers
+from ark_jax.data.chunk_files import MappedChunks
+from ark_jax.data.records import Chunk, Document
+from ark_jax.index import folder as folders
+from ark_jax.index import tables
+from ark_jax.index.folder import Manifest
+from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline import fingerprints
+from ark_jax.retrieval import vector_files
+from ark_jax.retrieval.bm25_index import write_bm25
+from ark_jax.retrieval.chunks import ChunkRules, document_cutter
+from ark_jax.retrieval.fusion import Fusion
+from ark_jax.runtime.log import say
+
+DTYPES = ("float32", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a user decides of an index; see `Index.build`."""
+
+    model: str
+    rules: ChunkRules
+    dtype: str
+    fusion: Fusion
+
+    def __post_init__(self):
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}: must be {' or '.join(map(repr, DTYPES))}")
+
+
+def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Document]) -> None:
+    """Lets the index in a folder hold this corpus; see `Index.build`."""
+    with folders.locked(folder):
+        before = _whole(folder)
+        source = _source(settings, corpus)
+        if before and source and before.source == source:
+            say(f"  index {folder}: nothing has changed")
+            return
+        documents, chunks = _documents(corpus)
+        retriever = Retriever.from_pretrained(settings.model)
+        stored = None
+        if before and before.rules == settings.rules:
+            made_with = vectors_made_with(retriever, settings.dtype)
+            if before.made_with["model"] == made_with["model"]:
+                stored = tables.Stored(folder / before.folder)
+        cutter = functools.partial(document_cutter, settings.model, settings.rules)
+        parts = tables.parts_of(documents, chunks, cutter, stored)
+        _write(folder, parts, settings, retriever, before, source)
+
+
+def add(
+    folder: Path, model: str, retriever: Retriever, corpus: str | Path | Iterable[Document]
+) -> None:
+    """Adds documents to the index in a folder; see `Index.add`.
+
+    Args:
+        model: folder or hub name of the retriever.
+    """
+    with folders.locked(folder):
+        before = _whole(folder)
+        if before is None:
+            raise ValueError(f"{folder}: the index is damaged; {folders.AGAIN}")
+        settings = Settings(model, before.rules, before.made_with["dtype"], before.fusion)
+        documents, chunks = _documents(corpus)
+        if not isinstance(documents, Sequence):
+            documents = list(documents)
+        stored = tables.Stored(folder / before.folder)
+        cutter = functools.partial(document_cutter, model, before.rules)
+        new = tables.parts_of(documents, chunks, cutter, stored)
+        parts = tables.with_parts(stored, new, {document.id for document in documents})
+        _write(folder, parts, settings, retriever, before)
+
+
+def _write(
+    folder: Path,
+    parts: Iterable[tables.Part],
+    settings: Settings,
+    retriever: Retriever,
+    before: Manifest | None,
+    source: str = "",
+) -> Manifest:
+    """Writes an index and puts it in the place of the earlier one.
+
+    Args:
+        folder: of the index, which must be locked.
+        before: the earlier index, if its files are whole.
+        source: of the manifest.
+
+    Raises:
+        ValueError: no document has any text.
+        OSError: a file cannot be written; the earlier index stays as it was.
+    """
+    made = folder / vector_files.UNFINISHED / "files"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    documents, keys = tables.write_tables(made, parts)
+    if not len(keys):
+        raise ValueError("no document holds any text, so there is nothing to index")
+    chunks = MappedChunks(made)
+    made_with = vectors_made_with(retriever, settings.dtype)
+    earlier = None
+    if before and dict(before.made_with) == made_with:
+        earlier = folder / before.folder / folders.VECTORS
+    elif before:
+        changed = next(name for name, x in made_with.items() if before.made_with.get(name) != x)
+        say(f"  index {folder}: made with another {changed}; all chunks are embedded again")
+    embed = embedder(retriever, chunks)
+    vector_files.extend_vectors(
+        folder, earlier, keys, embed, made_with, made / folders.VECTORS, "embed chunks"
+    )
+    write_bm25(made / folders.WORDS, (chunks[i].passage for i in range(len(chunks))))
+    about = {
+        "model": settings.model,
+        "made_with": made_with,
+        "rules": settings.rules,
+        "fusion": settings.fusion,
+        "source": source,
+        "documents": documents,
+        "chunks": len(chunks),
+    }
+    return folders.publish(folder, made, about)
+
+
+def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
+    """What decides the vectors of chunks."""
+    return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width}
+
+
+def embedder(retriever: Retriever, chunks: Sequence[Chunk]) -> vector_files.Embed:
+    """Positions of chunks `[b]` -> their unit vectors `[b e]`."""
+    return lambda positions: retriever.encode(
+        [chunks[int(i)].passage for i in positions], kind="document"
+    )
+
+
+def _whole(folder: Path) -> Manifest | None:
+    """The manifest of an index whose files are as they were written; None, and why, otherwise."""
+    try:
+        manifest = folders.read_manifest(folder)
+        why = folders.damage_of(manifest, folder, verify=True) if manifest else ""
+    except ValueError as error:
+        why = str(error).partition(";")[0]
+    if why:
+        say(f"  index {folder}: {why}; it is made again")
+        return None
+    return manifest
+
+
+def _source(settings: Settings, corpus: str | Path | Iterable[Document]) -> str:
+    """The fingerprint of all that decides an index; empty for documents in memory."""
+    if not isinstance(corpus, str | Path):
+        return ""
+    return fingerprints.fingerprint(
+        {
+            "input": fingerprints.read_input_digest(str(corpus)),
+            "model": [settings.model, fingerprints.read_model_digest(settings.model)],
+            "settings": dataclasses.asdict(settings),
+            "version": __version__,
+        }
+    )
+
+
+def _documents(
+    corpus: str | Path | Iterable[Document],
+) -> tuple[Iterable[Document], Sequence[Chunk] | None]:
+    """Documents, and their chunks if the corpus has some."""
+    if isinstance(corpus, str | Path):
+        read = readers.load(corpus)
+        return read.documents, read.chunks
+    return corpus, None

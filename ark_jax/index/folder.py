@@ -1,0 +1,146 @@
+"""The folder of an index: its manifest, its lock, and how new files replace the old ones.
+
+| in the folder | what it is |
+|---|---|
+| manifest.json | names the folder of the files, with the size and sha256 of each |
+| index-*/chunks.arrow | the chunks |
+| index-*/documents.arrow | the documents, with a digest of each |
+| index-*/vectors | a unit vector of each chunk, see `retrieval.vector_files` |
+| index-*/words | BM25, see `retrieval.bm25_index` |
+| unfinished | what a killed program has left; the next one goes on with its blocks of vectors |
+| compared | vectors of other models, see `Index.with_model` |
+
+The manifest is replaced last: after a kill the index is as it was, or new.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.manifest import MANIFEST_FILE, damage, outputs_of, sync
+from ark_jax.retrieval.array_files import write_text
+from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.vector_files import UNFINISHED
+
+PREFIX = "index-"  # of the folder that the manifest names
+COMPARED = "compared"
+LOCK = "lock"
+VECTORS, WORDS = "vectors", "words"  # in the folder that the manifest names
+AGAIN = "`ark-jax index` with the same corpus makes the index again"
+_OWN = (MANIFEST_FILE, LOCK, UNFINISHED, COMPARED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What an index was made from.
+
+    Attributes:
+        model: folder or hub name of the retriever.
+        made_with: what decides the vectors: "model", the digest of the retriever, "dtype", "width".
+        rules: how documents were cut.
+        fusion: how rankings are joined.
+        source: the fingerprint of input, model and rules; empty if it was not made from files.
+        files: file -> [bytes, sha256].
+        folder: where they lie.
+        documents: how many; `chunks` likewise.
+    """
+
+    model: str
+    made_with: Mapping
+    rules: ChunkRules
+    fusion: Fusion
+    source: str
+    files: Mapping[str, list]
+    folder: str
+    documents: int
+    chunks: int
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of an index; None if there is none.
+
+    Raises:
+        ValueError: it is damaged, or another version made it.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row.pop("digest") != fingerprint(row):
+            raise ValueError("its digest is another")
+        parts = {"rules": ChunkRules(**row["rules"]), "fusion": Fusion(**row["fusion"])}
+        return Manifest(**(row | parts))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
+
+
+def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
+    """Which file is missing or damaged, in words; empty if none is.
+
+    Args:
+        verify: reads all files and compares their digests, not their sizes alone.
+    """
+    return damage({"outputs": manifest.files}, folder / manifest.folder, verify=verify)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other programs from changing the index meanwhile.
+
+    Raises:
+        RuntimeError: another program is changing it.
+        ValueError: the folder holds other things than an index.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = sorted(path.name for path in folder.iterdir())
+    foreign = [name for name in names if name not in _OWN and not name.startswith(PREFIX)]
+    if foreign and MANIFEST_FILE not in names:
+        raise ValueError(
+            f"{folder} holds {foreign[0]} and no index; give a new or empty folder for the index"
+        )
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"{folder}: another program is changing this index; wait until it has ended, or "
+                "give another folder"
+            ) from None
+        yield
+
+
+def publish(folder: Path, made: Path, about: Mapping) -> Manifest:
+    """Makes the files in `made` those of the index, and deletes the old ones.
+
+    Args:
+        about: the fields of the manifest but `files` and `folder`.
+    """
+    files = outputs_of(made, ())
+    row = {**about, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
+    manifest = Manifest(**row)
+    target = folder / manifest.folder
+    if target.exists() and not damage({"outputs": files}, target, verify=True):
+        shutil.rmtree(made)  # the same again
+    else:
+        shutil.rmtree(target, ignore_errors=True)
+        made.rename(target)
+    sync(folder)
+    # The digest is that of the row as a reader finds it.
+    row = json.loads(json.dumps(dataclasses.asdict(manifest)))
+    row["digest"] = fingerprint(row)
+    unfinished = folder / f"{MANIFEST_FILE}.new"
+    write_text(unfinished, json.dumps(row, indent=1, ensure_ascii=False) + "\n")
+    os.replace(unfinished, folder / MANIFEST_FILE)
+    for path in folder.iterdir():
+        is_old = path.name.startswith(PREFIX) and path != target
+        if is_old or path.name == UNFINISHED:
+            shutil.rmtree(path)
+    return manifest

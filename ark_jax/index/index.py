@@ -1,0 +1,270 @@
+"""A corpus that is ready to be searched: by vectors of a retriever, by words, or by both."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ark_jax.data.chunk_files import MappedChunks
+from ark_jax.data.records import Document
+from ark_jax.index import folder as folders
+from ark_jax.index.folder import Manifest
+from ark_jax.pipeline import fingerprints
+from ark_jax.retrieval.bm25_index import BM25Index
+from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.retrieval.fusion import Fusion, fused_scores
+from ark_jax.runtime import storage
+
+if TYPE_CHECKING:
+    from ark_jax.models.retriever import Retriever
+
+BY = ("hybrid", "dense", "bm25")
+_TRIES = 5  # of opening an index that others replace meanwhile
+Ranking = list[tuple[int, float]]  # positions of chunks and their scores, best first
+
+
+@dataclasses.dataclass(frozen=True)
+class Hit:
+    """A chunk that a search returns.
+
+    `score` is a cosine, BM25's score or the sum of reciprocal ranks. `text` is
+    `document[start:end]` without outer blanks; `title` names the document and its section.
+    """
+
+    score: float
+    document: str
+    title: str
+    start: int
+    end: int
+    chunk: str
+    text: str
+
+
+@dataclasses.dataclass
+class Index:
+    """Chunks of a corpus on disk, mapped into memory, with their vectors and BM25.
+
+    Another program may replace the index meanwhile: an open one keeps what it has opened.
+    """
+
+    folder: Path
+    manifest: Manifest
+    chunks: MappedChunks
+    vectors: np.ndarray  # unit vectors, float32 or float16 [n e]
+    words: BM25Index
+    model: str  # folder or hub name of the retriever
+    loaded: "Retriever | None" = None
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | Path,
+        model: str | Path,
+        corpus: str | Path | Iterable[Document],
+        *,
+        rules: ChunkRules | None = None,
+        dtype: str = "float32",
+        fusion: Fusion | None = None,
+    ) -> "Index":
+        """Makes an index, or lets an earlier one hold this corpus instead of its own.
+
+        Documents that have not changed are not cut again, and passages that the earlier index has
+        are not embedded again. If nothing has changed, nothing is done. A killed program goes on
+        after its last block of 2,048 passages.
+
+        Args:
+            folder: of the index; new, empty, or an earlier index.
+            model: folder or hub name of the retriever.
+            corpus: a file or folder that `data.readers` reads, or documents.
+            rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
+            dtype: of the stored vectors; "float16" takes half the space and is rounded.
+            fusion: how rankings are joined by a search; None: `Fusion()`.
+
+        Raises:
+            BadInput: the corpus has problems; it lists all of them.
+            ValueError: no document has text, `folder` holds other things, or `dtype` is unknown.
+            RuntimeError: another program is changing the index.
+            OSError: the index cannot be written. It is then as it was.
+        """
+        from ark_jax.index import build
+
+        settings = build.Settings(
+            absolute_model(model), rules or ChunkRules(), dtype, fusion or Fusion()
+        )
+        folder = Path(folder).expanduser().absolute()
+        build.build(folder, settings, corpus)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path, *, model: str | Path = "") -> "Index":
+        """Opens an index. The model is loaded by the first search that needs it.
+
+        Args:
+            model: where the retriever lies now, if it was moved.
+
+        Raises:
+            FileNotFoundError: the folder holds no index.
+            ValueError: a file of the index is missing or damaged.
+        """
+        folder = Path(folder).expanduser().absolute()
+        for _ in range(_TRIES):
+            manifest = folders.read_manifest(folder)
+            if manifest is None:
+                raise FileNotFoundError(
+                    f"{folder}: no index; `ark-jax index MODEL CORPUS --out={folder}` makes one"
+                )
+            why = folders.damage_of(manifest, folder, verify=False)
+            if not why:
+                try:
+                    chunks = MappedChunks(folder / manifest.folder)
+                    words = BM25Index(folder / manifest.folder / folders.WORDS, len(chunks))
+                    path = folder / manifest.folder / folders.VECTORS / "vectors.npy"
+                    vectors = np.load(path, mmap_mode="r")
+                    name = absolute_model(model or manifest.model)
+                    return cls(folder, manifest, chunks, vectors, words, name)
+                except FileNotFoundError:
+                    pass  # replaced by another program since the manifest was read
+        raise ValueError(f"{folder / manifest.folder}: {why or 'files go away'}; {folders.AGAIN}")
+
+    def __len__(self) -> int:
+        """The number of chunks."""
+        return len(self.chunks)
+
+    @property
+    def retriever(self) -> "Retriever":
+        """The model that embeds questions.
+
+        Raises:
+            FileNotFoundError: it is not where it was.
+            ValueError: it is another model than the one that the index was made with.
+        """
+        if self.loaded is not None:
+            return self.loaded
+        try:
+            retriever = _load_retriever(self.model)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"the model of the index {self.folder} is missing ({error}); give its place with "
+                "--model=FOLDER, or search --by=bm25, which needs none"
+            ) from None
+        if retriever.digest("document") != self.manifest.made_with["model"]:
+            raise ValueError(
+                f"{self.model} is another model than the index {self.folder} was made with: run "
+                "`ark-jax index` again, or give the place of the right one with --model=FOLDER"
+            )
+        self.loaded = retriever
+        return retriever
+
+    def add(self, corpus: str | Path | Iterable[Document]) -> "Index":
+        """Adds documents, and replaces those that have the same id; returns the new index.
+
+        Raises:
+            BadInput, ValueError, RuntimeError, OSError: as `build`.
+        """
+        from ark_jax.index import build
+
+        build.add(self.folder, self.model, self.retriever, corpus)
+        return dataclasses.replace(self.open(self.folder, model=self.model), loaded=self.loaded)
+
+    def search(
+        self, questions: Sequence[str], *, k: int = 10, by: str = "hybrid"
+    ) -> list[list[Hit]]:
+        """The k best chunks of each question, best first.
+
+        Args:
+            by: "dense" ranks by cosines, "bm25" by words, "hybrid" by both, as `manifest.fusion`
+                says. BM25 leaves out chunks without a word of the question.
+
+        Raises:
+            ValueError: `by` is another word, k is below 1, or the model is not that of the index.
+        """
+        if isinstance(questions, str):
+            raise ValueError(f"questions: {questions[:40]!r} is one text; give a list of them")
+        if by not in BY:
+            raise ValueError(f"by={by!r}: must be {', '.join(BY)}")
+        if k < 1:
+            raise ValueError(f"k={k}: must be at least 1")
+        return [
+            [self._hit(position, score) for position, score in ranking[:k]]
+            for ranking in self._rankings(list(questions), k, by)
+        ]
+
+    def _rankings(self, questions: list[str], k: int, by: str) -> list[Ranking]:
+        if by == "dense":
+            return self._by_vectors(questions, k)
+        if by == "bm25":
+            return self._by_words(questions, k)
+        fusion = self.manifest.fusion
+        depth = max(k, fusion.depth)
+        # In this order the recipes join them, which decides between equal sums.
+        pairs = zip(
+            self._by_words(questions, depth), self._by_vectors(questions, depth), strict=True
+        )
+        return [
+            fused_scores(
+                [[position for position, _ in ranking] for ranking in pair],
+                constant=fusion.constant,
+                weights=(fusion.bm25, fusion.dense),
+            )
+            for pair in pairs
+        ]
+
+    def _by_words(self, questions: list[str], k: int) -> list[Ranking]:
+        results = self.words.search(questions, k)
+        return [list(zip(*map(np.ndarray.tolist, result), strict=True)) for result in results]
+
+    def _by_vectors(self, questions: list[str], k: int) -> list[Ranking]:
+        from ark_jax.retrieval.dense import top_k
+
+        queries = self.retriever.encode(questions, kind="query")
+        positions, scores = top_k(queries, self.vectors, k)
+        pairs = zip(positions.tolist(), scores.tolist(), strict=True)
+        return [list(zip(*pair, strict=True)) for pair in pairs]
+
+    def _hit(self, position: int, score: float) -> Hit:
+        x = self.chunks[position]
+        return Hit(score, x.document, x.title, x.start, x.end, x.id, x.text)
+
+    def with_model(self, model: str | Path) -> "Index":
+        """The same chunks with the vectors of another model, for a comparison.
+
+        They are kept in the folder of the index, so that a model embeds each passage once.
+
+        Raises:
+            FileNotFoundError, ValueError: the model cannot be opened.
+            OSError: the folder cannot be written.
+        """
+        from ark_jax.index import build, tables
+        from ark_jax.retrieval import vector_files
+
+        retriever = _load_retriever(absolute_model(model))
+        made_with = build.vectors_made_with(retriever, self.manifest.made_with["dtype"])
+        place = self.folder / folders.COMPARED / fingerprints.fingerprint(made_with)[:16]
+        vectors = vector_files.open_vectors(
+            place,
+            tables.chunk_keys(self.chunks),
+            build.embedder(retriever, self.chunks),
+            made_with,
+            "embed chunks",
+        )
+        manifest = dataclasses.replace(self.manifest, made_with=made_with)
+        path = absolute_model(model)
+        return dataclasses.replace(
+            self, manifest=manifest, vectors=vectors, model=path, loaded=retriever
+        )
+
+
+def absolute_model(model: str | Path) -> str:
+    """A folder's whole path; a hub name or an address of a bucket as it is."""
+    name = str(model)
+    if "://" in name or storage.is_hub_name(name):
+        return name
+    return str(Path(name).expanduser().absolute())
+
+
+def _load_retriever(model: str) -> "Retriever":
+    from ark_jax.models.retriever import Retriever
+
+    return Retriever.from_pretrained(model)

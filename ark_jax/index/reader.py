@@ -1,0 +1,144 @@
+"""Answers from passages, with the passages that they rest on."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ark_jax.evaluate.answers import normalise
+from ark_jax.llm import complete
+from ark_jax.text import cited, prompts
+
+if TYPE_CHECKING:
+    from ark_jax.models.language import LanguageModel
+
+MAX_NEW_TOKENS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a reader replied.
+
+    Attributes:
+        text: the answer; empty if the reply has none.
+        sources: the passages that it rests on, from 0: those that the reply cites, or else those
+            that hold the answer word for word.
+        cited: whether the reply cites them.
+        read: how many passages the reader was shown, the first ones; more did not fit.
+        reply: the whole reply.
+    """
+
+    text: str
+    sources: tuple[int, ...]
+    cited: bool
+    read: int
+    reply: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A language model that answers questions from passages, greedily.
+
+    Attributes:
+        write: prompt -> reply.
+        fits: whether the model can read a prompt.
+    """
+
+    write: Callable[[str], str]
+    fits: Callable[[str], bool]
+
+    @classmethod
+    def local(cls, name_or_folder: str) -> "Reader":
+        """A model on the devices of this process.
+
+        Raises:
+            FileNotFoundError, ValueError: as `LanguageModel.from_pretrained`.
+        """
+        from ark_jax.models.language import LanguageModel
+
+        lm = LanguageModel.from_pretrained(name_or_folder)
+        return cls(lambda prompt: _generate(lm, prompt), lambda prompt: _fits(lm, prompt))
+
+    @classmethod
+    def endpoint(
+        cls, base_url: str, model: str, cache: Path, *, key_env: str = "OPENAI_API_KEY"
+    ) -> "Reader":
+        """A model behind an OpenAI-compatible address. A prompt that is too long is its error.
+
+        Args:
+            base_url: empty: OpenAI's.
+            cache: the file of replies; what it holds is not asked again.
+            key_env: the environment variable that holds the key.
+
+        Raises:
+            RuntimeError: by `answer`: the endpoint fails for good.
+        """
+        settings = complete.LLMSettings(
+            backend="openai",
+            model=model,
+            base_url=base_url,
+            key_env=key_env,
+            temperature=0.0,
+            max_tokens=1024,
+            concurrency=1,
+            requests_per_minute=0,
+            tokens_per_minute=0,
+            timeout=120.0,
+            retries=4,
+            reasks=0,
+            price=(),
+            max_cost=0.0,
+            replies="",
+        )
+
+        def write(prompt: str) -> str:
+            call = complete.Call("ask", "read", (prompt,))
+            replies = complete.complete([call], settings, cache, "ask")
+            if why := replies.rejected.get("ask"):
+                raise RuntimeError(f"{model} gives no reply: {why}")
+            return replies.texts["ask"][-1]
+
+        return cls(write, lambda prompt: True)
+
+    def answer(self, question: str, passages: Sequence[str]) -> Answer:
+        """Answers a question from the first passages that fit the model.
+
+        Raises:
+            ValueError: not even the first passage fits, or there is none.
+        """
+        template = prompts.load_template("cite")
+        for read in range(len(passages), 0, -1):
+            numbered = "\n\n".join(cited.number_passages(passages[:read]))
+            prompt = prompts.fill(template, passages=numbered, question=question)
+            if self.fits(prompt):
+                return _parse(self.write(prompt), passages[:read])
+        raise ValueError(
+            f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
+            "an index of shorter chunks"
+            if passages
+            else f"question {question[:60]!r}: no passage was retrieved"
+        )
+
+
+def _generate(lm: "LanguageModel", prompt: str) -> str:
+    return lm.generate([lm.chat(prompt)], max_new_tokens=MAX_NEW_TOKENS)[0]
+
+
+def _fits(lm: "LanguageModel", prompt: str) -> bool:
+    return len(lm.prompt_ids([lm.chat(prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
+
+
+def _parse(reply: str, passages: Sequence[str]) -> Answer:
+    """The answer in a reply; a small model may leave out the tags that it was asked for."""
+    parsed = cited.parse_answer(reply, len(passages))
+    if not parsed.answer:
+        parsed = cited.parse_answer(reply, len(passages), in_tags=False)
+    text = re.sub(r"</?\w+>", " ", parsed.answer).strip()
+    if parsed.citations:
+        return Answer(text, tuple(n - 1 for n in parsed.citations), True, len(passages), reply)
+    words = " ".join(normalise(text))
+    holders = (
+        i for i, passage in enumerate(passages) if words and words in " ".join(normalise(passage))
+    )
+    return Answer(text, tuple(holders), False, len(passages), reply)

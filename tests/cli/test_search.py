@@ -1,0 +1,177 @@
+"""The verbs index, search and ask, as a user types them."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+from support import llm_server, tiny
+
+from ark_jax import __main__, layout
+from ark_jax.index import reader
+from ark_jax.index.index import Index
+from ark_jax.recipes.ark import config as settings
+from ark_jax.recipes.ark import export
+
+TEXTS = {
+    "tide": "Josiah Penhallow founded the Tidal Board in 1784. It measured every tide.",
+    "salt": "The Pellin Salt Company boiled brine. Horses worked its pumps.",
+    "glocke": "Die Glocke der Kirche wurde 1811 gegossen. Sie läutet bei Sturm.",
+}
+QUESTION = "Who founded the Tidal Board?"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with two retrievers, a language model, documents and an index of them."""
+    root = tmp_path_factory.mktemp("search")
+    for seed, name in enumerate(("tuned", "base")):
+        weights = tiny.tensors("bert", seed)
+        folder = tiny.write(root / name, "bert", tokenizer="cls", weights=weights)
+        tiny.sentence_transformer(folder, pooling="mean", max_seq_length=48)
+    changes = {"max_position_embeddings": 1200}
+    tiny.write(root / "lm", "llama", tokenizer="plain", changes=changes)
+    (root / "documents").mkdir()
+    for name, text in TEXTS.items():
+        (root / "documents" / f"{name}.txt").write_text(text)
+    with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        set_environment(patch, root)
+        assert call("index", root / "tuned", root / "documents", f"--out={root / 'i'}") == 0
+    return root
+
+
+@pytest.fixture(autouse=True)
+def environment(mesh, monkeypatch, tmp_path):
+    set_environment(monkeypatch, tmp_path)
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """What the verbs would set for good."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "TRANSFORMERS_VERBOSITY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("ARK_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def call(*words: object) -> int:
+    return __main__._main([str(word) for word in words])
+
+
+def test_an_index_says_how_it_is_searched(place, capsys):
+    assert call("index", place / "tuned", place / "documents", "--out", place / "i") == 0
+    out = capsys.readouterr().out
+    assert "nothing has changed" in out and "3 documents, " in out
+    assert f'ark-jax search {place / "i"} "QUESTION"' in out
+
+
+@pytest.mark.parametrize("by", ["hybrid", "dense", "bm25"])
+def test_a_table_shows_rank_score_place_and_text(by, place, capsys):
+    assert call("search", place / "i", QUESTION, "--k", "2", f"--by={by}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines[0]) <= 100 and lines[0].lstrip().startswith("1  ")
+    if by == "bm25":
+        assert "tide.txt [0:" in lines[0] and "Josiah Penhallow founded" in lines[1]
+
+
+def test_json_is_one_line(place, capsys):
+    assert call("search", place / "i", "Glocke gegossen läutet", "--by=bm25", "--json") == 0
+    shown = capsys.readouterr()
+    (line,) = shown.out.splitlines()
+    row = json.loads(line)
+    assert row["question"] == "Glocke gegossen läutet" and row["by"] == "bm25"
+    best = row["passages"][0]
+    assert best["document"] == "glocke.txt" and best["text"] in TEXTS["glocke"]
+    assert TEXTS["glocke"][best["start"] : best["end"]] == best["text"] and "läu" in line
+
+
+def test_two_models_stand_side_by_side(place, capsys):
+    words = ("search", place / "i", QUESTION, "--k=3", f"--compare={place / 'base'}")
+    assert call(*words) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert [name.strip() for name in lines[0].split(" | ")] == ["base", "tuned"]
+    assert all(" | " in line or line.endswith("|") for line in lines)
+    assert sum(line.lstrip().startswith(("1 ", "2 ", "3 ")) for line in lines) == 3
+    assert call(*words, "--json") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert list(row["compared"]) == ["base", "tuned"]
+    assert {len(hits) for hits in row["compared"].values()} == {3}
+
+
+def test_a_question_without_a_known_word_is_told(place, capsys):
+    assert call("search", place / "i", "xylophone", "--by=bm25") == 0
+    assert capsys.readouterr().out == "no passage has a word of the question\n"
+
+
+def test_an_endpoint_answers_and_cites(place, capsys, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    prompts = []
+
+    def model(messages):
+        prompts.append(messages[-1]["content"])
+        return "<think>Doc [1] says so.</think><answer>Josiah Penhallow</answer>"
+
+    with llm_server.serving(model) as server:
+        words = ("ask", place / "i", QUESTION, "--by=bm25")
+        words = (*words, "--reader=m", f"--endpoint={server.url}")
+        assert call(*words) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("Josiah Penhallow\n\nIt cites:\n 1  ") and "tide.txt [0:" in out
+        assert call(*words, "--json") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["answer"], row["cited"]) == ("Josiah Penhallow", True)
+    assert [hit["document"] for hit in row["sources"]] == ["tide.txt"]
+    assert len(prompts) == 1  # the second answer is in the cache
+    assert f"Question: {QUESTION}" in prompts[0]
+    assert "Doc [1] tide\nJosiah Penhallow founded" in prompts[0]
+
+
+def test_a_local_reader_answers_from_what_fits(place, capsys, monkeypatch):
+    monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 4)
+    assert call("ask", place / "i", QUESTION, f"--reader={place / 'lm'}", "--json") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert 1 <= len(row["read"]) <= 5 and not row["cited"]
+
+
+def test_the_command_that_a_finished_run_names_works_as_it_stands(place, tmp_path, capsys):
+    config, workdir = settings.ark(), tmp_path / "a run"
+    config.data.path, config.data.chunk_tokens = str(place / "documents"), 20
+    workdir.mkdir()
+    (workdir / "export").symlink_to(place / "tuned")
+    making, searching = export.search_command(config, workdir).split(" && ")
+    assert call(*shlex.split(making)[1:]) == 0
+    assert Index.open(workdir / "index").manifest.rules.tokens == 20
+    capsys.readouterr()
+    assert call(*shlex.split(searching)[1:], "--by=bm25") == 0
+    assert capsys.readouterr().out == "no passage has a word of the question\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("search", "nowhere", "Who?"), "nowhere: no index; `ark-jax index MODEL CORPUS --out="),
+        (("search", "i"), "bad flag: the following arguments are required: question; `ark-jax sea"),
+        (("search", "i", ""), "the question is empty"),
+        (("search", "i", "Who?", "--k=0"), "bad flag: argument --k: 0: must be at least 1"),
+        (("search", "i", "Who?", "--comapre=m"), "--comapre=m (did you mean --compare?)"),
+        (("search", "i", "Who?", "--by=words"), "argument --by: invalid choice: 'words'"),
+        (("search", "i", "Who?", "--compare=gone"), "gone: no such folder, and no hub name"),
+        (("ask", "i", "Who?", "--endpoint=http://x"), "--endpoint needs --reader=NAME"),
+        (("index", "tuned", "documents"), "the following arguments are required: --out"),
+        (("index", "tuned", "gone", "--out=j"), "gone: does not exist"),
+        (("index", "gone", "documents", "--out=j"), "gone: no such folder, and no hub name"),
+        (("index", "tuned", "documents", "--out=lm"), "lm holds config.json and no index"),
+        (("index", "tuned", "documents", "--out=documents/salt.txt/j"), "--out"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(words, message, place, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["ark-jax"])
+    assert call(*words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and message in shown.err and shown.err.startswith("error: ")

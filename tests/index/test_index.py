@@ -1,0 +1,377 @@
+"""An index of a corpus: what it returns, what it takes over, and what may go wrong."""
+
+import dataclasses
+import itertools
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+from support.paths import REPOSITORY
+
+import ark_jax as ark
+from ark_jax import layout
+from ark_jax.data.records import Document
+from ark_jax.index import folder as folders
+from ark_jax.index.index import Hit
+from ark_jax.models.retriever import Retriever
+from ark_jax.retrieval import vector_files
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.fusion import Fusion, fuse
+
+SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
+QUESTIONS = ["Who founded the Tidal Board?", "salt and tide", "Wer ließ die Glocke gießen?"]
+
+
+def documents(count: int = 6, words: str = "") -> list[Document]:
+    """Documents of several chunks each, with titles in several scripts."""
+    titles = ("The Tidal Board", "Straße", "潮位", "", "Ünter > x", "a#0001")
+    texts = (". ".join(SENTENCES[9 * i + 1 : 9 * i + 5]) for i in range(count))
+    return [
+        Document(f"d/{i} é", titles[i % len(titles)], f"{text}. {words}")
+        for i, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of two models that differ in their weights."""
+    root = tmp_path_factory.mktemp("modèles")
+    for seed, name in enumerate(("a", "b")):
+        weights = tiny.tensors("bert", seed)
+        path = tiny.write(root / name, "bert", tokenizer="cls", weights=weights)
+        tiny.sentence_transformer(path, pooling="mean", max_seq_length=48)
+    return root
+
+
+@pytest.fixture(scope="module")
+def built(models, tmp_path_factory):
+    """A folder with an index of six documents; tests only read it."""
+    folder = tmp_path_factory.mktemp("ïndex") / "潮"
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        ark.Index.build(folder, models / "a", documents())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def on_a_mesh(mesh):
+    """Every test enters the same mesh, and leaves it."""
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """The passages that retrievers embed."""
+    texts = []
+    encode = Retriever.encode
+
+    def record(self, batch, *, kind, **options):
+        texts.extend(batch if kind == "document" else ())
+        return encode(self, batch, kind=kind, **options)
+
+    monkeypatch.setattr(Retriever, "encode", record)
+    return texts
+
+
+def passages(index: ark.Index) -> list[str]:
+    return [chunk.passage for chunk in index.chunks]
+
+
+def assert_same(index: ark.Index, other: ark.Index) -> None:
+    """Equal chunks and words; vectors of other batches are equal up to rounding."""
+    assert list(index.chunks) == list(other.chunks)
+    np.testing.assert_allclose(index.vectors, other.vectors, atol=1e-5)
+    for name in ("chunks.arrow", "words/texts.npy", "words/scores.npy", "words/words.json"):
+        files = [x.folder / x.manifest.folder / name for x in (index, other)]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def test_the_rankings_are_those_of_brute_force(built, models):
+    index, retriever = ark.Index.open(built), Retriever.from_pretrained(models / "a")
+    texts, k = passages(index), 7
+    assert len(index) == len(texts) > 20
+    queries = retriever.encode(QUESTIONS, kind="query")
+    cosines = queries @ retriever.encode(texts, kind="document").T
+    by_words = bm25(QUESTIONS, texts, [range(len(texts))] * 3, 20)
+    chunk_ids = [chunk.id for chunk in index.chunks]
+    for i, hits in enumerate(index.search(QUESTIONS, k=k, by="dense")):
+        best = np.argsort(-cosines[i])[:k]
+        assert [hit.score for hit in hits] == pytest.approx(cosines[i][best].tolist(), abs=1e-5)
+        assert [hit.chunk for hit in hits] == [chunk_ids[j] for j in best]
+    for i, hits in enumerate(index.search(QUESTIONS, k=k, by="bm25")):
+        assert [hit.chunk for hit in hits] == [chunk_ids[j] for j in by_words[i][:k]]
+    for i, hits in enumerate(index.search(QUESTIONS, k=k)):
+        joined = fuse([by_words[i], np.argsort(-cosines[i])[:20].tolist()], k)
+        assert [hit.chunk for hit in hits] == [chunk_ids[j] for j in joined]
+        assert all(hit.score >= later.score > 0 for hit, later in itertools.pairwise(hits))
+
+
+def test_a_hit_says_where_it_stands(built):
+    texts = {document.id: document for document in documents()}
+    for hit in ark.Index.open(built).search(QUESTIONS[:1], k=5, by="bm25")[0]:
+        document = texts[hit.document]
+        assert isinstance(hit, Hit) and document.text[hit.start : hit.end] == hit.text
+        assert hit.title == document.title
+
+
+def test_fusion_is_stored_with_the_index(built, models, tmp_path):
+    fusion = Fusion(constant=3, bm25=5.0, dense=0.01, depth=30)
+    index = ark.Index.build(tmp_path / "i", models / "a", documents(), fusion=fusion)
+    assert ark.Index.open(tmp_path / "i").manifest.fusion == fusion
+    words, both = (index.search(QUESTIONS[:1], k=4, by=by)[0] for by in ("bm25", "hybrid"))
+    assert [hit.chunk for hit in both] == [hit.chunk for hit in words]
+    assert both[0].score >= 5 / 4
+
+
+def test_half_precision_takes_half_the_space(built, models, tmp_path):
+    index = ark.Index.build(tmp_path / "i", models / "a", documents(), dtype="float16")
+    whole = ark.Index.open(built)
+    assert index.vectors.dtype == np.float16 and index.vectors.nbytes * 2 == whole.vectors.nbytes
+    np.testing.assert_allclose(index.vectors, whole.vectors, atol=1e-3)
+    with pytest.raises(ValueError, match="dtype='int8': must be 'float32' or 'float16'"):
+        ark.Index.build(tmp_path / "j", models / "a", documents(), dtype="int8")
+
+
+def test_only_changed_documents_are_embedded_again(models, tmp_path, embedded):
+    first = ark.Index.build(tmp_path / "i", models / "a", documents())
+    old, new = passages(first), documents()
+    new[1] = dataclasses.replace(new[1], text=new[1].text + " A bell rang at noon. " * 3)
+    del new[4]
+    new.insert(0, Document("new", "", "The lamp was lit. " * 4))
+    embedded.clear()
+    second = ark.Index.build(tmp_path / "i", models / "a", new)
+    assert set(embedded) == set(passages(second)) - set(old) and 0 < len(embedded) < 8
+    assert second.manifest.documents == 6
+    assert_same(second, ark.Index.build(tmp_path / "at once", models / "a", new))
+    assert first.search(QUESTIONS[:1], by="bm25")  # what is open stays open
+    assert len(list((tmp_path / "i").glob("index-*"))) == 1
+
+
+def test_unchanged_documents_are_not_cut_again(models, tmp_path, monkeypatch):
+    ark.Index.build(tmp_path / "i", models / "a", documents())
+    cut = []
+    from ark_jax.index import build
+
+    cutter = build.document_cutter
+
+    def record(*args):
+        of_document = cutter(*args)
+        return lambda document: (cut.append(document.id), of_document(document))[1]
+
+    monkeypatch.setattr(build, "document_cutter", record)
+    new = documents()
+    new[2] = dataclasses.replace(new[2], title="another")
+    ark.Index.build(tmp_path / "i", models / "a", new)
+    assert cut == [new[2].id]
+
+
+def test_added_documents_join_the_others(models, tmp_path, embedded):
+    index = ark.Index.build(tmp_path / "i", models / "a", documents(3))
+    embedded.clear()
+    changed = Document(documents()[1].id, "", "Only this is left of it.")
+    index = index.add([*documents()[3:], changed])
+    assert sorted(set(embedded)) == sorted(
+        {x.passage for x in index.chunks if x.document not in ("d/0 é", "d/2 é")}
+    )
+    whole = [documents()[0], changed, *documents()[2:]]
+    assert_same(index, ark.Index.build(tmp_path / "at once", models / "a", whole))
+
+
+def test_a_second_build_of_the_same_files_does_nothing(models, tmp_path, capsys, monkeypatch):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "tide.txt").write_text("The tide rose. " * 30)
+    folder = tmp_path / "i"
+    ark.Index.build(folder, models / "a", corpus)
+    files = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != "lock"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Retriever, "from_pretrained", None)
+        ark.Index.build(folder, models / "a", corpus)
+    assert "nothing has changed" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.name != "lock"} == files
+    (corpus / "salt.txt").write_text("Salt was boiled here.")
+    assert "salt.txt" in {x.document for x in ark.Index.build(folder, models / "a", corpus).chunks}
+
+
+def test_chunks_of_ones_own_are_kept(models, tmp_path):
+    rows = [
+        {"id": f"c{i}", "document": f"d{i % 2}", "text": f"chunk {i} of the tide"} for i in range(5)
+    ]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "chunks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    index = ark.Index.build(tmp_path / "i", models / "a", tmp_path / "c")
+    assert {x.id: x.text for x in index.chunks} == {row["id"]: row["text"] for row in rows}
+
+
+def test_another_model_embeds_all_again(models, tmp_path, embedded, capsys):
+    ark.Index.build(tmp_path / "i", models / "a", documents(2))
+    embedded.clear()
+    index = ark.Index.build(tmp_path / "i", models / "b", documents(2))
+    assert embedded == passages(index)
+    assert "made with another model; all chunks are embedded again" in capsys.readouterr().out
+    assert_same(index, ark.Index.build(tmp_path / "at once", models / "b", documents(2)))
+
+
+def test_a_model_beside_it_is_embedded_once(models, built, tmp_path, embedded):
+    shutil.copytree(built, tmp_path / "i")
+    index = ark.Index.open(tmp_path / "i")
+    other = index.with_model(models / "b")
+    assert len(embedded) == len(index)
+    again = ark.Index.open(tmp_path / "i").with_model(models / "b")
+    assert len(embedded) == len(index)
+    np.testing.assert_array_equal(again.vectors, other.vectors)
+    whole = ark.Index.build(tmp_path / "b", models / "b", documents())
+    for by in ("dense", "hybrid"):
+        hits, wanted = (x.search(QUESTIONS, k=3, by=by) for x in (other, whole))
+        assert [[h.chunk for h in x] for x in hits] == [[h.chunk for h in x] for x in wanted]
+    assert [h.chunk for h in index.search(QUESTIONS, by="dense")[0]] != [
+        h.chunk for h in other.search(QUESTIONS, by="dense")[0]
+    ]
+
+
+def test_a_changed_or_moved_model_is_noticed(models, tmp_path):
+    shutil.copytree(models / "a", tmp_path / "m")
+    ark.Index.build(tmp_path / "i", tmp_path / "m", documents(2))
+    shutil.move(tmp_path / "m", tmp_path / "moved")
+    index = ark.Index.open(tmp_path / "i")
+    with pytest.raises(FileNotFoundError, match=r"model of the index .* is missing .*--model=FOLD"):
+        index.search(QUESTIONS)
+    assert index.search(QUESTIONS, by="bm25")[0]  # needs no model
+    assert ark.Index.open(tmp_path / "i", model=tmp_path / "moved").search(QUESTIONS)[0]
+    with pytest.raises(ValueError, match=r"b is another model than the index .* was made with"):
+        ark.Index.open(tmp_path / "i", model=models / "b").search(QUESTIONS)
+
+
+@pytest.mark.parametrize("texts", [[], ["", " \n "]])
+def test_a_corpus_without_text_is_refused_and_the_index_stays(texts, models, built, tmp_path):
+    shutil.copytree(built, tmp_path / "i")
+    empty = [Document(str(i), "title", text) for i, text in enumerate(texts)]
+    with pytest.raises(ValueError, match="no document holds any text, so there is nothing"):
+        ark.Index.build(tmp_path / "i", models / "a", empty)
+    assert len(ark.Index.open(tmp_path / "i")) == len(ark.Index.open(built))
+
+
+def test_what_cannot_be_is_refused(built, models, tmp_path):
+    index = ark.Index.open(built)
+    for options, message in (
+        ({"by": "words"}, "by='words': must be hybrid, dense, bm25"),
+        ({"k": 0}, "k=0: must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            index.search(QUESTIONS, **options)
+    with pytest.raises(ValueError, match="is one text; give a list"):
+        index.search("Who?")
+    with pytest.raises(ValueError, match="document 'd/0 é' occurs twice"):
+        ark.Index.build(tmp_path / "i", models / "a", documents(1) * 2)
+    with pytest.raises(FileNotFoundError, match="no index; `ark-jax index MODEL CORPUS"):
+        ark.Index.open(tmp_path / "nowhere")
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds i and no index|holds thesis.tex and no index"):
+        ark.Index.build(tmp_path, models / "a", documents(1))
+    assert (tmp_path / "thesis.tex").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vectors/vectors.npy", "vectors/vectors.npy is damaged"),
+        ("words/scores.npy", "words/scores.npy is missing"),
+        ("../manifest.json", "manifest.json is damaged"),
+    ],
+)
+def test_damage_is_named_and_mended(name, message, built, models, tmp_path, capsys):
+    shutil.copytree(built, tmp_path / "i")
+    (files,) = (tmp_path / "i").glob("index-*")
+    if "missing" in message:
+        (files / name).unlink()
+    else:
+        (files / name).write_bytes((files / name).read_bytes()[:-9])
+    with pytest.raises(ValueError, match=message):
+        ark.Index.open(tmp_path / "i")
+    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert message in capsys.readouterr().out
+    assert_same(index, ark.Index.open(built))
+    assert len(list((tmp_path / "i").glob("index-*"))) == 1
+
+
+def test_a_flipped_bit_is_not_taken_over(built, models, tmp_path, capsys):
+    shutil.copytree(built, tmp_path / "i")
+    (path,) = (tmp_path / "i").glob("index-*/vectors/vectors.npy")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert "vectors/vectors.npy is damaged; it is made again" in capsys.readouterr().out
+    assert_same(index, ark.Index.open(built))
+
+
+def test_two_programs_do_not_change_one_index(built, models, tmp_path):
+    shutil.copytree(built, tmp_path / "i")
+    with folders.locked(tmp_path / "i"):
+        with pytest.raises(RuntimeError, match="another program is changing this index; wait"):
+            ark.Index.build(tmp_path / "i", models / "a", documents(2))
+        assert ark.Index.open(tmp_path / "i").search(QUESTIONS)[0]  # a reader needs no lock
+
+
+WORK = """
+import sys
+import ark_jax as ark
+from ark_jax.data.records import Document
+from ark_jax.retrieval import vector_files
+vector_files.BLOCK = 4
+texts = [f"Lamp {i} was lit by the {i} keepers of the {i} towers. " * 3 for i in range(12)]
+rows = [Document(f"d{i}", "", text) for i, text in enumerate(texts)]
+ark.Index.build(sys.argv[2], sys.argv[1], rows)
+"""
+
+
+def start(model: Path, index: Path, blocks: str = "unlimited") -> subprocess.Popen:
+    """Runs `WORK` in a process whose files may have that many blocks of 1 KiB."""
+    command = shlex.join([sys.executable, "-c", WORK, str(model), str(index)])
+    return subprocess.Popen(
+        ["bash", "-c", f"ulimit -f {blocks}; exec {command}"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on(models, tmp_path, embedded, capsys, monkeypatch):
+    """With kill -9, as soon as two blocks are there."""
+    process = start(models / "a", tmp_path / "i")
+    deadline = time.monotonic() + 240
+    while len(list(tmp_path.glob("i/unfinished/*/*-*.npy"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "i" / "manifest.json").exists()
+    monkeypatch.setattr(vector_files, "BLOCK", 4)
+    monkeypatch.setattr(sys, "argv", ["", str(models / "a"), str(tmp_path / "i")])
+    exec(compile(WORK, "work", "exec"), {})
+    assert "goes on after" in capsys.readouterr().out
+    index = ark.Index.open(tmp_path / "i")
+    assert 0 < len(embedded) <= len(index) - 8
+    monkeypatch.setattr(sys, "argv", ["", str(models / "a"), str(tmp_path / "at once")])
+    exec(compile(WORK, "work", "exec"), {})
+    assert_same(index, ark.Index.open(tmp_path / "at once"))
+    assert not (tmp_path / "i" / "unfinished").exists()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named_and_leaves_the_index_as_it_was(models, tmp_path):
+    folder = tmp_path / "i"
+    before = ark.Index.build(folder, models / "a", documents(1))
+    process = start(models / "a", folder, blocks="2")
+    last = process.communicate()[1].strip().splitlines()[-1]
+    assert process.returncode == 1 and "File too large" in last, last
+    assert_same(ark.Index.open(folder), before)

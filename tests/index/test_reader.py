@@ -1,0 +1,21 @@
+"""Replies of readers become answers with their passages."""
+
+import pytest
+
+from ark_jax.index.reader import Reader
+
+QUESTION = "Who founded the Tidal Board?"
+
+
+def test_answers_without_tags_name_the_passages_that_hold_them():
+    passages = ["The tide rose in 1784.", "Josiah Penhallow founded it.", "by josiah  penhallow!"]
+    ask = lambda reply, fits=lambda prompt: True: Reader(lambda prompt: reply, fits).answer(
+        QUESTION, passages
+    )
+    assert ask("Josiah Penhallow.\nMore text").sources == (1, 2)
+    cited = ask("<think>Doc [3], Doc [9]</think><answer>him</answer>")
+    assert (cited.text, cited.sources, cited.cited) == ("him", (2,), True)
+    assert ask("nobody").sources == () and ask("").text == ""
+    assert ask("1784", lambda prompt: "Doc [2]" not in prompt).read == 1
+    with pytest.raises(ValueError, match="no passage fits the reader"):
+        ask("x", lambda prompt: False)
