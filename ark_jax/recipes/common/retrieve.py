@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -24,7 +25,6 @@ from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 RETRIEVAL_SETTINGS = tuple(
     f"evaluate.{name}" for name in ("scope", "baselines", "retrievers", "metrics", "passages")
@@ -189,22 +189,26 @@ def passages_for_reader(
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
-) -> tuple[dict[tuple[str, str], list[str]], int]:
+    form: ReadingPrompt,
+) -> tuple[dict[tuple[str, str], str], int]:
     """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
     For "full" they are the whole documents.
 
+    Args:
+        form: how the reader is asked.
+
     Returns:
-        the passages, and for how many questions some were cut.
+        the passages, joined as the prompt shows them, and for how many questions some were cut.
     """
     config = context.config
     documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
 
-    def passages(system: str, question: Question) -> list[str]:
+    def passages(system: str, question: Question) -> str:
         if system == "full":
-            return [documents[document] for document in question.documents]
+            return form.join([documents[document] for document in question.documents])
         ranked = rankings[system][question.id]
-        return [texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]]
+        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
 
     given = {
         (name, question.id): passages(name, question) for name in rankings for question in questions
@@ -213,14 +217,12 @@ def passages_for_reader(
     if not given or config.reader.backend != "local":
         return given, 0
     lm = load_generator(context, config.reader.path)
-    template = prompts.load_template("read", config.prompts.read)
     asked = {question.id: question.question for question in questions}
     cut = set()
     for (name, question), whole in given.items():
-        text = "\n\n".join(whole)
-        fitting = fit_to_reader(lm, template, asked[question], text, config.evaluate.max_new_tokens)
-        if fitting != text:
-            given[name, question] = [fitting]
+        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
+        if fitting != whole:
+            given[name, question] = fitting
             cut.add(question)
     if cut:
         say(
@@ -230,7 +232,7 @@ def passages_for_reader(
     return given, len(cut)
 
 
-def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: int) -> str:
+def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
     """As much of the text, from its start, as fits the reader beside its prompt and the answer.
 
     Raises:
@@ -239,7 +241,7 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
     from ark_jax.text.tokens import token_chunks
 
     def excess() -> int:
-        prompt = lm.chat(prompts.fill(template, question=question, passages=text))
+        prompt = form.for_model(lm, form.fill(question, text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
     if excess() <= 0:
