@@ -218,7 +218,9 @@ def passages_for_reader(
     cut = set()
     for (name, question), whole in given.items():
         text = "\n\n".join(whole)
-        fitting = fit_to_reader(lm, template, asked[question], text, config.evaluate.max_new_tokens)
+        fill = functools.partial(prompts.fill, template, question=asked[question])
+        prompt = lambda text, fill=fill: lm.chat(fill(passages=text))
+        fitting = fit_to_reader(lm, prompt, text, config.evaluate.max_new_tokens)
         if fitting != text:
             given[name, question] = [fitting]
             cut.add(question)
@@ -230,8 +232,11 @@ def passages_for_reader(
     return given, len(cut)
 
 
-def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: int) -> str:
+def fit_to_reader(lm, prompt: Callable[[str], str], text: str, max_new_tokens: int) -> str:
     """As much of the text, from its start, as fits the reader beside its prompt and the answer.
+
+    Args:
+        prompt: what the reader is given -> the whole prompt.
 
     Raises:
         ValueError: the prompt leaves no room for a text.
@@ -239,8 +244,7 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
     from ark_jax.text.tokens import token_chunks
 
     def excess() -> int:
-        prompt = lm.chat(prompts.fill(template, question=question, passages=text))
-        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
+        return len(lm.prompt_ids([prompt(text)])[0]) + max_new_tokens - lm.max_length + 1
 
     if excess() <= 0:
         return text
@@ -249,9 +253,9 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"question {question[:60]!r}: with it, prompt read and {max_new_tokens} new "
-                f"tokens leave no room in the {lm.max_length} that the reader takes; shorten the "
-                "prompt or set config.evaluate.max_new_tokens lower"
+                f"prompt {prompt('')[-60:]!r}: with it, {max_new_tokens} new tokens leave no room "
+                f"in the {lm.max_length} that the reader takes; shorten the prompt or the "
+                "question, or set config.evaluate.max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text

@@ -1,0 +1,201 @@
+"""How a question with passages becomes a prompt, and what a reader makes of it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ark_jax.evaluate.answers import reader_prompt
+from ark_jax.recipes.common.retrieve import fit_to_reader
+from ark_jax.select.rewards import AnswerReward, usable_references
+from ark_jax.text import prompts
+from ark_jax.text.cited import CitedAnswer, number_passages, parse_answer, reply_in_tags
+
+if TYPE_CHECKING:  # their modules start jax
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.models.rollout import Rollouts
+
+STOP = ("\n",)  # ends an answer that stands alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a reader is asked and replies."""
+
+    template: str  # with the slots {passages} and {question}
+    chat: bool  # a question is a turn of the model's chat template
+    cite: bool  # passages are numbered, and a reply has a thought and an answer in tags
+    reward: AnswerReward
+
+    @classmethod
+    def by(cls, config) -> "Reading":
+        """As a config says."""
+        settings = config.read
+        name = "cite" if settings.cite else "read"
+        citation = settings.citation if settings.cite else 0.0
+        return cls(
+            prompts.load_template(name, config.prompts[name]),
+            settings.chat,
+            settings.cite,
+            AnswerReward(
+                answer_weight=1 - citation,
+                citation_weight=citation,
+                f1_weight=settings.f1,
+                exact_weight=1 - settings.f1,
+                citations=settings.citations,
+            ),
+        )
+
+    def parse(self, reply: str, documents: int) -> CitedAnswer:
+        """What a reader replied that was shown so many documents."""
+        return parse_answer(reply, documents, in_tags=self.cite)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Prompts of a reader, and how many of them were cut at their passages' end to fit it."""
+
+    texts: list[str]
+    cut: int
+
+
+def reading_prompts(
+    lm: "LanguageModel", reading: Reading, asked: Sequence[tuple[str, Sequence[str]]], room: int
+) -> Prompts:
+    """The prompts of questions with their passages, in the order in which they are shown.
+
+    Args:
+        asked: (question, passages).
+        room: tokens that a reply may take.
+
+    Raises:
+        ValueError: a question leaves no room for passages.
+    """
+
+    def prompt(question: str, passages: str) -> str:
+        text = reader_prompt(reading.template, question, [passages])
+        return lm.chat(text) if reading.chat else lm.as_data(text)
+
+    shown = number_passages if reading.cite else list
+    joined = ["\n\n".join(shown(passages)) for _, passages in asked]
+    texts = [prompt(question, text) for (question, _), text in zip(asked, joined, strict=True)]
+    cut = 0
+    for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
+        if len(ids) + room >= lm.max_length:
+            question = asked[i][0]
+            fitting = fit_to_reader(
+                lm, lambda text, question=question: prompt(question, text), joined[i], room
+            )
+            texts[i] = prompt(question, fitting)
+            cut += 1
+    return Prompts(texts, cut)
+
+
+def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str = "") -> list[int]:
+    """The tokens of a reply that a reader is to give, with the one that ends it.
+
+    Args:
+        thought: where replies have one.
+
+    Raises:
+        ValueError: the model has no token that ends a text.
+    """
+    text = reply_in_tags(thought, answer.strip()) if reading.cite else answer.strip()
+    # A plain prompt ends in a colon, without the blank that belongs to the word after it.
+    text = text if reading.chat else f" {text}"
+    return [*lm.tokenizer(text, add_special_tokens=False)["input_ids"], lm.end_id]
+
+
+def likelihoods(
+    lm: "LanguageModel",
+    reading: Reading,
+    prompts: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> np.ndarray:
+    """The probability that a reader replies one of the references, float64 `[n]`.
+
+    It is the sum over references that differ in their tokens, at most 1. It is what exact match has
+    as its mean over answers that are drawn at temperature 1, but for other spellings of them.
+
+    Args:
+        prompts: from `reading_prompts`.
+        references: those of each prompt's question.
+        batch_tokens, label: as in `LanguageModel.log_likelihood`.
+
+    Raises:
+        ValueError: no reference of a question is usable, or see `token_log_likelihood`.
+    """
+    pairs, owners = [], []
+    for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
+        distinct = {tuple(reply_ids(lm, reading, text)) for text in usable_references(texts)}
+        pairs += [(ids, reply) for reply in sorted(distinct)]
+        owners += [i] * len(distinct)
+    log_probs = lm.token_log_likelihood(
+        [prompt for prompt, _ in pairs],
+        [reply for _, reply in pairs],
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    each = np.exp([row.sum(dtype=np.float64) for row in log_probs])
+    return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
+
+
+def sample_answers(
+    lm: "LanguageModel",
+    settings,
+    prompts: Sequence[str],
+    *,
+    n: int,
+    seed: int,
+    places: np.ndarray,
+    log_probs: bool = False,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> "Rollouts":
+    """n replies to each prompt, drawn as `config.read` says.
+
+    Args:
+        settings: `config.read`.
+        seed, places, log_probs, batch_tokens, label: as in `LanguageModel.sample`.
+    """
+    return lm.sample(
+        prompts,
+        n=n,
+        max_new_tokens=settings.max_new_tokens,
+        seed=seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        places=places,
+        log_probs=log_probs,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+
+
+def best_answers(
+    lm: "LanguageModel",
+    reading: Reading,
+    prompts: Sequence[str],
+    documents: Sequence[int],
+    *,
+    max_new_tokens: int,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> list[CitedAnswer]:
+    """What a reader replies greedily.
+
+    Args:
+        documents: how many each prompt shows.
+    """
+    texts = lm.generate(
+        prompts,
+        max_new_tokens=max_new_tokens,
+        stop=() if reading.cite else STOP,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    return [reading.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
