@@ -112,7 +112,8 @@ def given_questions(context: Context, part: str) -> list[Question]:
 
 def written_questions(context: Context, part: str) -> list[Question]:
     """The questions that the stage `questions` wrote; none if the config has no such stage."""
-    if context.config.questions.source == "given":
+    config = context.config
+    if "questions" not in config or config.questions.source == "given":
         return []
     rows = load_rows(context / "questions" / "questions.parquet")
     names = [field.name for field in dataclasses.fields(Question)]

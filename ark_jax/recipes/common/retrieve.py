@@ -251,9 +251,9 @@ def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tok
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"question {question[:60]!r}: with it, prompt read and {max_new_tokens} new "
-                f"tokens leave no room in the {lm.max_length} that the reader takes; shorten the "
-                "prompt or set config.evaluate.max_new_tokens lower"
+                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
+                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
+                "or set max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text

@@ -18,8 +18,8 @@ DRAW_SETTINGS = ("questions.source", "questions.passages", "seed")
 
 
 def is_writing(config) -> bool:
-    """Whether the config has a stage that writes questions."""
-    return config.questions.source != "given"
+    """Whether the config has a stage that writes questions; some recipes have none."""
+    return "questions" in config and config.questions.source != "given"
 
 
 def writes_by_rules(config) -> bool:
@@ -35,7 +35,7 @@ def reserve_for_test(parts: Split, config) -> Split:
 
     All are held out, or those that the config names.
     """
-    if config.questions.source != "written":
+    if not is_writing(config) or config.questions.source != "written":
         return parts
     settings = config.data
     if settings.held_out_questions or settings.held_out_documents or settings.test:

@@ -1,0 +1,183 @@
+"""How a question with passages becomes a prompt, and what a reader makes of it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.recipes.common.retrieve import fit_to_reader
+from ark_jax.select.rewards import AnswerReward, usable_references
+from ark_jax.text import prompts
+from ark_jax.text.cited import CitedAnswer, reply_in_tags
+
+if TYPE_CHECKING:  # their modules start jax
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.models.rollout import Rollouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading(ReadingPrompt):
+    """How a reader is asked and replies, and what a reply earns."""
+
+    reward: AnswerReward = dataclasses.field(default_factory=AnswerReward)
+
+    @classmethod
+    def by(cls, config) -> "Reading":
+        """As a config says."""
+        settings = config.read
+        name = "cite" if settings.cite else "read"
+        citation = settings.citation if settings.cite else 0.0
+        return cls(
+            prompts.load_template(name, config.prompts[name]),
+            settings.chat,
+            settings.cite,
+            AnswerReward(
+                answer_weight=1 - citation,
+                citation_weight=citation,
+                f1_weight=settings.f1,
+                exact_weight=1 - settings.f1,
+                citations=settings.citations,
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompts:
+    """Prompts of a reader, and how many of them were cut at their passages' end to fit it."""
+
+    texts: list[str]
+    cut: int
+
+
+def reading_prompts(
+    lm: "LanguageModel", reading: Reading, asked: Sequence[tuple[str, Sequence[str]]], room: int
+) -> Prompts:
+    """The prompts of questions with their passages, in the order in which they are shown.
+
+    Args:
+        asked: (question, passages).
+        room: tokens that a reply may take.
+
+    Raises:
+        ValueError: a question leaves no room for passages.
+    """
+    shown = [(question, reading.join(passages)) for question, passages in asked]
+    prompt = lambda question, text: reading.for_model(lm, reading.fill(question, text))
+    texts = [prompt(*pair) for pair in shown]
+    cut = 0
+    for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
+        if len(ids) + room >= lm.max_length:
+            texts[i] = prompt(shown[i][0], fit_to_reader(lm, reading, *shown[i], room))
+            cut += 1
+    return Prompts(texts, cut)
+
+
+def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str = "") -> list[int]:
+    """The tokens of a reply that a reader is to give, with the one that ends it.
+
+    Args:
+        thought: where replies have one.
+
+    Raises:
+        ValueError: the model has no token that ends a text.
+    """
+    text = reply_in_tags(thought, answer.strip()) if reading.cite else answer.strip()
+    # A plain prompt ends in a colon, without the blank that belongs to the word after it.
+    text = text if reading.chat else f" {text}"
+    return [*lm.tokenizer(text, add_special_tokens=False)["input_ids"], lm.end_id]
+
+
+def likelihoods(
+    lm: "LanguageModel",
+    reading: Reading,
+    prompts: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> np.ndarray:
+    """The probability that a reader replies one of the references, float64 `[n]`.
+
+    It is the sum over references that differ in their tokens, at most 1. It is what exact match has
+    as its mean over answers that are drawn at temperature 1, but for other spellings of them.
+
+    Args:
+        prompts: from `reading_prompts`.
+        references: those of each prompt's question.
+        batch_tokens, label: as in `LanguageModel.log_likelihood`.
+
+    Raises:
+        ValueError: no reference of a question is usable, or see `token_log_likelihood`.
+    """
+    pairs, owners = [], []
+    for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
+        distinct = {tuple(reply_ids(lm, reading, text)) for text in usable_references(texts)}
+        pairs += [(ids, reply) for reply in sorted(distinct)]
+        owners += [i] * len(distinct)
+    log_probs = lm.token_log_likelihood(
+        [prompt for prompt, _ in pairs],
+        [reply for _, reply in pairs],
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    each = np.exp([row.sum(dtype=np.float64) for row in log_probs])
+    return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
+
+
+def sample_answers(
+    lm: "LanguageModel",
+    settings,
+    prompts: Sequence[str],
+    *,
+    n: int,
+    seed: int,
+    places: np.ndarray,
+    log_probs: bool = False,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> "Rollouts":
+    """n replies to each prompt, drawn as `config.read` says.
+
+    Args:
+        settings: `config.read`.
+        seed, places, log_probs, batch_tokens, label: as in `LanguageModel.sample`.
+    """
+    return lm.sample(
+        prompts,
+        n=n,
+        max_new_tokens=settings.max_new_tokens,
+        seed=seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        places=places,
+        log_probs=log_probs,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+
+
+def best_answers(
+    lm: "LanguageModel",
+    reading: Reading,
+    prompts: Sequence[str],
+    documents: Sequence[int],
+    *,
+    max_new_tokens: int,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> list[CitedAnswer]:
+    """What a reader replies greedily.
+
+    Args:
+        documents: how many each prompt shows.
+    """
+    texts = lm.generate(
+        prompts,
+        max_new_tokens=max_new_tokens,
+        stop=reading.stop,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    return [reading.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
