@@ -349,11 +349,12 @@ def save_model(
         folder.mkdir(parents=True, exist_ok=True)
     export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
-        copy_files(base, folder, files)
-        settings = read_config(base)
-        # transformers reads weights as the type that stands here.
-        settings |= {name: dtype for name in ("dtype", "torch_dtype") if dtype and name in settings}
-        (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        copy_files(base, folder, ("config.json", *files))
+        if dtype:  # transformers would round weights to the type that stands here
+            settings = read_config(base)
+            settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
+            text = json.dumps(settings, indent=2) + "\n"
+            (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def copy_files(base: Path, folder: Path, names: Sequence[str]) -> None:

@@ -164,6 +164,27 @@ def evidence_chunks(
     return passages
 
 
+def gold_passages(
+    context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
+) -> tuple[dict[str, list[list[str]]], int]:
+    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+
+    Without marked evidence, or if `evaluate.gold` says so, a chunk that contains an answer is a
+    passage. Without answers each document of the question is one.
+    """
+    from ark_jax.data.evidence import chunks_with_answers
+
+    marked = evidence_chunks(context, questions, chunks)
+    by_evidence = context.config.evaluate.gold == "evidence"
+    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
+    gold = marked | chunks_with_answers(by_answer, chunks)
+    for question in questions:
+        if not (question.answers or gold[question.id]):
+            groups = (chunks.get(document, ()) for document in question.documents)
+            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
+    return gold, sum(not passages for passages in marked.values())
+
+
 def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
     """The documents in which a passage of the evidence occurs."""
     return [id for id, text in texts.items() if any(passage in text for passage in evidence)]

@@ -12,7 +12,7 @@ from ark_jax.recipes.common import reader, retrieve, written_from
 from ark_jax.recipes.common.corpus import (
     Passages,
     chunks_by_document,
-    evidence_chunks,
+    gold_passages,
     load_questions,
 )
 from ark_jax.recipes.common.systems import Systems
@@ -49,7 +49,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     """Retrieves, reads and measures; stores a row per system and question, and the table."""
     settings, chunks = context.config.evaluate, chunks_by_document(context)
     questions = load_questions(context, "held_out")
-    gold, unmarked = _gold(context, questions, chunks)
+    gold, unmarked = gold_passages(context, questions, chunks)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder)
     read = reader.questions_to_answer(questions, settings.read)
     replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks))
@@ -84,27 +84,6 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         **({"without_gold": without_gold} if without_gold else {}),
         **({"cut_to_fit_the_reader": cut} if cut else {}),
     }
-
-
-def _gold(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
-) -> tuple[dict[str, list[list[str]]], int]:
-    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
-
-    Without marked evidence, or if the config says so, a chunk that contains an answer is a passage.
-    Without answers each document of the question is one.
-    """
-    from ark_jax.data.evidence import chunks_with_answers
-
-    marked = evidence_chunks(context, questions, chunks)
-    by_evidence = context.config.evaluate.gold == "evidence"
-    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
-    gold = marked | chunks_with_answers(by_answer, chunks)
-    for question in questions:
-        if not (question.answers or gold[question.id]):
-            groups = (chunks.get(document, ()) for document in question.documents)
-            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
-    return gold, sum(not passages for passages in marked.values())
 
 
 def _read(

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import store_part, whole_parts
@@ -166,22 +168,37 @@ def _search_vectors(
     scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
-    from ark_jax.retrieval.dense import top_k
-
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
-    questions_by_scope: dict[Sequence[int], list[int]] = {}
-    for i, scope in enumerate(scopes):
-        questions_by_scope.setdefault(scope, []).append(i)
-    matches: list[list[int]] = [[]] * len(questions)
-    for scope, rows in questions_by_scope.items():
-        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
-        best, _ = top_k(queries[rows], keys, depth)
-        for i, indices in zip(rows, best, strict=True):
-            matches[i] = [scope[j] for j in indices]
+    matches, _ = search_scopes(queries, vectors, scopes, depth)
     return matches
+
+
+def search_scopes(
+    queries: np.ndarray, vectors: np.ndarray, scopes: Sequence[Sequence[int]], depth: int
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The nearest vectors of each query among those of its scope, and their cosines, best first.
+
+    Args:
+        queries: unit vectors `[q e]`.
+        vectors: unit vectors `[n e]`.
+        scopes: numbers of vectors, for each query.
+    """
+    from ark_jax.retrieval.dense import top_k
+
+    queries_by_scope: dict[Sequence[int], list[int]] = {}
+    for i, scope in enumerate(scopes):
+        queries_by_scope.setdefault(scope, []).append(i)
+    matches: list[list[int]] = [[]] * len(queries)
+    cosines: list[list[float]] = [[]] * len(queries)
+    for scope, rows in queries_by_scope.items():
+        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
+        best, scores = top_k(queries[rows], keys, depth)
+        for i, indices, values in zip(rows, best, scores.tolist(), strict=True):
+            matches[i], cosines[i] = [scope[j] for j in indices], values
+    return matches, cosines
 
 
 def passages_for_reader(

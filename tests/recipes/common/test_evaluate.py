@@ -9,6 +9,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import evaluate, retrieve
+from ark_jax.recipes.common.corpus import gold_passages
 from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.report.results import metric_heading
 
@@ -164,12 +165,12 @@ def test_gold_may_be_passages_or_answers(run):
         Question("unmarked", "what?", ("TIDE",), ("a",)),
         Question("nowhere", "what?", ("tid",), ("a",)),
     ]
-    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    gold, unmarked = gold_passages(run.context, asked, chunks)
     assert (
         gold == {"marked": [["a#1"]], "unmarked": [["a#0", "a#2"]], "nowhere": []} and unmarked == 2
     )
     run.c.evaluate.gold = "answers"
-    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    gold, unmarked = gold_passages(run.context, asked, chunks)
     assert (
         gold == {"marked": [["a#0", "a#2"]], "unmarked": [["a#0", "a#2"]], "nowhere": []}
         and unmarked == 2

@@ -1,0 +1,108 @@
+"""What the stages that train a reader share: settings of updates, rows of steps, draws."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_rows, read_table, save_rows
+from ark_jax.runtime import distributed
+
+UPDATE_FIELDS = (
+    "warmup",
+    "decay",
+    "floor",
+    "weight_decay",
+    "clip",
+    "save_every",
+    "remat",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+)
+# Those that decide which weights come out.
+UPDATE_SETTINGS = (
+    *(f"train.{name}" for name in UPDATE_FIELDS if name not in ("save_every", "remat")),
+    "generator.dtype",
+)
+# How a reader is asked; what its answers earn.
+ASKING_SETTINGS = ("read.chat", "read.cite")
+REWARD_SETTINGS = ("read.citation", "read.citations", "read.f1")
+SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
+STEPS = "step-*.parquet"
+
+
+def update_settings(config) -> dict:
+    """The fields of `tuning.UpdateConfig` but for the learning rate."""
+    return {name: config.train[name] for name in UPDATE_FIELDS} | {"seed": config.seed}
+
+
+def stage_seed(config, stage: str) -> int:
+    """The seed of a stage's draws, from 0 to 2**31 - 1."""
+    digest = hashlib.sha256(f"{config.seed} {stage}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
+    """The numbers of the questions of each step, without end; each pass has its own order.
+
+    A step has `batch` questions, or all of them if they are fewer.
+    """
+    random, left = np.random.default_rng(seed), np.zeros(0, int)
+    batch = min(batch, count)
+    while True:
+        while len(left) < batch:
+            order = random.permutation(count)
+            # Of a step over the end of a pass, no question comes twice.
+            order = [*(i for i in order if i not in left), *(i for i in order if i in left)]
+            left = np.concatenate([left, np.array(order, int)])
+        yield left[:batch]
+        left = left[batch:]
+
+
+def steps_for(steps: int, questions: int, batch: int) -> int:
+    """`steps`, or those of one pass over the questions if it is 0."""
+    return steps or -(-questions // batch)
+
+
+def rows_of_step(folder: Path, step: int, make_rows: Callable[[], list[dict]]) -> list[dict]:
+    """The rows of a step: those that an interrupted run stored, else new ones, which are stored.
+
+    They are on disk before the weights are updated by them, so that a run that goes on, on another
+    mesh perhaps, learns from the same draws.
+    """
+    path = folder / f"step-{step:06d}.parquet"
+    if not distributed.on_first_process(lambda: bool(whole_parts(folder, path.name))):
+        rows = make_rows()
+        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
+    return load_rows(path)
+
+
+def join_steps(folder: Path, path: Path) -> list[dict]:
+    """Replaces the files of all steps by one, and returns its rows."""
+
+    def join() -> None:
+        parts = whole_parts(folder, STEPS)
+        if parts:
+            tables = list(map(read_table, parts))
+            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
+        for part in parts:
+            part.unlink()
+
+    distributed.on_first_process(join)
+    return load_rows(path)
+
+
+def tell(context: Context, stage: str, step: int, values: dict[str, float]) -> None:
+    """Writes what a step's draws were worth to the metrics."""
+    context.metrics.write(stage, step=step, **values)
+
+
+def mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 6) if len(values) else 0.0
