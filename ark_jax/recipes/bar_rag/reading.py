@@ -6,50 +6,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ark_jax.evaluate.answers import reader_prompt
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.recipes.common.retrieve import fit_to_reader
 from ark_jax.select.rewards import AnswerReward, usable_references
 from ark_jax.text import prompts
-from ark_jax.text.cited import CitedAnswer, number_passages, parse_answer, reply_in_tags
+from ark_jax.text.cited import CitedAnswer, reply_in_tags
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
     from ark_jax.models.rollout import Rollouts
 
-STOP = ("\n",)  # ends an answer that stands alone
+
+def reading_prompt(config) -> ReadingPrompt:
+    """How a run asks its readers."""
+    name = "cite" if config.read.cite else "read"
+    template = prompts.load_template(name, config.prompts[name])
+    return ReadingPrompt(template, config.read.chat, config.read.cite)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How a reader is asked and replies."""
-
-    template: str  # with the slots {passages} and {question}
-    chat: bool  # a question is a turn of the model's chat template
-    cite: bool  # passages are numbered, and a reply has a thought and an answer in tags
-    reward: AnswerReward
-
-    @classmethod
-    def by(cls, config) -> "Reading":
-        """As a config says."""
-        settings = config.read
-        name = "cite" if settings.cite else "read"
-        citation = settings.citation if settings.cite else 0.0
-        return cls(
-            prompts.load_template(name, config.prompts[name]),
-            settings.chat,
-            settings.cite,
-            AnswerReward(
-                answer_weight=1 - citation,
-                citation_weight=citation,
-                f1_weight=settings.f1,
-                exact_weight=1 - settings.f1,
-                citations=settings.citations,
-            ),
-        )
-
-    def parse(self, reply: str, documents: int) -> CitedAnswer:
-        """What a reader replied that was shown so many documents."""
-        return parse_answer(reply, documents, in_tags=self.cite)
+def answer_reward(config) -> AnswerReward:
+    """What an answer earns, eq. 17; citations count where a reader cites."""
+    settings = config.read
+    citation = settings.citation if settings.cite else 0.0
+    return AnswerReward(
+        answer_weight=1 - citation,
+        citation_weight=citation,
+        f1_weight=settings.f1,
+        exact_weight=1 - settings.f1,
+        citations=settings.citations,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +46,7 @@ class Prompts:
 
 
 def reading_prompts(
-    lm: "LanguageModel", reading: Reading, asked: Sequence[tuple[str, Sequence[str]]], room: int
+    lm: "LanguageModel", form: ReadingPrompt, asked: Sequence[tuple[str, Sequence[str]]], room: int
 ) -> Prompts:
     """The prompts of questions with their passages, in the order in which they are shown.
 
@@ -72,27 +57,19 @@ def reading_prompts(
     Raises:
         ValueError: a question leaves no room for passages.
     """
-
-    def prompt(question: str, passages: str) -> str:
-        text = reader_prompt(reading.template, question, [passages])
-        return lm.chat(text) if reading.chat else lm.as_data(text)
-
-    shown = number_passages if reading.cite else list
-    joined = ["\n\n".join(shown(passages)) for _, passages in asked]
-    texts = [prompt(question, text) for (question, _), text in zip(asked, joined, strict=True)]
+    whole = [form.join(passages) for _, passages in asked]
+    prompt = lambda question, passages: form.for_model(lm, form.fill(question, passages))
+    texts = [prompt(question, text) for (question, _), text in zip(asked, whole, strict=True)]
     cut = 0
     for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
         if len(ids) + room >= lm.max_length:
             question = asked[i][0]
-            fitting = fit_to_reader(
-                lm, lambda text, question=question: prompt(question, text), joined[i], room
-            )
-            texts[i] = prompt(question, fitting)
+            texts[i] = prompt(question, fit_to_reader(lm, form, question, whole[i], room))
             cut += 1
     return Prompts(texts, cut)
 
 
-def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str = "") -> list[int]:
+def reply_ids(lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = "") -> list[int]:
     """The tokens of a reply that a reader is to give, with the one that ends it.
 
     Args:
@@ -101,15 +78,15 @@ def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str =
     Raises:
         ValueError: the model has no token that ends a text.
     """
-    text = reply_in_tags(thought, answer.strip()) if reading.cite else answer.strip()
-    # A plain prompt ends in a colon, without the blank that belongs to the word after it.
-    text = text if reading.chat else f" {text}"
+    text = reply_in_tags(thought, answer.strip()) if form.cite else answer.strip()
+    # A plain prompt ends without the blank that belongs to the word after it.
+    text = text if form.chat else f" {text}"
     return [*lm.tokenizer(text, add_special_tokens=False)["input_ids"], lm.end_id]
 
 
 def likelihoods(
     lm: "LanguageModel",
-    reading: Reading,
+    form: ReadingPrompt,
     prompts: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
@@ -131,7 +108,7 @@ def likelihoods(
     """
     pairs, owners = [], []
     for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
-        distinct = {tuple(reply_ids(lm, reading, text)) for text in usable_references(texts)}
+        distinct = {tuple(reply_ids(lm, form, text)) for text in usable_references(texts)}
         pairs += [(ids, reply) for reply in sorted(distinct)]
         owners += [i] * len(distinct)
     log_probs = lm.token_log_likelihood(
@@ -178,7 +155,7 @@ def sample_answers(
 
 def best_answers(
     lm: "LanguageModel",
-    reading: Reading,
+    form: ReadingPrompt,
     prompts: Sequence[str],
     documents: Sequence[int],
     *,
@@ -194,8 +171,8 @@ def best_answers(
     texts = lm.generate(
         prompts,
         max_new_tokens=max_new_tokens,
-        stop=() if reading.cite else STOP,
+        stop=form.stop,
         batch_tokens=batch_tokens,
         label=label,
     )
-    return [reading.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
+    return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
 from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
@@ -52,6 +53,7 @@ def ask(
     accept: complete.Accept,
     role: str = "llm",
     stop: tuple[str, ...] = (),
+    form: ReadingPrompt | None = None,
 ) -> complete.Completions:
     """Answers the calls by the language model of a role, through the reply cache of the workdir.
 
@@ -60,12 +62,13 @@ def ask(
         accept: returns what is wrong with a reply, which is then asked for again, or None.
         role: llm, questions, reader or judge.
         stop: strings before which a local model's replies end.
+        form: how a local reader gets its prompts; None: as turns of a chat.
 
     Raises:
         RuntimeError, ValueError: as `complete.complete`.
     """
     settings = llm_settings(context.config, role)
-    write = _local_writer(context, settings, role, label, stop)
+    write = _local_writer(context, settings, role, label, stop, form)
     replies = context.workdir / "llm" / "replies.jsonl"
     local = settings.backend == "local"
     with (
@@ -83,7 +86,12 @@ def ask(
 
 
 def _local_writer(
-    context: Context, settings: complete.LLMSettings, role: str, label: str, stop: tuple[str, ...]
+    context: Context,
+    settings: complete.LLMSettings,
+    role: str,
+    label: str,
+    stop: tuple[str, ...],
+    form: ReadingPrompt | None,
 ) -> Callable:
     """`write(conversations, receive)`: replies of our own model, handed over one by one."""
     config = context.config
@@ -93,7 +101,8 @@ def _local_writer(
     def write(conversations: list[tuple[str, ...]], receive: Callable[[int, dict], None]) -> None:
         lm = load_generator(context, config[section].path)
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
-        prompts = [lm.chat(list(turns)) for turns in conversations]
+        as_prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat(list(turns))
+        prompts = list(map(as_prompt, conversations))
         sizes = [count(prompt) for prompt in prompts]
         fitting = []
         for i, size in enumerate(sizes):

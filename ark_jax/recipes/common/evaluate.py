@@ -19,7 +19,6 @@ from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import is_significant, metric_heading
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 EVALUATION_SETTINGS = (
     *(
@@ -94,20 +93,16 @@ def _read(
     texts: Mapping[str, str],
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
     """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
-    from ark_jax.evaluate import answers
-
-    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
-    template = prompts.load_template("read", context.config.prompts.read)
+    form = reader.reading_prompt(context.config)
+    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts, form)
     filled = {
-        (name, question.id): answers.reader_prompt(
-            template, question.question, passages[name, question.id]
-        )
+        (name, question.id): form.fill(question.question, passages[name, question.id])
         for name in rankings
         for question in questions
     }
     if not filled:
         return {}, {"answered": 0}, cut
-    replies, counts = reader.answer_prompts(context, filled.values())
+    replies, counts = reader.answer_prompts(context, filled.values(), form)
     return {key: replies[prompt] for key, prompt in filled.items()}, counts, cut
 
 

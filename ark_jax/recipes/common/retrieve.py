@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -26,7 +27,6 @@ from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 RETRIEVAL_SETTINGS = tuple(
     f"evaluate.{name}" for name in ("scope", "baselines", "retrievers", "metrics", "passages")
@@ -206,22 +206,26 @@ def passages_for_reader(
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
-) -> tuple[dict[tuple[str, str], list[str]], int]:
+    form: ReadingPrompt,
+) -> tuple[dict[tuple[str, str], str], int]:
     """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
     For "full" they are the whole documents.
 
+    Args:
+        form: how the reader is asked.
+
     Returns:
-        the passages, and for how many questions some were cut.
+        the passages, joined as the prompt shows them, and for how many questions some were cut.
     """
     config = context.config
     documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
 
-    def passages(system: str, question: Question) -> list[str]:
+    def passages(system: str, question: Question) -> str:
         if system == "full":
-            return [documents[document] for document in question.documents]
+            return form.join([documents[document] for document in question.documents])
         ranked = rankings[system][question.id]
-        return [texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]]
+        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
 
     given = {
         (name, question.id): passages(name, question) for name in rankings for question in questions
@@ -230,16 +234,12 @@ def passages_for_reader(
     if not given or config.reader.backend != "local":
         return given, 0
     lm = load_generator(context, config.reader.path)
-    template = prompts.load_template("read", config.prompts.read)
     asked = {question.id: question.question for question in questions}
     cut = set()
     for (name, question), whole in given.items():
-        text = "\n\n".join(whole)
-        fill = functools.partial(prompts.fill, template, question=asked[question])
-        prompt = lambda text, fill=fill: lm.chat(fill(passages=text))
-        fitting = fit_to_reader(lm, prompt, text, config.evaluate.max_new_tokens)
-        if fitting != text:
-            given[name, question] = [fitting]
+        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
+        if fitting != whole:
+            given[name, question] = fitting
             cut.add(question)
     if cut:
         say(
@@ -249,11 +249,8 @@ def passages_for_reader(
     return given, len(cut)
 
 
-def fit_to_reader(lm, prompt: Callable[[str], str], text: str, max_new_tokens: int) -> str:
+def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
     """As much of the text, from its start, as fits the reader beside its prompt and the answer.
-
-    Args:
-        prompt: what the reader is given -> the whole prompt.
 
     Raises:
         ValueError: the prompt leaves no room for a text.
@@ -261,7 +258,8 @@ def fit_to_reader(lm, prompt: Callable[[str], str], text: str, max_new_tokens: i
     from ark_jax.text.tokens import token_chunks
 
     def excess() -> int:
-        return len(lm.prompt_ids([prompt(text)])[0]) + max_new_tokens - lm.max_length + 1
+        prompt = form.for_model(lm, form.fill(question, text))
+        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
     if excess() <= 0:
         return text
@@ -270,9 +268,9 @@ def fit_to_reader(lm, prompt: Callable[[str], str], text: str, max_new_tokens: i
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"prompt {prompt('')[-60:]!r}: with it, {max_new_tokens} new tokens leave no room "
-                f"in the {lm.max_length} that the reader takes; shorten the prompt or the "
-                "question, or set config.evaluate.max_new_tokens lower"
+                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
+                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
+                "or set max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text
