@@ -49,9 +49,7 @@ class ReadingPrompt:
         return cls(**fields)
 
     def write(self, folder: Path) -> None:
-        names = [field.name for field in dataclasses.fields(ReadingPrompt)]
-        values = {name: getattr(self, name) for name in names}
-        text = json.dumps(values, indent=2, ensure_ascii=False)
+        text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
         (folder / READING_PROMPT).write_text(text + "\n", encoding="utf-8")
 
     def join(self, passages: Sequence[str]) -> str:

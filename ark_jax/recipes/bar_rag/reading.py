@@ -17,30 +17,24 @@ if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.rollout import Rollouts
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading(ReadingPrompt):
-    """How a reader is asked and replies, and what a reply earns."""
+def reading_prompt(config) -> ReadingPrompt:
+    """How a run asks its readers."""
+    name = "cite" if config.read.cite else "read"
+    template = prompts.load_template(name, config.prompts[name])
+    return ReadingPrompt(template, config.read.chat, config.read.cite)
 
-    reward: AnswerReward = dataclasses.field(default_factory=AnswerReward)
 
-    @classmethod
-    def by(cls, config) -> "Reading":
-        """As a config says."""
-        settings = config.read
-        name = "cite" if settings.cite else "read"
-        citation = settings.citation if settings.cite else 0.0
-        return cls(
-            prompts.load_template(name, config.prompts[name]),
-            settings.chat,
-            settings.cite,
-            AnswerReward(
-                answer_weight=1 - citation,
-                citation_weight=citation,
-                f1_weight=settings.f1,
-                exact_weight=1 - settings.f1,
-                citations=settings.citations,
-            ),
-        )
+def answer_reward(config) -> AnswerReward:
+    """What an answer earns, eq. 17; citations count where a reader cites."""
+    settings = config.read
+    citation = settings.citation if settings.cite else 0.0
+    return AnswerReward(
+        answer_weight=1 - citation,
+        citation_weight=citation,
+        f1_weight=settings.f1,
+        exact_weight=1 - settings.f1,
+        citations=settings.citations,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Prompts:
 
 
 def reading_prompts(
-    lm: "LanguageModel", reading: Reading, asked: Sequence[tuple[str, Sequence[str]]], room: int
+    lm: "LanguageModel", form: ReadingPrompt, asked: Sequence[tuple[str, Sequence[str]]], room: int
 ) -> Prompts:
     """The prompts of questions with their passages, in the order in which they are shown.
 
@@ -63,18 +57,19 @@ def reading_prompts(
     Raises:
         ValueError: a question leaves no room for passages.
     """
-    shown = [(question, reading.join(passages)) for question, passages in asked]
-    prompt = lambda question, text: reading.for_model(lm, reading.fill(question, text))
-    texts = [prompt(*pair) for pair in shown]
+    whole = [form.join(passages) for _, passages in asked]
+    prompt = lambda question, passages: form.for_model(lm, form.fill(question, passages))
+    texts = [prompt(question, text) for (question, _), text in zip(asked, whole, strict=True)]
     cut = 0
     for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
         if len(ids) + room >= lm.max_length:
-            texts[i] = prompt(shown[i][0], fit_to_reader(lm, reading, *shown[i], room))
+            question = asked[i][0]
+            texts[i] = prompt(question, fit_to_reader(lm, form, question, whole[i], room))
             cut += 1
     return Prompts(texts, cut)
 
 
-def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str = "") -> list[int]:
+def reply_ids(lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = "") -> list[int]:
     """The tokens of a reply that a reader is to give, with the one that ends it.
 
     Args:
@@ -83,15 +78,15 @@ def reply_ids(lm: "LanguageModel", reading: Reading, answer: str, thought: str =
     Raises:
         ValueError: the model has no token that ends a text.
     """
-    text = reply_in_tags(thought, answer.strip()) if reading.cite else answer.strip()
-    # A plain prompt ends in a colon, without the blank that belongs to the word after it.
-    text = text if reading.chat else f" {text}"
+    text = reply_in_tags(thought, answer.strip()) if form.cite else answer.strip()
+    # A plain prompt ends without the blank that belongs to the word after it.
+    text = text if form.chat else f" {text}"
     return [*lm.tokenizer(text, add_special_tokens=False)["input_ids"], lm.end_id]
 
 
 def likelihoods(
     lm: "LanguageModel",
-    reading: Reading,
+    form: ReadingPrompt,
     prompts: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
@@ -113,7 +108,7 @@ def likelihoods(
     """
     pairs, owners = [], []
     for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
-        distinct = {tuple(reply_ids(lm, reading, text)) for text in usable_references(texts)}
+        distinct = {tuple(reply_ids(lm, form, text)) for text in usable_references(texts)}
         pairs += [(ids, reply) for reply in sorted(distinct)]
         owners += [i] * len(distinct)
     log_probs = lm.token_log_likelihood(
@@ -160,7 +155,7 @@ def sample_answers(
 
 def best_answers(
     lm: "LanguageModel",
-    reading: Reading,
+    form: ReadingPrompt,
     prompts: Sequence[str],
     documents: Sequence[int],
     *,
@@ -176,8 +171,8 @@ def best_answers(
     texts = lm.generate(
         prompts,
         max_new_tokens=max_new_tokens,
-        stop=reading.stop,
+        stop=form.stop,
         batch_tokens=batch_tokens,
         label=label,
     )
-    return [reading.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]
+    return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]

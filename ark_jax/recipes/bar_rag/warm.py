@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.pool import PooledQuestion, load_pools
-from ark_jax.recipes.bar_rag.reading import Reading, reading_prompts, reply_ids
+from ark_jax.recipes.bar_rag.reading import reading_prompt, reading_prompts, reply_ids
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, load_reader
 from ark_jax.recipes.bar_rag.updates import (
     ASKING_SETTINGS,
@@ -106,17 +107,18 @@ def train_on_references(
     """Trains a copy of the reader on a reference answer to each set; stores it under `model`.
 
     Args:
-        sets: (question, chunk ids), those of a step one after the other.
+        sets: (question, chunk ids).
+        batch: of them in a step.
         stage: for progress lines and metrics.
     """
     from ark_jax.train import tuning
 
     config = context.config
-    reading, passages = Reading.by(config), Passages(chunks_by_document(context))
-    replies = [_reply(reader, reading, pooled, chunks) for pooled, chunks in sets]
+    form, passages = reading_prompt(config), Passages(chunks_by_document(context))
+    replies = [_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
     prompts = reading_prompts(
         reader,
-        reading,
+        form,
         [(pooled.question.question, [passages[x] for x in chunks]) for pooled, chunks in sets],
         room=max(map(len, replies)),
     )
@@ -137,7 +139,8 @@ def train_on_references(
         on_step=functools.partial(context.metrics.step, stage),
         on_pace=functools.partial(context.metrics.write, stage),
     )
-    save_reader(context, folder, reader, tuned, adapter)
+    base = UNTUNED if stage == WARM else reader_before(int(stage.rpartition("-")[2]))
+    save_reader(context, folder, base, tuned, adapter)
     return {
         "steps": len(curve),
         "questions": len({pooled.id for pooled, _ in sets}),
@@ -147,24 +150,28 @@ def train_on_references(
     }
 
 
-def _reply(reader, reading: Reading, pooled: PooledQuestion, chunks: Sequence[str]) -> list[int]:
+def _reply(reader, form: ReadingPrompt, pooled: PooledQuestion, chunks: Sequence[str]) -> list[int]:
     """The reply to learn: the first usable reference; a thought names the passages that hold it."""
     reference = usable_references(pooled.question.answers)[0]
     holding = {chunk for holders in pooled.gold for chunk in holders}
     cited = [f"Doc [{i}]" for i, chunk in enumerate(chunks, 1) if chunk in holding]
     thought = f"The answer is in {' and '.join(cited)}." if cited else "No document says it."
-    return reply_ids(reader, reading, reference, thought)
+    return reply_ids(reader, form, reference, thought)
 
 
-def save_reader(context: Context, folder: Path, base, tuned, adapter) -> None:
+def save_reader(context: Context, folder: Path, before: str, tuned, adapter) -> None:
     """Stores a trained reader under `model`, and its adapter, if it has one, under `adapter`.
 
     The weights are float32: in the type of a base in bfloat16, small updates would be rounded away.
+
+    Args:
+        before: the reader that training began with.
     """
     from ark_jax.models import lora
 
     tuned.save_pretrained(folder / "model", dtype="float32")
+    reading_prompt(context.config).write(folder / "model")
     if adapter is not None:
-        lora.save_peft(
-            adapter, folder / "adapter", base=context.config.generator.path, task="CAUSAL_LM"
-        )
+        # A base in the workdir is named relative to it.
+        base = context.config.generator.path if before == UNTUNED else f"{before}/model"
+        lora.save_peft(adapter, folder / "adapter", base=base, task="CAUSAL_LM")
