@@ -292,13 +292,7 @@ def read_extra(
 
 
 def export(
-    model,
-    cfg,
-    folder: Path,
-    *,
-    base: Path,
-    extra_tensors: dict[str, np.ndarray],
-    dtype: str = "",
+    model, cfg, folder: Path, *, base: Path, extra_tensors: dict[str, np.ndarray], dtype: str = ""
 ) -> None:
     """Writes `model` as safetensors under the names and in the types of the checkpoint in `base`.
 

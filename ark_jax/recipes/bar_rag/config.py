@@ -11,6 +11,7 @@ from ark_jax.recipes.bar_rag.settings import BarRag
 PUBLISHED = {
     "iterations": 3,
     "pool.size": 25,
+    "warm.steps": 0,
     "success.by": "samples",
     "filter.low": 0.25,
     "filter.high": 0.85,
@@ -22,6 +23,7 @@ PUBLISHED = {
     "select.outcome_decides": False,
     "read.steps": 0,
     "read.outcome_decides": False,
+    "read.keep_dead": True,
     "read.max_new_tokens": 1024,
     "read.chat": True,
     "read.cite": True,
@@ -78,9 +80,7 @@ def study(config: ConfigDict) -> dict[str, dict]:
     }
     seeds = {f"seed{seed}": {"seed": seed} for seed in (1, 2)}
     return (
-        arms
-        | seeds
-        | {f"{arm}-{seed}": arms[arm] | seeds[seed] for arm in arms for seed in seeds}
+        arms | seeds | {f"{arm}-{seed}": arms[arm] | seeds[seed] for arm in arms for seed in seeds}
     )
 
 

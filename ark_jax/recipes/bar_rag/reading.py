@@ -69,7 +69,9 @@ def reading_prompts(
     return Prompts(texts, cut)
 
 
-def reply_ids(lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = "") -> list[int]:
+def reply_ids(
+    lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = ""
+) -> list[int]:
     """The tokens of a reply that a reader is to give, with the one that ends it.
 
     Args:
@@ -104,19 +106,25 @@ def likelihoods(
         batch_tokens, label: as in `LanguageModel.log_likelihood`.
 
     Raises:
-        ValueError: no reference of a question is usable, or see `token_log_likelihood`.
+        ValueError: no reference of a question is usable.
+        PairError: a prompt, by its number, whose likelihood is not finite or that is too long.
     """
+    from ark_jax.models.language import PairError
+
     pairs, owners = [], []
     for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
         distinct = {tuple(reply_ids(lm, form, text)) for text in usable_references(texts)}
         pairs += [(ids, reply) for reply in sorted(distinct)]
         owners += [i] * len(distinct)
-    log_probs = lm.token_log_likelihood(
-        [prompt for prompt, _ in pairs],
-        [reply for _, reply in pairs],
-        batch_tokens=batch_tokens,
-        label=label,
-    )
+    try:
+        log_probs = lm.token_log_likelihood(
+            [prompt for prompt, _ in pairs],
+            [reply for _, reply in pairs],
+            batch_tokens=batch_tokens,
+            label=label,
+        )
+    except PairError as error:
+        raise PairError(owners[error.number], error.reason) from None
     each = np.exp([row.sum(dtype=np.float64) for row in log_probs])
     return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
 

@@ -146,14 +146,9 @@ def needs(config) -> Needs:
     """The input and models that a config names."""
     return Needs(
         data=config.data.path,
-        models={
-            "retriever.path": config.retriever.path,
-            "generator.path": config.generator.path,
-        },
+        models={"retriever.path": config.retriever.path, "generator.path": config.generator.path},
         read=functools.partial(ingest.look_at, config.data.path),
     )
 
 
-RECIPE = Recipe(
-    name="bar_rag", stages=stages, check=check_bar_rag, needs=needs, prepared=("data",)
-)
+RECIPE = Recipe(name="bar_rag", stages=stages, check=check_bar_rag, needs=needs, prepared=("data",))

@@ -15,7 +15,10 @@ class PoolSection:
     """What a question's evidence is chosen from."""
 
     size: int = field(
-        8, "Chunks of a question, nearest ones by the retriever; paper: 25.", unit="chunks", minimum=1
+        8,
+        "Chunks of a question, nearest ones by the retriever; paper: 25.",
+        unit="chunks",
+        minimum=1,
     )
 
 
@@ -24,7 +27,10 @@ class WarmSection:
     """The warm start: supervised steps on passages that hold the answer, among others of the pool."""
 
     steps: int = field(
-        60, "Steps; 0: one pass over the training questions.", unit="steps", minimum=0
+        60,
+        "Steps; 0: no warm start, as in the paper; -1: one pass over the training questions.",
+        unit="steps",
+        minimum=-1,
     )
     batch: int = field(8, "Questions of a step.", unit="questions", minimum=1)
     learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
@@ -55,6 +61,12 @@ class SuccessSection:
 class FilterSection:
     """Questions to train on: those of which a set can decide whether they are answered (A.6)."""
 
+    questions: int = field(
+        0,
+        "Training questions that are looked at, drawn by a hash of their ids; 0: all.",
+        unit="questions",
+        minimum=0,
+    )
     sets: int = field(8, "Sets that the selector draws of a question.", unit="sets", minimum=2)
     low: float = field(0.05, "Smallest mean of p; paper: 0.25.", minimum=0, maximum=1)
     high: float = field(0.95, "Largest mean of p; paper: 0.85.", minimum=0, maximum=1)
@@ -162,10 +174,15 @@ class ReadSection:
     )
     citations: int = field(2, "Cited documents that earn the most.", unit="documents", minimum=0)
     f1: float = field(
-        0.7, "Weight of F1 in the reward of an answer; the rest is exact match.", minimum=0, maximum=1
+        0.7,
+        "Weight of F1 in the reward of an answer; the rest is exact match.",
+        minimum=0,
+        maximum=1,
     )
     updates: int = field(
-        1, "Updates of the weights from the answers of a step; above 1 the ratio is clipped.", minimum=1
+        1,
+        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
+        minimum=1,
     )
     scale: str = field(
         "sd",
@@ -201,6 +218,10 @@ class ReadSection:
         choices=("none", "k2", "k3"),
     )
     kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
+    keep_dead: bool = field(
+        False,
+        "Whether answers that teach nothing count in the mean of the loss, as in the released code.",
+    )
     keep_cut_off: bool = field(
         True, "Whether answers that were cut off at `max_new_tokens` are trained on."
     )

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax.pipeline.parts import store_part, whole_parts
-from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.runtime import distributed
 
@@ -71,37 +70,59 @@ def steps_for(steps: int, questions: int, batch: int) -> int:
     return steps or -(-questions // batch)
 
 
-def rows_of_step(folder: Path, step: int, make_rows: Callable[[], list[dict]]) -> list[dict]:
-    """The rows of a step: those that an interrupted run stored, else new ones, which are stored.
+class StepRows:
+    """The rows that each step drew. They are on disk before the weights are updated by them.
 
-    They are on disk before the weights are updated by them, so that a run that goes on, on another
-    mesh perhaps, learns from the same draws.
+    So a run that goes on, on another mesh perhaps, learns from the same draws. Each step has a file
+    of its own until all are joined.
     """
-    path = folder / f"step-{step:06d}.parquet"
-    if not distributed.on_first_process(lambda: bool(whole_parts(folder, path.name))):
-        rows = make_rows()
-        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
-    return load_rows(path)
 
+    def __init__(self, path: Path):
+        """`path` is the file of all steps."""
+        self._path = path
+        pattern = path.name if self._is_whole(path) else STEPS
+        self._stored: dict[int, list[dict]] = {}
+        names = lambda: [part.name for part in whole_parts(path.parent, pattern)]
+        for name in distributed.on_first_process(names):
+            for row in load_rows(path.parent / name):
+                self._stored.setdefault(row["step"], []).append(row)
 
-def join_steps(folder: Path, path: Path) -> list[dict]:
-    """Replaces the files of all steps by one, and returns its rows."""
+    @property
+    def stored(self) -> list[dict]:
+        """The rows of all steps so far."""
+        return [row for step in sorted(self._stored) for row in self._stored[step]]
 
-    def join() -> None:
-        parts = whole_parts(folder, STEPS)
-        if parts:
-            tables = list(map(read_table, parts))
-            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
-        for part in parts:
-            part.unlink()
+    def of(self, step: int, make: Callable[[], list[dict]]) -> list[dict]:
+        """The rows of a step: those that an interrupted run stored, else new ones."""
+        if step not in self._stored:
+            rows = [{"step": step} | row for row in make()]
+            path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
+            write = functools.partial(save_rows, rows)
+            distributed.on_first_process(lambda: store_part(path, write))
+            self._stored[step] = load_rows(path)
+        return self._stored[step]
 
-    distributed.on_first_process(join)
-    return load_rows(path)
+    def join(self) -> list[dict]:
+        """Replaces the files of all steps by one; returns the rows."""
 
+        def replace() -> None:
+            parts = whole_parts(self._path.parent, STEPS)
+            if parts:
+                tables = list(map(read_table, parts))
+                table = pa.concat_tables(tables, promote_options="permissive")
+                store_part(self._path, functools.partial(pq.write_table, table))
+            for part in parts:
+                part.unlink()
 
-def tell(context: Context, stage: str, step: int, values: dict[str, float]) -> None:
-    """Writes what a step's draws were worth to the metrics."""
-    context.metrics.write(stage, step=step, **values)
+        if not self._is_whole(self._path):
+            distributed.on_first_process(replace)
+        return self.stored
+
+    @staticmethod
+    def _is_whole(path: Path) -> bool:
+        return distributed.on_first_process(
+            lambda: path.is_file() and bool(whole_parts(path.parent, path.name))
+        )
 
 
 def mean(values: Sequence[float]) -> float:

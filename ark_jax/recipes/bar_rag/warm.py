@@ -47,7 +47,7 @@ def train_warm(context: Context, folder: Path) -> dict:
     reader = load_reader(context, UNTUNED)
     _ = reader.end_id  # raises if no reply could end
     if not config.warm.steps:
-        reader.save_pretrained(folder / "model", dtype="float32")
+        save_reader(context, folder, UNTUNED, reader, None)
         return {"steps": 0}
     pools = load_pools(context, "train")
     shown = [pooled for pooled in pools if any(pooled.gold)]
@@ -63,9 +63,16 @@ def train_warm(context: Context, folder: Path) -> dict:
     sets = sets_with_gold(
         shown, steps, config.warm.batch, config.select.passages, stage_seed(config, WARM)
     )
-    return train_on_references(
-        context, folder, reader, sets, config.warm.batch, config.warm.learning_rate, WARM
-    ) | {"without_gold": missing}
+    counts = train_on_references(
+        context,
+        folder,
+        sets,
+        before=UNTUNED,
+        stage=WARM,
+        batch=config.warm.batch,
+        learning_rate=config.warm.learning_rate,
+    )
+    return counts | ({"without_gold": missing} if missing else {})
 
 
 def sets_with_gold(
@@ -98,22 +105,24 @@ def sets_with_gold(
 def train_on_references(
     context: Context,
     folder: Path,
-    reader,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    *,
+    before: str,
+    stage: str,
     batch: int,
     learning_rate: float,
-    stage: str,
 ) -> dict:
-    """Trains a copy of the reader on a reference answer to each set; stores it under `model`.
+    """Trains a reader on a reference answer to each set; stores it under `model`.
 
     Args:
         sets: (question, chunk ids).
-        batch: of them in a step.
+        before: the reader to begin with.
         stage: for progress lines and metrics.
+        batch: sets of a step.
     """
     from ark_jax.train import tuning
 
-    config = context.config
+    config, reader = context.config, load_reader(context, before)
     form, passages = reading_prompt(config), Passages(chunks_by_document(context))
     replies = [_reply(reader, form, pooled, chunks) for pooled, chunks in sets]
     prompts = reading_prompts(
@@ -139,8 +148,7 @@ def train_on_references(
         on_step=functools.partial(context.metrics.step, stage),
         on_pace=functools.partial(context.metrics.write, stage),
     )
-    base = UNTUNED if stage == WARM else reader_before(int(stage.rpartition("-")[2]))
-    save_reader(context, folder, base, tuned, adapter)
+    save_reader(context, folder, before, tuned, adapter)
     return {
         "steps": len(curve),
         "questions": len({pooled.id for pooled, _ in sets}),
