@@ -14,12 +14,13 @@ from ark_jax.evaluate.answers import exact_match, f1
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, load_pools
+from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import load_reader
-from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt, reading_prompts
+from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
 from ark_jax.recipes.common.corpus import chunks_by_document
 from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select.rewards import usable_references
 
 if TYPE_CHECKING:  # its module starts jax
