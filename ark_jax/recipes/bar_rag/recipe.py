@@ -11,12 +11,27 @@ import urllib.parse
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.bar_rag import evidence, filter, pool, read, select, warm
-from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
+from ark_jax.recipes.bar_rag import (
+    baselines,
+    evaluate,
+    evidence,
+    export,
+    filter,
+    measures,
+    outcome,
+    pool,
+    read,
+    report,
+    select,
+    warm,
+)
+from ark_jax.recipes.bar_rag.readers import WARM, reader_before, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.settings import BarRag
+from ark_jax.recipes.bar_rag.updates import ASKING_SETTINGS
 from ark_jax.recipes.common import dependencies, ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.dependencies import COMPUTE
+from ark_jax.recipes.common.report import with_report
 from ark_jax.text import prompts
 
 INGEST_SETTINGS = tuple(name for name in ingest.INGEST_SETTINGS if name != "questions.source")
@@ -31,6 +46,7 @@ def check_bar_rag(config) -> None:
     schema.check(config, BarRag)
     check_core(config)
     check_documents(config)
+    evaluate.check_evaluation(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     if urllib.parse.urlsplit(config.generator.path).scheme in ("http", "https"):
@@ -65,7 +81,8 @@ def stages(config) -> list[Stage]:
     made = [*_first_stages()]
     for iteration in range(1, config.iterations + 1):
         made += _iteration(config, iteration)
-    return [*made, *_closing_stages(config)]
+    made += _closing_stages(config)
+    return with_report(made, "BAR-RAG run", report.gather, report.SECTIONS)
 
 
 def _reading(config) -> dependencies.Fingerprints:
@@ -139,7 +156,32 @@ def _iteration(config, iteration: int) -> list[Stage]:
 
 def _closing_stages(config) -> list[Stage]:
     """Baselines, evaluation, export."""
-    return []
+    tuned, reading = tuned_readers(config), _reading(config)
+    chosen = (stage_of("select", config.iterations),) if evaluate.compares_ways(config) else ()
+    return [
+        Stage(
+            "baselines",
+            after=("data", "pool", WARM),
+            settings=measures.MEASURE_SETTINGS,
+            run=baselines.measure_baselines,
+            external=dependencies.all_of(dependencies.models("generator"), reading),
+        ),
+        Stage(
+            "evaluate",
+            after=("data", "pool", "baselines", *tuned, *chosen),
+            settings=evaluate.EVALUATE_SETTINGS,
+            run=evaluate.evaluate,
+            external=reading,
+        ),
+        Stage(
+            "export",
+            after=("data", tuned[-1], "evaluate"),
+            settings=ASKING_SETTINGS,
+            run=export.export_reader,
+            external=reading,
+            alone=True,
+        ),
+    ]
 
 
 def needs(config) -> Needs:
@@ -151,4 +193,13 @@ def needs(config) -> Needs:
     )
 
 
-RECIPE = Recipe(name="bar_rag", stages=stages, check=check_bar_rag, needs=needs, prepared=("data",))
+RECIPE = Recipe(
+    name="bar_rag",
+    stages=stages,
+    check=check_bar_rag,
+    needs=needs,
+    metrics=outcome.METRIC_HEADINGS,
+    headline="p",
+    outcome=outcome.read_outcome,
+    prepared=("data",),
+)

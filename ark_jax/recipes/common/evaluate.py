@@ -136,11 +136,14 @@ def _measure(
     return {**row, **measures, **scores}
 
 
-def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]) -> str:
+def verdict(
+    table: list[dict], columns: Sequence[str], curriculum: Sequence[str] = (), base: str = "base"
+) -> str:
     """One sentence on last system and base: what differs by more than chance, and what does not.
 
     Args:
         curriculum: systems that were tuned one from the other; a fall of nDCG@10 is named.
+        base: what the sentence calls the base, after "the".
     """
     last = {metric: table[-1]["values"][metric] for metric in columns}
     moved = {
@@ -159,10 +162,10 @@ def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]
         return ", ".join(parts)
 
     head = {
-        (True, True): "Better and worse than the base",
-        (True, False): "Better than the base",
-        (False, True): "Worse than the base",
-        (False, False): "Not told apart from the base",
+        (True, True): "Better and worse than",
+        (True, False): "Better than",
+        (False, True): "Worse than",
+        (False, False): "Not told apart from",
     }[bool(better), bool(worse)]
     if (better or worse) and level:
         details = f"{describe(better + worse)}; not told apart: {describe(level)}"
@@ -172,4 +175,4 @@ def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]
     ndcg = lambda row: row["values"]["ndcg@10"]["mean"]
     falls = [b["system"] for a, b in itertools.pairwise(ordered) if ndcg(b) < ndcg(a)]
     setback = f" nDCG@10 fell at {' and '.join(falls)}." if falls else ""
-    return f"{head} on the held-out questions: {details} ({test_name(table)}).{setback}"
+    return f"{head} the {base} on the held-out questions: {details} ({test_name(table)}).{setback}"

@@ -1,7 +1,6 @@
 """What each system retrieves for the held-out questions, and what the reader is given of it."""
 
 import functools
-import glob
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,9 +9,9 @@ import numpy as np
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
     chunks_by_document,
@@ -51,7 +50,7 @@ def retrieve_all(
     """system -> question -> the ids of its first `systems.depth` chunks; "full" has none."""
     rankings = {"full": {question.id: [] for question in questions}}
     for name in systems.untuned:
-        rankings[name] = _load_rankings(_file(context / "baselines", name))
+        rankings[name] = _as_rankings(load_rows(_file(context / "baselines", name)))
     rankings |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
     for name, names in systems.hybrids.items():
         parts = [rankings[part] for part in names]
@@ -130,20 +129,15 @@ def searched_chunks(
 
 
 def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
-    """The rankings in a file, which is made if it is missing or damaged."""
-    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
-    if not distributed.on_first_process(is_there):
-        rows = make_rows()
-        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
-    return _load_rankings(path)
+    return _as_rankings(stored_rows(path, make_rows))
 
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"ranked-{name}.parquet"
 
 
-def _load_rankings(path: Path) -> Rankings:
-    return {row["question"]: row["ranked"] for row in load_rows(path)}
+def _as_rankings(rows: list[dict]) -> Rankings:
+    return {row["question"]: row["ranked"] for row in rows}
 
 
 def _search_words(

@@ -146,6 +146,6 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     lm.max_length = 20
     with pytest.raises(
         ValueError,
-        match=r"'which lamp\?': .* prompt read and 7 new tokens leave no room in the 20 that",
+        match=r"'which lamp\?': .* the prompt and 7 new tokens leave no room in the 20 that",
     ):
         retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts, form)
