@@ -73,14 +73,13 @@ def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
 def _measure(context: Context, name: str) -> list[dict]:
     config, questions = context.config, measured_questions(context)
     success, lm = Success(context, name), load_reader(context, name)
-    chunks = {x.id: x for group in chunks_by_document(context).values() for x in group}
     count = passages_read(config)
     retrieved = [(pooled, pooled.chunk_ids[:count]) for pooled in questions]
     read = functools.partial(
         answer_sets,
         lm,
         reading_prompt(config),
-        chunks=chunks,
+        chunks=chunks_by_id(context),
         max_new_tokens=config.evaluate.max_new_tokens,
         batch_tokens=config.generator.batch_tokens,
     )
@@ -133,6 +132,10 @@ def set_rows(
         }
         for i, ((pooled, chunks), p) in enumerate(zip(sets, values, strict=True))
     ]
+
+
+def chunks_by_id(context: Context) -> dict[str, Chunk]:
+    return {chunk.id: chunk for group in chunks_by_document(context).values() for chunk in group}
 
 
 def document_of(pooled: PooledQuestion) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime.log import say
 
-
 WARM_READER = "warm"  # the stage that trains the reader, if there is one
 
 

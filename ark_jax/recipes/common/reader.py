@@ -13,7 +13,6 @@ from ark_jax.recipes.common.models import trains_reader
 from ark_jax.runtime import distributed
 from ark_jax.text import prompts
 
-
 PLAIN = "plain"  # a packaged variant of the template `read`
 
 
