@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
