@@ -21,6 +21,7 @@ ark-jax: answer-centric retriever tuning
   ark-jax demo   --documents-only  the same from documents alone: training questions are written
   ark-jax demo   --recipe=gpr      a retriever of triples, trained on a packaged graph alone
   ark-jax demo   --recipe=star     relation paths of that graph, trained on packaged questions
+  ark-jax demo   --recipe=bar_rag  a reader that learns from its own answers to noisy passages
   ark-jax plan   --config=configs/ark.py --config.data.path=FILE [--workdir=DIR]
                                    what a run would ask, cost, take and fill; it writes nothing
                                    to DIR and asks no endpoint

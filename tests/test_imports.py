@@ -30,6 +30,7 @@ ROOMS = (
     "recipes.ark",
     "recipes.gpr",
     "recipes.star",
+    "recipes.bar_rag",
     "config",
     "doctor",
     "retrieve",
@@ -72,7 +73,7 @@ def test_nothing_imports_what_is_not_the_librarys():
     foreign = r"(torch|sentence_transformers|configs|launch|tests|conftest)\b"
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
-    configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star")}
+    configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star", "bar_rag")}
     assert users == {"schema", "__main__", *configs}
 
 
@@ -85,6 +86,7 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.recipes.ark.recipe",
         "ark_jax.recipes.gpr.recipe",
         "ark_jax.recipes.star.recipe",
+        "ark_jax.recipes.bar_rag.recipe",
         "ark_jax.retrieve",
         "ark_jax.__main__",
     ],

@@ -9,8 +9,8 @@ import functools
 import urllib.parse
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Needs, Recipe
-from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.bar_rag import (
     baselines,
     evaluate,
@@ -185,6 +185,13 @@ def needs(config) -> Needs:
     )
 
 
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """What `ark-jax plan` shows of devices and disk."""
+    from ark_jax.recipes.bar_rag import forecast  # starts jax, which looking up must not
+
+    return forecast.forecast(context, done)
+
+
 RECIPE = Recipe(
     name="bar_rag",
     stages=stages,
@@ -194,4 +201,5 @@ RECIPE = Recipe(
     headline="p",
     outcome=outcome.read_outcome,
     prepared=("data",),
+    forecast=forecast,
 )

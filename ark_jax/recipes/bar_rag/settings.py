@@ -9,6 +9,8 @@ from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
 from ark_jax.recipes.common.settings import Core, InputSection
 from ark_jax.schema import field
 
+INPUT, EVALUATION = InputSection(), EvaluateSection()
+
 
 @dataclasses.dataclass(frozen=True)
 class PoolSection:
@@ -24,7 +26,7 @@ class PoolSection:
 
 @dataclasses.dataclass(frozen=True)
 class WarmSection:
-    """The warm start: supervised steps on passages that hold the answer, among others of the pool."""
+    """The warm start: supervised steps on passages that hold the answer, among others."""
 
     steps: int = field(
         60,
@@ -81,14 +83,13 @@ class FilterSection:
         "the paper does not.",
     )
     reader: bool = field(
-        True,
-        "Whether the reader too learns from these questions alone; in the paper it learns from all.",
+        True, "Whether the reader learns from these questions alone too; in the paper, from all."
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class SelectSection:
-    """The selector: ordered draws from a pool, rewarded where p is near its centre (eq. 5 to 12)."""
+    """The selector: ordered draws from a pool, rewarded for p near its centre (eq. 5 to 12)."""
 
     passages: int = field(2, "Passages of a set (k); paper: 5.", unit="passages", minimum=1)
     steps: int = field(
@@ -126,8 +127,8 @@ class SelectSection:
     )
     scale: str = field(
         "sd",
-        "What the advantages of a group are divided by: their standard deviation (eq. 11), nothing, "
-        "or nothing after the mean of the other sets was taken off.",
+        "Rewards of a group as advantages: less their mean, divided by their standard deviation "
+        "(eq. 11) or by nothing; or less the mean of the others.",
         choices=("sd", "none", "leave_one_out"),
     )
 
@@ -220,7 +221,7 @@ class ReadSection:
     kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
     keep_dead: bool = field(
         False,
-        "Whether answers that teach nothing count in the mean of the loss, as in the released code.",
+        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
     )
     keep_cut_off: bool = field(
         True, "Whether answers that were cut off at `max_new_tokens` are trained on."
@@ -282,7 +283,7 @@ class BarRag(Core):
         unit="rounds",
         minimum=0,
     )
-    data: InputSection = InputSection()
+    data: InputSection = INPUT
     pool: PoolSection = PoolSection()
     warm: WarmSection = WarmSection()
     success: SuccessSection = SuccessSection()
@@ -291,4 +292,4 @@ class BarRag(Core):
     read: ReadSection = ReadSection()
     train: TrainSection = TrainSection()
     prompts: PromptsSection = PromptsSection()
-    evaluate: EvaluateSection = EvaluateSection()
+    evaluate: EvaluateSection = EVALUATION

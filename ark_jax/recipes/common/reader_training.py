@@ -115,10 +115,10 @@ def sets_with_gold(
     for numbers in itertools.islice(questions_of_steps(len(questions), batch, seed), steps):
         for pooled in (questions[i] for i in numbers):
             ranks = {chunk: rank for rank, chunk in enumerate(pooled.chunk_ids)}
-            nearest = lambda holders, ranks=ranks: min(
-                holders, key=lambda chunk: ranks.get(chunk, len(ranks))
+            rank = lambda chunk, ranks=ranks: ranks.get(chunk, len(ranks))
+            needed = list(
+                dict.fromkeys(min(holders, key=rank) for holders in pooled.gold if holders)
             )
-            needed = list(dict.fromkeys(nearest(holders) for holders in pooled.gold if holders))
             needed = needed[:size]
             holding = {chunk for holders in pooled.gold for chunk in holders}
             others = [chunk for chunk in pooled.chunk_ids if chunk not in holding]
