@@ -7,7 +7,9 @@ from pathlib import Path
 
 from support import gpr_world, tiny
 
+from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag import config
+from ark_jax.runtime.log import Metrics
 
 call = functools.partial(gpr_world.call, module="bar_world")
 
@@ -61,5 +63,12 @@ def tiny_config(world: Path):
     c.read.steps, c.read.prompts, c.read.samples, c.read.max_new_tokens = 3, 4, 6, 3
     c.read.learning_rate = 1e-3
     c.train.save_every = 2
+    c.evaluate.sizes = (1, 3)
     c.evaluate.bootstrap, c.evaluate.randomisation, c.evaluate.max_new_tokens = 50, 100, 3
     return c
+
+
+def context_of(world: Path, workdir: Path, **changes) -> Context:
+    c = tiny_config(world)
+    c.update_from_flattened_dict(changes)
+    return Context(c, workdir, Metrics(workdir / "metrics.jsonl"))

@@ -45,7 +45,6 @@ def check_bar_rag(config) -> None:
     schema.check(config, BarRag)
     check_core(config)
     check_documents(config)
-    evaluate.check_evaluation(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     if urllib.parse.urlsplit(config.generator.path).scheme in ("http", "https"):
@@ -63,6 +62,7 @@ def check_bar_rag(config) -> None:
             f"config.select.passages={config.select.passages}: a pool has only "
             f"config.pool.size={config.pool.size} passages; set one of them otherwise"
         )
+    evaluate.check_evaluation(config)
     if config.read.cite and not (config.read.chat and config.success.by == "samples"):
         raise ValueError(
             "config.read.cite=True: a reply in tags is a turn of a chat and has a thought whose "

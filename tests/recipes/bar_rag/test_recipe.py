@@ -10,13 +10,12 @@ import jax
 import numpy as np
 import pytest
 from support import bar_world, tiny
-from support.bar_world import HELD_OUT, PLACES, call
+from support.bar_world import HELD_OUT, PLACES, call, context_of
 from support.world import outputs
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.models.language import LanguageModel
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_rows
@@ -25,32 +24,11 @@ from ark_jax.recipes.bar_rag.reading import likelihoods, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.common.reader_training import reading_prompts
-from ark_jax.runtime.log import Metrics
 from ark_jax.select import zone
 
 pytestmark = pytest.mark.usefixtures("mesh")
 
 LEARNING = ["data", "pool", "warm", "filter-1", "select-1", "evidence-1", "read-1"]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return bar_world.make_world(tmp_path_factory.mktemp("bells"))
-
-
-def context_of(world, workdir, **changes) -> Context:
-    c = bar_world.tiny_config(world)
-    c.update_from_flattened_dict(changes)
-    return Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
-
-
-@pytest.fixture(scope="module")
-def run(world, quick_step) -> Context:
-    """A run of the stages up to the trained reader."""
-    context = context_of(world, world / "run")
-    made = [stage for stage in stages(context.config) if stage.name in LEARNING]
-    engine.run(made, context)
-    return context
 
 
 def rows_of(run: Context, path: str) -> list[dict]:
