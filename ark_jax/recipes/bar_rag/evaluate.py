@@ -21,11 +21,12 @@ from ark_jax.recipes.bar_rag.measures import (
     set_rows,
     size_name,
 )
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, PoolVectors
+from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, tuned_readers
 from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.success import EvidenceSet, Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
+from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.runtime.log import say
 from ark_jax.select.zone import histogram

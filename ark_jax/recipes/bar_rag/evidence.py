@@ -7,10 +7,11 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.bar_rag.filter import load_kept
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, PoolVectors, load_pools
+from ark_jax.recipes.bar_rag.pool import PoolVectors, load_pools
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.updates import stage_seed
+from ark_jax.recipes.common.reader_training import PooledQuestion
 
 EVIDENCE_SETTINGS = ("read.evidence", "filter.reader", "select.passages")
 BLOCK = 1024  # questions whose sets the selector chooses at a time

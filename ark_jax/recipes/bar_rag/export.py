@@ -9,7 +9,6 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.bar_rag.readers import tuned_readers
-from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.common.export import base_names, copy_files, settings_text
 from ark_jax.recipes.common.table import as_markdown
 
@@ -17,7 +16,7 @@ ADAPTER = "adapter"
 
 
 def export_reader(context: Context, folder: Path) -> dict:
-    """Copies the last reader, and writes how it is asked, and a card with its numbers.
+    """Copies the last reader with the form of its prompts, and writes a card with its numbers.
 
     An adapter is merged into the model, and stands beside it as well.
     """
@@ -25,8 +24,7 @@ def export_reader(context: Context, folder: Path) -> dict:
     copy_files(context / last / "model", folder)
     if (context / last / ADAPTER).is_dir():
         copy_files(context / last / ADAPTER, folder / ADAPTER)
-    form = reading_prompt(context.config)
-    form.write(folder)
+    form = ReadingPrompt.read(folder)
     (folder / "README.md").write_text(_card(context, last, form), encoding="utf-8")
     return {"model": last}
 

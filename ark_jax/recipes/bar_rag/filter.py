@@ -5,12 +5,13 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, PoolVectors, load_pools
+from ark_jax.recipes.bar_rag.pool import PoolVectors, load_pools
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
 from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, Success
 from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed
 from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 

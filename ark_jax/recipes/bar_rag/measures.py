@@ -14,12 +14,13 @@ from ark_jax.evaluate.answers import exact_match, f1
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, load_pools
+from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import load_reader
-from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt, reading_prompts
+from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
 from ark_jax.recipes.common.corpus import chunks_by_document
 from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select.rewards import usable_references
 
 if TYPE_CHECKING:  # its module starts jax
@@ -72,14 +73,13 @@ def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
 def _measure(context: Context, name: str) -> list[dict]:
     config, questions = context.config, measured_questions(context)
     success, lm = Success(context, name), load_reader(context, name)
-    chunks = {x.id: x for group in chunks_by_document(context).values() for x in group}
     count = passages_read(config)
     retrieved = [(pooled, pooled.chunk_ids[:count]) for pooled in questions]
     read = functools.partial(
         answer_sets,
         lm,
         reading_prompt(config),
-        chunks=chunks,
+        chunks=chunks_by_id(context),
         max_new_tokens=config.evaluate.max_new_tokens,
         batch_tokens=config.generator.batch_tokens,
     )
@@ -132,6 +132,10 @@ def set_rows(
         }
         for i, ((pooled, chunks), p) in enumerate(zip(sets, values, strict=True))
     ]
+
+
+def chunks_by_id(context: Context) -> dict[str, Chunk]:
+    return {chunk.id: chunk for group in chunks_by_document(context).values() for chunk in group}
 
 
 def document_of(pooled: PooledQuestion) -> str:

@@ -1,6 +1,5 @@
 """The pool stage: the chunks that the evidence of each question is chosen from."""
 
-import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json,
 from ark_jax.recipes.common.corpus import chunks_by_document, gold_passages, load_questions
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
+from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.recipes.common.retrieve import search_scopes, searched_chunks
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
@@ -26,21 +26,6 @@ if TYPE_CHECKING:  # its module starts jax
 POOL_SETTINGS = ("pool.size", "evaluate.scope", "evaluate.gold")
 PARTS = ("train", "held_out")
 FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class PooledQuestion:
-    """A question and its pool, best chunk first by the retriever."""
-
-    number: int  # among the questions of its part; random draws depend on it
-    question: Question  # some reference answer has a word
-    chunk_ids: tuple[str, ...]
-    cosines: tuple[float, ...]
-    gold: tuple[tuple[str, ...], ...]  # needed passages, each as the chunks that hold it
-
-    @property
-    def id(self) -> str:
-        return self.question.id
 
 
 def find_pools(context: Context, folder: Path) -> dict:

@@ -11,14 +11,8 @@ import numpy as np
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.evidence import load_evidence
-from ark_jax.recipes.bar_rag.pool import PooledQuestion
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
-from ark_jax.recipes.bar_rag.reading import (
-    answer_reward,
-    reading_prompt,
-    reading_prompts,
-    sample_answers,
-)
+from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt, sample_answers
 from ark_jax.recipes.bar_rag.updates import (
     ASKING_SETTINGS,
     REWARD_SETTINGS,
@@ -26,13 +20,17 @@ from ark_jax.recipes.bar_rag.updates import (
     UPDATE_SETTINGS,
     StepRows,
     mean,
-    questions_of_steps,
     stage_seed,
     steps_for,
     update_settings,
 )
 from ark_jax.recipes.bar_rag.warm import save_reader, train_on_references
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.reader_training import (
+    PooledQuestion,
+    questions_of_steps,
+    reading_prompts,
+)
 from ark_jax.runtime.log import say
 
 READ_SETTINGS = (

@@ -1,16 +1,15 @@
 """How a question with passages becomes a prompt, and what a reader makes of it."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.recipes.common.retrieve import fit_to_reader
+from ark_jax.recipes.common.reader_training import reply_ids
 from ark_jax.select.rewards import AnswerReward, usable_references
 from ark_jax.text import prompts
-from ark_jax.text.cited import CitedAnswer, reply_in_tags
+from ark_jax.text.cited import CitedAnswer
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
@@ -35,55 +34,6 @@ def answer_reward(config) -> AnswerReward:
         exact_weight=1 - settings.f1,
         citations=settings.citations,
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompts:
-    """Prompts of a reader, and how many of them were cut at their passages' end to fit it."""
-
-    texts: list[str]
-    cut: int
-
-
-def reading_prompts(
-    lm: "LanguageModel", form: ReadingPrompt, asked: Sequence[tuple[str, Sequence[str]]], room: int
-) -> Prompts:
-    """The prompts of questions with their passages, in the order in which they are shown.
-
-    Args:
-        asked: (question, passages).
-        room: tokens that a reply may take.
-
-    Raises:
-        ValueError: a question leaves no room for passages.
-    """
-    whole = [form.join(passages) for _, passages in asked]
-    prompt = lambda question, passages: form.for_model(lm, form.fill(question, passages))
-    texts = [prompt(question, text) for (question, _), text in zip(asked, whole, strict=True)]
-    cut = 0
-    for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
-        if len(ids) + room >= lm.max_length:
-            question = asked[i][0]
-            texts[i] = prompt(question, fit_to_reader(lm, form, question, whole[i], room))
-            cut += 1
-    return Prompts(texts, cut)
-
-
-def reply_ids(
-    lm: "LanguageModel", form: ReadingPrompt, answer: str, thought: str = ""
-) -> list[int]:
-    """The tokens of a reply that a reader is to give, with the one that ends it.
-
-    Args:
-        thought: where replies have one.
-
-    Raises:
-        ValueError: the model has no token that ends a text.
-    """
-    text = reply_in_tags(thought, answer.strip()) if form.cite else answer.strip()
-    # A plain prompt ends without the blank that belongs to the word after it.
-    text = text if form.chat else f" {text}"
-    return [*lm.tokenizer(text, add_special_tokens=False)["input_ids"], lm.end_id]
 
 
 def likelihoods(

@@ -27,7 +27,6 @@ from ark_jax.recipes.bar_rag import (
 )
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.settings import BarRag
-from ark_jax.recipes.bar_rag.updates import ASKING_SETTINGS
 from ark_jax.recipes.common import dependencies, ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.dependencies import COMPUTE
@@ -173,14 +172,7 @@ def _closing_stages(config) -> list[Stage]:
             run=evaluate.evaluate,
             external=reading,
         ),
-        Stage(
-            "export",
-            after=("data", tuned[-1], "evaluate"),
-            settings=ASKING_SETTINGS,
-            run=export.export_reader,
-            external=reading,
-            alone=True,
-        ),
+        Stage("export", ("data", tuned[-1], "evaluate"), (), export.export_reader, alone=True),
     ]
 
 

@@ -10,17 +10,12 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.bar_rag.filter import load_kept
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, PoolVectors
+from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
 from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, Success
-from ark_jax.recipes.bar_rag.updates import (
-    StepRows,
-    mean,
-    questions_of_steps,
-    stage_seed,
-    steps_for,
-)
+from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed, steps_for
+from ark_jax.recipes.common.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 from ark_jax.select.rewards import SetReward

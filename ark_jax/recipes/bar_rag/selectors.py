@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.pool import PooledQuestion, PoolVectors
+from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.success import Success
+from ark_jax.recipes.common.reader_training import PooledQuestion
 
 if TYPE_CHECKING:  # its module starts jax
     from ark_jax.select.scorer import Selector

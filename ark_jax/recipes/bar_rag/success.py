@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.pool import PooledQuestion
 from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import (
     answer_reward,
     likelihoods,
     reading_prompt,
-    reading_prompts,
     sample_answers,
 )
 from ark_jax.recipes.bar_rag.updates import (
@@ -22,6 +20,7 @@ from ark_jax.recipes.bar_rag.updates import (
     stage_seed,
 )
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select import zone
 
 SUCCESS_SETTINGS = (

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -46,23 +46,6 @@ def stage_seed(config, stage: str) -> int:
     """The seed of a stage's draws, from 0 to 2**31 - 1."""
     digest = hashlib.sha256(f"{config.seed} {stage}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def questions_of_steps(count: int, batch: int, seed: int) -> Iterator[np.ndarray]:
-    """The numbers of the questions of each step, without end; each pass has its own order.
-
-    A step has `batch` questions, or all of them if they are fewer.
-    """
-    random, left = np.random.default_rng(seed), np.zeros(0, int)
-    batch = min(batch, count)
-    while True:
-        while len(left) < batch:
-            order = random.permutation(count)
-            # Of a step over the end of a pass, no question comes twice.
-            order = [*(i for i in order if i not in left), *(i for i in order if i in left)]
-            left = np.concatenate([left, np.array(order, int)])
-        yield left[:batch]
-        left = left[batch:]
 
 
 def steps_for(steps: int, questions: int, batch: int) -> int:

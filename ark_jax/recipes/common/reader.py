@@ -9,8 +9,11 @@ from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import ask
+from ark_jax.recipes.common.models import trains_reader
 from ark_jax.runtime import distributed
 from ark_jax.text import prompts
+
+PLAIN = "plain"  # a packaged variant of the template `read`
 
 
 def questions_to_answer(questions: Sequence[Question], limit: int) -> list[Question]:
@@ -30,9 +33,11 @@ def reading_prompt(config) -> ReadingPrompt:
     """How the reader is asked.
 
     A tuned reader is asked in the form that it was trained on, though perhaps in the words of
-    `config.prompts.read`. Any other gets the template `read` as a turn of a chat.
+    `config.prompts.read`. Any other gets the template `read` as a turn of a chat. A reader that the
+    run trains continues a plain text, which a small model learns in fewer steps.
     """
-    named = ReadingPrompt(prompts.load_template("read", config.prompts.read))
+    words = config.prompts.read or (PLAIN if trains_reader(config) else "")
+    named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))
     if config.reader.backend != "local" or not config.reader.path:
         return named
     trained = ReadingPrompt.read(config.reader.path)

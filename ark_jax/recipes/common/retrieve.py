@@ -20,7 +20,7 @@ from ark_jax.recipes.common.corpus import (
     searches_corpus,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
-from ark_jax.recipes.common.models import encode, load_generator, load_reranker
+from ark_jax.recipes.common.models import encode, load_generator, load_reranker, reader_path
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
@@ -227,7 +227,7 @@ def passages_for_reader(
     # A reader behind an endpoint says itself if a text is too long.
     if not given or config.reader.backend != "local":
         return given, 0
-    lm = load_generator(context, config.reader.path)
+    lm = load_generator(context, reader_path(context))
     asked = {question.id: question.question for question in questions}
     cut = set()
     for (name, question), whole in given.items():

@@ -21,9 +21,10 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_rows
 from ark_jax.recipes.bar_rag import evidence, filter, pool, read, warm
-from ark_jax.recipes.bar_rag.reading import likelihoods, reading_prompt, reading_prompts
+from ark_jax.recipes.bar_rag.reading import likelihoods, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import stages
 from ark_jax.recipes.bar_rag.success import Success
+from ark_jax.recipes.common.reader_training import reading_prompts
 from ark_jax.runtime.log import Metrics
 from ark_jax.select import zone
 
