@@ -22,6 +22,13 @@ def is_writing(config) -> bool:
     return "questions" in config and config.questions.source != "given"
 
 
+def advice(config) -> str:
+    """What else to do where questions are missing; empty if the recipe writes none."""
+    if "questions" not in config:
+        return ""
+    return ", or let them be written from the documents with --config.questions.source=written"
+
+
 def writes_by_rules(config) -> bool:
     """Whether no language model writes the questions."""
     return config.llm.backend == "none" and not config.questions.replies
@@ -51,10 +58,7 @@ def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
     """
     if not is_writing(config):
         if not questions:
-            raise ValueError(
-                f"{config.data.path} holds no question: add some, or let them be written from the "
-                "documents with --config.questions.source=written"
-            )
+            raise ValueError(f"{config.data.path} holds no question: add some{advice(config)}")
         return "train", "held_out"
     return ("held_out",) if questions else ()
 
