@@ -193,7 +193,7 @@ def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp
         shutil.copytree(run.workdir / name, workdir / name)
     gold = load_json(workdir / "pool" / "gold.json")
     (workdir / "pool" / "gold.json").write_text(json.dumps({id: [] for id in gold}))
-    with pytest.raises(ValueError, match=r"none of 16 training questions .* warm\.steps=0"):
+    with pytest.raises(ValueError, match=r"none of 16 training questions .* config\.warm\.steps=0"):
         warm.train_warm(context_of(world, workdir), tmp_path)
 
 

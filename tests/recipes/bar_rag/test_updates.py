@@ -11,11 +11,14 @@ from support import bar_world
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.recipes.bar_rag import config, read, select
-from ark_jax.recipes.bar_rag.pool import PooledQuestion
 from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import stages
-from ark_jax.recipes.bar_rag.updates import StepRows, questions_of_steps, stage_seed, steps_for
-from ark_jax.recipes.bar_rag.warm import sets_with_gold
+from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
+from ark_jax.recipes.common.reader_training import (
+    PooledQuestion,
+    questions_of_steps,
+    sets_with_gold,
+)
 from ark_jax.select.rewards import SetReward
 
 PLAIN = ReadingPrompt("{passages} {question}", chat=False)
