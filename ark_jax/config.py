@@ -29,6 +29,9 @@ from ark_jax.recipes.ark.config import (
     vary,
 )
 from ark_jax.recipes.ark.settings import Ark
+from ark_jax.recipes.bar_rag import config as bar_rag_config
+from ark_jax.recipes.bar_rag.config import bar_rag
+from ark_jax.recipes.bar_rag.settings import BarRag
 from ark_jax.recipes.gpr import config as gpr_config
 from ark_jax.recipes.gpr.config import gpr
 from ark_jax.recipes.gpr.settings import Gpr
@@ -41,6 +44,7 @@ __all__ = [
     "VARIANTS",
     "ablations",
     "ark",
+    "bar_rag",
     "demo",
     "differences",
     "gpr",
@@ -51,18 +55,18 @@ __all__ = [
     "vary",
 ]
 
-DEMO_RECIPES = ("ark", "gpr", "star")
-SCHEMAS = {"ark": Ark, "gpr": Gpr, "star": Star}
+DEMO_RECIPES = ("ark", "gpr", "star", "bar_rag")
+SCHEMAS = {"ark": Ark, "gpr": Gpr, "star": Star, "bar_rag": BarRag}
 
 
 def demo(words: str = ""):
     """The config of `ark-jax demo`.
 
     Args:
-        words: "" is ARK's, "documents" ARK's without training questions, "gpr" or "star" that of
-            the recipe.
+        words: "" is ARK's, "documents" ARK's without training questions, "gpr", "star" or
+            "bar_rag" that of the recipe.
     """
-    recipes = {"gpr": gpr_config.demo, "star": star_config.demo}
+    recipes = {"gpr": gpr_config.demo, "star": star_config.demo, "bar_rag": bar_rag_config.demo}
     if words in recipes:
         return recipes[words]()
     return ark_config.demo(documents_only=words == "documents")

@@ -121,20 +121,9 @@ def quick_step():
 
     Partitioning, which could go wrong on a mesh, stays the same.
     """
-    from ark_jax.train import fit
+    from support.training import quickly_compiled
 
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            fit,
-            "train_step",
-            jax.jit(
-                fit.train_step.__wrapped__,
-                static_argnums=(0, 1),
-                donate_argnums=2,
-                compiler_options=options,
-            ),
-        )
+    with quickly_compiled():
         yield
 
 

@@ -31,6 +31,7 @@ ROOMS = (
     "recipes.ark",
     "recipes.gpr",
     "recipes.star",
+    "recipes.bar_rag",
     "config",
     "doctor",
     "cli",
@@ -73,7 +74,7 @@ def test_nothing_imports_what_is_not_the_librarys():
     foreign = r"(torch|sentence_transformers|configs|launch|tests|conftest)\b"
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
-    configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star")}
+    configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star", "bar_rag")}
     assert users == {"schema", "cli.flags", *configs}
 
 
@@ -89,6 +90,7 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.cli.retrieve",
         "ark_jax.cli.search",
         "ark_jax.index.index",
+        "ark_jax.recipes.bar_rag.recipe",
         "ark_jax.__main__",
     ],
 )

@@ -48,12 +48,13 @@ _SEARCH_FLAGS = """\
 """
 VERBS = {
     "demo": Verb(
-        "[--documents-only] [--recipe=ark|gpr|star] [--workdir=DIR]",
+        "[--documents-only] [--recipe=ark|gpr|star|bar_rag] [--workdir=DIR]",
         "the whole pipeline on a packaged corpus with small real models",
         """\
   --documents-only     from documents alone: training questions are written
   --recipe=gpr         a retriever of triples, trained on a packaged graph alone
   --recipe=star        relation paths of that graph, trained on packaged questions
+  --recipe=bar_rag     a reader that learns from its own answers to noisy passages
   --workdir=DIR        default: ./ark_demo
 The models are kept in $ARK_CACHE, else in the XDG cache.
 """,

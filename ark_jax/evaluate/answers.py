@@ -1,4 +1,4 @@
-"""The reader: its prompt, the answer in its reply, and scores of answers against references."""
+"""The answer in a reader's reply, and scores of answers against references."""
 
 import collections
 import contextlib
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ark_jax.llm.reply_cache import strip_thinking
-from ark_jax.text import prompts
 
 
 def normalise(text: str) -> list[str]:
@@ -113,11 +112,6 @@ def longbench_score(dataset: str, answer: str, references: Sequence[str]) -> flo
     if dataset in FEW_SHOT:
         answer = answer.lstrip("\n").split("\n")[0]
     return metric(answer, references)
-
-
-def reader_prompt(template: str, question: str, passages: Sequence[str]) -> str:
-    """The prompt that asks the reader to answer a question from passages."""
-    return prompts.fill(template, question=question, passages="\n\n".join(passages))
 
 
 def first_line(reply: str) -> str:

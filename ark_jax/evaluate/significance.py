@@ -1,6 +1,6 @@
 """Uncertainty of means: bootstrap intervals, randomisation test, Holm's correction."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +13,11 @@ POWER = 1.96 + 0.84  # normal quantiles: found in four studies of five, at a lev
 
 
 def bootstrap_interval(
-    values: Sequence[float] | Float[np.ndarray, " q"], *, draws: int, seed: int
+    values: Sequence[float] | Float[np.ndarray, " q"],
+    *,
+    draws: int,
+    seed: int,
+    clusters: Sequence[Hashable] | None = None,
 ) -> dict[str, float]:
     """Mean and 95 % percentile bootstrap interval over questions.
 
@@ -21,6 +25,8 @@ def bootstrap_interval(
         values: one value per question.
         draws: number of resamples.
         seed: seed of the resamples.
+        clusters: for each value a name; those of one name are drawn together, since they are not
+            independent, as questions about one document are not. None: each value by itself.
 
     Returns:
         `mean`, `low` and `high`; all NaN without a value.
@@ -29,13 +35,27 @@ def bootstrap_interval(
     if not len(values):
         return {"mean": float("nan"), "low": float("nan"), "high": float("nan")}
     rng = np.random.default_rng(seed)
-    step = max(1, NUMBERS_AT_ONCE // len(values))
-    sizes = [min(step, draws - start) for start in range(0, draws, step)]
-    means = np.concatenate(
-        [values[rng.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes]
-    )
+    # A mean of resampled clusters is that of all their values.
+    sums, sizes = (values, np.ones(len(values))) if clusters is None else _sums(values, clusters)
+    step = max(1, NUMBERS_AT_ONCE // len(sums))
+    parts = [min(step, draws - start) for start in range(0, draws, step)]
+    drawn = (rng.integers(0, len(sums), (part, len(sums))) for part in parts)
+    means = np.concatenate([sums[rows].mean(axis=1) / sizes[rows].mean(axis=1) for rows in drawn])
     low, high = np.quantile(means, (0.025, 0.975))
     return {"mean": float(values.mean()), "low": float(low), "high": float(high)}
+
+
+def _sums(
+    values: np.ndarray, clusters: Sequence[Hashable]
+) -> tuple[np.ndarray, Float[np.ndarray, " c"]]:
+    """The sums `[c ...]` of the values `[q ...]` of each cluster, and how many they are."""
+    numbers: dict[Hashable, int] = {}
+    rows = [numbers.setdefault(cluster, len(numbers)) for cluster in clusters]
+    if len(rows) != len(values):
+        raise ValueError(f"{len(rows)} clusters for {len(values)} values; name one for each")
+    sums = np.zeros((len(numbers), *values.shape[1:]))
+    np.add.at(sums, rows, values)
+    return sums, np.bincount(rows, minlength=len(numbers)).astype(float)
 
 
 def smallest_difference(questions: int) -> float:
@@ -56,7 +76,11 @@ def what_can_be_told(questions: int, metric: str = "nDCG@10") -> str:
 
 
 def sign_flip(
-    differences: Float[np.ndarray, "q m"], *, draws: int, seed: int
+    differences: Float[np.ndarray, "q m"],
+    *,
+    draws: int,
+    seed: int,
+    clusters: Sequence[Hashable] | None = None,
 ) -> Float[np.ndarray, " m"]:
     """Two-sided p-values of a paired randomisation test (Fisher-Pitman), one per metric.
 
@@ -69,6 +93,7 @@ def sign_flip(
         differences: difference between two systems for each question and metric, `[q m]`.
         draws: number of random sign vectors.
         seed: seed of the sign vectors.
+        clusters: for each question a name; those of one name have one sign.
 
     Raises:
         ValueError: a difference is NaN or infinite, or `draws` is below 1.
@@ -79,6 +104,8 @@ def sign_flip(
             f"{differences.shape} differences and {draws} draws: differences must be finite, "
             "draws at least 1"
         )
+    if clusters is not None:
+        differences, _ = _sums(differences, clusters)
     # The margin makes sums equal that differ only in the order of their terms.
     observed = np.abs(differences.sum(0)) - 1e-12 * np.abs(differences).sum(0)
     p_values, sampled = np.ones(differences.shape[1]), []

@@ -291,18 +291,23 @@ def read_extra(
     return extra_tensors
 
 
-def export(model, cfg, folder: Path, *, base: Path, extra_tensors: dict[str, np.ndarray]) -> None:
+def export(
+    model, cfg, folder: Path, *, base: Path, extra_tensors: dict[str, np.ndarray], dtype: str = ""
+) -> None:
     """Writes `model` as safetensors under the names and in the types of the checkpoint in `base`.
 
     Every process must call this, since arrays are gathered. Process 0 writes, in files of at most
     5 GB.
+
+    Args:
+        dtype: type of the parameters instead.
     """
     _, _, table = architecture(read_config(base))
     checkpoint = Checkpoint(base)
     tensors = dict(extra_tensors)
     for name, tensor in named_tensors(model, cfg, table).items():
         stored = checkpoint.stored_name(name)
-        tensors[stored] = tensor.astype(checkpoint.dtype(stored))
+        tensors[stored] = tensor.astype(dtype or checkpoint.dtype(stored))
     write_tensors(tensors, folder)
 
 
@@ -328,6 +333,7 @@ def save_model(
     base: Path,
     extra_tensors: dict[str, np.ndarray],
     files: Sequence[str] = TOKENIZER_FILES,
+    dtype: str = "",
 ) -> None:
     """Writes a folder that transformers opens: weights, config.json and the tokenizer.
 
@@ -341,9 +347,14 @@ def save_model(
         raise ValueError(f"{folder} is the folder this model was read from; give another")
     if is_first_process():
         folder.mkdir(parents=True, exist_ok=True)
-    export(model, cfg, folder, base=base, extra_tensors=extra_tensors)
+    export(model, cfg, folder, base=base, extra_tensors=extra_tensors, dtype=dtype)
     if is_first_process():
         copy_files(base, folder, ("config.json", *files))
+        if dtype:  # transformers would round weights to the type that stands here
+            settings = read_config(base)
+            settings |= {name: dtype for name in ("dtype", "torch_dtype") if name in settings}
+            text = json.dumps(settings, indent=2) + "\n"
+            (folder / "config.json").write_text(text, encoding="utf-8")
 
 
 def copy_files(base: Path, folder: Path, names: Sequence[str]) -> None:

@@ -101,7 +101,7 @@ class LanguageModel:
         longest = settings.get("max_position_embeddings", 2048)
         return cls(model, cfg, tokenizer, folder, longest, stop_ids, extra_tensors)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(self, folder: str | Path, *, dtype: str = "") -> None:
         """Writes config, weights and tokenizer, as transformers opens them.
 
         Weights keep the names and types of the base, and their bytes if they have not changed.
@@ -109,6 +109,7 @@ class LanguageModel:
 
         Args:
             folder: a local folder, or one in a bucket (gs://).
+            dtype: type of the weights instead. A base in bfloat16 would round small updates away.
 
         Raises:
             ValueError: `folder` is the one the model was read from, whose files are still in use.
@@ -122,6 +123,7 @@ class LanguageModel:
                 base=self.folder,
                 extra_tensors=self.extra_tensors,
                 files=files,
+                dtype=dtype,
             )
 
     def log_likelihood(

@@ -4,11 +4,15 @@ The manifest of a finished stage tells damage to its files. Until there is one, 
 stage's folder holds the name and digest of each part.
 """
 
+import functools
+import glob
 from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import file_digest
 from ark_jax.pipeline.manifest import sync
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.runtime import distributed
 from ark_jax.runtime.log import append_row, read_rows, say
 
 PARTS = "parts.jsonl"
@@ -35,3 +39,15 @@ def whole_parts(folder: Path, pattern: str) -> list[Path]:
             say(f"  warning: {path} has been damaged: it is made again")
             path.unlink()
     return paths
+
+
+def stored_rows(path: Path, make_rows: Callable[[], list[dict]]) -> list[dict]:
+    """The rows of a Parquet file, which is made if it is missing or damaged.
+
+    Every process must call this: all make the rows, and the first one writes them.
+    """
+    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
+    if not distributed.on_first_process(is_there):
+        rows = make_rows()
+        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
+    return load_rows(path)

@@ -31,6 +31,7 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "shortcut": ("shortcut", "whether the first {k} paths hit an answer, none of them a path hit"),
     "f1": ("F1", "entities that the first path reaches against the answers"),
     "answer_coverage": ("answer coverage", "share of the answers that the paths found reach"),
+    "p": ("p", "probability that the reader gives a reference answer"),
     "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
 }
 VERDICT_HEADS = (
@@ -67,7 +68,7 @@ def metric_heading(metric: str) -> str:
 
 
 def is_significant(value: Mapping | None) -> bool:
-    """Whether a value was tested against base and differs significantly."""
+    """Whether a value was tested against the base and differs significantly."""
     return bool(value) and "against_base" in value and value["against_base"]["p_holm"] < ALPHA
 
 
@@ -106,60 +107,65 @@ def _difference(value: Mapping, base: Mapping) -> str:
 
 
 def results(data: Mapping) -> str:
-    """The section of results: a table of systems by metrics, and a plot of intervals per metric."""
-    rows, metrics = data["table"], data["metrics"]
+    """The section of results: a table of systems by metrics, and a plot of intervals per metric.
+
+    The systems are compared with `base`, or with the one that `data["base"]` names.
+    """
+    rows, metrics, base = data["table"], data["metrics"], data.get("base", "base")
     if not rows or not metrics:
         return empty_note("No system was evaluated in this run, so there are no results to show.")
     is_tested = any("against_base" in v for row in rows for v in row["values"].values() if v)
     body, panels = [[escape(row["system"])] for row in rows], ""
     for i, metric in enumerate(metrics):
-        for cells, cell in zip(body, _result_column(metric, rows), strict=True):
+        for cells, cell in zip(body, _result_column(metric, rows, base), strict=True):
             cells.append(cell)
         heading, definition = describe_metric(metric)
         values = {row["system"]: row["values"].get(metric) for row in rows}
         measured = {system: value for system, value in values.items() if is_measured(value)}
-        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested):
+        if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested, base):
             panels += figure(drawing, heading, definition)
     heads = ["system", *("#" + metric_heading(metric) for metric in metrics)]
     listed = table("Results by system", heads, body, "results")
-    about_table, about_plots = _explanations(is_tested)
+    about_table, about_plots = _explanations(is_tested, escape(base))
     return (
-        "<p>Means over the held-out questions, differences to base, and 95 % bootstrap intervals. "
-        f"Higher is better; ★ marks the best system.{about_table}</p>{listed}<p>{about_plots}</p>"
+        f"<p>Means over the held-out questions, differences to {escape(base)}, and 95 % bootstrap "
+        "intervals. Higher is better; ★ marks the best system."
+        f"{about_table}</p>{listed}<p>{about_plots}</p>"
         f'<div class="grid">{panels}</div>'
     )
 
 
-def _result_column(metric: str, rows: Sequence[Mapping]) -> list[str]:
+def _result_column(metric: str, rows: Sequence[Mapping], base: str) -> list[str]:
     """The cells of one metric. The best system is starred as its mean is shown, so ties are too."""
     values = {row["system"]: row["values"].get(metric) for row in rows}
     means = {round(value["mean"], 3) for value in values.values() if is_measured(value)}
     best = max(means) if len(means) > 1 else math.nan
-    base = values.get("base")
     return [
-        result_cell(value, base if system != "base" else None, best)
+        result_cell(value, values.get(base) if system != base else None, best)
         for system, value in values.items()
     ]
 
 
-def _explanations(is_tested: bool) -> tuple[str, str]:
+def _explanations(is_tested: bool, base: str) -> tuple[str, str]:
     """What the marks in the table mean, and how the plots are to be read."""
     if is_tested:
         return (
             f" An asterisk marks a significant difference: p below {ALPHA} in a paired "
-            "randomisation test against base, Holm-corrected for the number of systems.",
-            "Differences to base, question by question, with 95 % bootstrap intervals. The dashed "
-            "line is no difference. A ring is a difference that chance may explain. Each panel has "
-            "its own scale.",
+            f"randomisation test against {base}, Holm-corrected for the number of systems.",
+            f"Differences to {base}, question by question, with 95 % bootstrap intervals. The "
+            "dashed line is no difference. A ring is a difference that chance may explain. Each "
+            "panel has its own scale.",
         )
     return (
         "",
-        "The same values as intervals. The dashed line is base; each panel has its own scale. Each "
-        "interval belongs to one system, so two that overlap may still differ.",
+        f"The same values as intervals. The dashed line is {base}; each panel has its own scale. "
+        "Each interval belongs to one system, so two that overlap may still differ.",
     )
 
 
-def metric_plot(id: str, heading: str, values: Mapping[str, Mapping], is_tested: bool) -> str:
+def metric_plot(
+    id: str, heading: str, values: Mapping[str, Mapping], is_tested: bool, base: str = "base"
+) -> str:
     """The systems' intervals of one metric, or those of their differences to base if tested."""
     if not values:
         return ""
@@ -170,14 +176,14 @@ def metric_plot(id: str, heading: str, values: Mapping[str, Mapping], is_tested:
             f"{heading} of every system",
             intervals,
             x_title=f"{heading} (0 to 1)",
-            reference=values["base"]["mean"] if "base" in values else None,
+            reference=values[base]["mean"] if base in values else None,
         )
     tests = {system: v["against_base"] for system, v in values.items() if "against_base" in v}
     if not tests:
         return ""
     return svg.interval_plot(
         id,
-        f"{heading}, differences to base",
+        f"{heading}, differences to {base}",
         [(system, x["difference"], x["low"], x["high"]) for system, x in tests.items()],
         x_title=f"difference in {heading}",
         reference=0.0,

@@ -220,18 +220,21 @@ def histograms(
     *,
     x_title: str,
     x_range: tuple[float, float],
+    things: str = "passages",
+    bins: int = BINS,
 ) -> str:
     """Two samples over one axis, one upwards and one downwards, as shares of their sizes.
 
     Args:
         above, below: a label and the sample.
+        things: what the values are of, in the plural.
     """
-    edges = np.linspace(*x_range, BINS + 1)
+    edges = np.linspace(*x_range, bins + 1)
     samples = [(text, finite(values)) for text, values in (above, below)]
     shares = [100 * np.histogram(values, edges)[0] / max(len(values), 1) for _, values in samples]
     top = max(1.0, float(np.max(shares))) * 1.22  # leaves a strip for the labels
     frame = Frame((40, 28, WIDTH - 14, 228), x_range, (-top, top))
-    body, descriptions = frame.y_axis("share of passages (%)", mirrored=True), []
+    body, descriptions = frame.y_axis(f"share of {things} (%)", mirrored=True), []
     for (text, values), share, sign, style in zip(
         samples, shares, (1, -1), ("above", "below"), strict=True
     ):

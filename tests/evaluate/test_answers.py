@@ -167,15 +167,6 @@ def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
     assert sorted(kinds) == ["article", "story"]
     texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
     assert len(set(texts)) == 3
-    (tmp_path / "mine.txt").write_text("{passages} {question}\n")
-    assert (
-        answers.reader_prompt(
-            prompts.load_template("read", str(tmp_path / "mine.txt")),
-            "Who {passages}?",
-            ["A {x}.", "B."],
-        )
-        == "A {x}.\n\nB. Who {passages}?"
-    )
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
         prompts.load_template("read", str(tmp_path / "mine.txt"))

@@ -161,3 +161,23 @@ def test_few_questions_can_tell_large_differences_only():
     assert significance.smallest_difference(5) == pytest.approx(0.30, abs=0.01)
     assert significance.smallest_difference(1) < 1
     assert "below 0.30 cannot be told" in significance.what_can_be_told(5)
+
+
+def test_questions_of_one_document_are_drawn_and_flipped_together():
+    """Four equal questions of a document tell as much as one."""
+    values, names = np.repeat([0.1, 0.4, -0.2, 0.3, 0.2], 4), np.repeat(list("abcde"), 4)
+    kept = {"draws": 2000, "seed": 3}
+    alone = bootstrap_interval(values[::4], **kept)
+    assert bootstrap_interval(values, clusters=names.tolist(), **kept) == pytest.approx(alone)
+    flip = lambda x, **more: sign_flip(x[:, None], **kept, **more)
+    assert flip(values, clusters=names.tolist()) == pytest.approx(flip(values[::4]))
+    assert flip(values) < 0.01 < flip(values[::4])
+    with pytest.raises(ValueError, match="3 clusters for 20 values"):
+        flip(values, clusters=["a", "b", "c"])
+
+
+def test_documents_of_different_sizes_weigh_by_their_questions():
+    values, names = np.array([1.0, 1.0, 1.0, 0.0]), ["a", "a", "a", "b"]
+    interval = bootstrap_interval(values, draws=500, seed=0, clusters=names)
+    # Two documents are drawn: the means are those of aa, ab and bb.
+    assert interval == {"mean": 0.75, "low": 0.0, "high": 1.0}

@@ -20,6 +20,7 @@ def check_ark(config) -> None:
     _check_graph(config.graph)
     _check_stages(config.train)
     _check_reranker(config)
+    _check_reader(config)
     check_shared_sections(config)
     systems(config).check()
 
@@ -56,6 +57,14 @@ def _check_reranker(config) -> None:
         raise ValueError(
             "config.train.kind=cross learns alignment scores, and config.score.supervision=gold "
             "learns from marked evidence instead: change one of them"
+        )
+
+
+def _check_reader(config) -> None:
+    if config.reader.warm and config.reader.backend != "local":
+        raise ValueError(
+            f"config.reader.warm=True trains a local reader, and config.reader.backend="
+            f"{config.reader.backend} is none: change one of them"
         )
 
 

@@ -65,6 +65,7 @@ from ark_jax.recipes.common.estimate_questions import (
     join_neighbours,
     pairs_to_score,
 )
+from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.write_questions import materials_to_ask, question_calls
 from ark_jax.recipes.common.written_from import is_writing
@@ -414,6 +415,7 @@ class _Forecaster:
         self._training()
         self._reranker()
         self._retrieval()
+        self._warm_reader()
         self._reading()
         if "export" not in self.done:
             self.disk["export"] = self.base.bytes + (self.reranker.bytes if self.reranker else 0)
@@ -572,17 +574,33 @@ class _Forecaster:
                 estimate_reranker.reranking_work(self.reranker, asked, passages, self.config)
             )
 
-    def _reading(self) -> None:
+    @functools.cached_property
+    def _reader(self) -> tuple:
+        """The model that answers, and one that tokenises for it."""
         from ark_jax.estimate import device_time
 
+        if not self.config.reader.path:
+            return self.scorer, self.lm
+        model = self._generator(self.config.reader.path)
+        return model, device_time.RecordingScorer.from_model(model)
+
+    def _warm_reader(self) -> None:
+        config = self.config
+        if not config.reader.warm or WARM_READER in self.done or not self.train:
+            return
+        model, lm = self._reader
+        length, _ = estimate.reader_prompts(self.context, lm, self.train, self.chunks)
+        prompts = config.reader.steps * min(config.reader.batch, len(self.train))
+        flops = 3 * prompts * model.text_flops([round(length)])  # a backward pass takes two
+        self.work.append(model.work(WARM_READER, "training", prompts * length, flops))
+        self.disk["models"] = self.disk.get("models", 0) + 4 * model.parameters
+
+    def _reading(self) -> None:
         config = self.config
         questions = questions_to_answer(self.held_out, config.evaluate.read)
         if "evaluate" in self.done or config.reader.backend != "local" or not questions:
             return
-        model, lm = self.scorer, self.lm
-        if config.reader.path:
-            model = self._generator(config.reader.path)
-            lm = device_time.RecordingScorer.from_model(model)
+        model, lm = self._reader
         length, shared = estimate.reader_prompts(self.context, lm, questions, self.chunks)
         readers = len(systems(config).retrieving)
         moved = 1 - (1 - MOVED) ** config.evaluate.passages

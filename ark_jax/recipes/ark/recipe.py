@@ -9,7 +9,16 @@ import functools
 
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
-from ark_jax.recipes.ark import estimate, export, mine, report, reranker, train, training_data
+from ark_jax.recipes.ark import (
+    estimate,
+    export,
+    mine,
+    report,
+    reranker,
+    train,
+    training_data,
+    warm_reader,
+)
 from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
@@ -41,6 +50,7 @@ from ark_jax.recipes.common import (
     written_from,
 )
 from ark_jax.recipes.common.dependencies import COMPUTE
+from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.report import with_report
 from ark_jax.train import trainer_formats
 
@@ -237,6 +247,18 @@ def _reranker_stage(config) -> Stage:
     )
 
 
+def _reader_stage() -> Stage:
+    return Stage(
+        WARM_READER,
+        after=("data", "candidates"),
+        settings=warm_reader.WARM_SETTINGS,
+        run=warm_reader.train_warm_reader,
+        external=dependencies.all_of(
+            warm_reader.reading_form, dependencies.language_model("reader")
+        ),
+    )
+
+
 def _own_settings(stage: int) -> tuple[str, str]:
     """The fields of a stage's own epochs and rate.
 
@@ -251,7 +273,9 @@ def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, judgement, export."""
     compared, base = systems(config), dependencies.models("retriever")
     own_reranker = (compared.reranker,) if compared.reranker else ()
+    own_reader = (WARM_READER,) if config.reader.warm else ()
     stages = [
+        *([_reader_stage()] if config.reader.warm else []),
         Stage(
             "baselines",
             after=("data",),
@@ -261,7 +285,7 @@ def _closing_stages(config) -> list[Stage]:
         ),
         Stage(
             "evaluate",
-            after=("data", "baselines", *compared.tuned, *own_reranker),
+            after=("data", "baselines", *compared.tuned, *own_reranker, *own_reader),
             settings=(*evaluate.EVALUATION_SETTINGS, *COMPUTE, "seed"),
             run=functools.partial(evaluate.evaluate, systems=compared),
             external=dependencies.all_of(

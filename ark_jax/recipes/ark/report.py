@@ -14,6 +14,7 @@ from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, syst
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
+from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.report import Counts, labelled, load_curve
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.written_from import note_on_test
@@ -28,6 +29,7 @@ OPTIONAL_LOSSES = {
     ("rewrite", "not_rewritten"): "Training questions that were not rewritten",
     ("candidates", "cut_by_the_retriever"): "Training chunks longer than the retriever reads, "
     "which it cuts",
+    (WARM_READER, "cut_prompts"): "Prompts of the reader's training that were cut to fit it",
     ("evaluate", "without_gold"): "Held-out questions without a gold passage",
     ("evaluate", "cut_to_fit_the_reader"): "Held-out questions whose passages or documents were "
     "cut to fit the reader",
@@ -99,7 +101,13 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Retriever", Path(config.retriever.path).name],
         *_reranker_facts(config, counts.get(RERANKER, {})),
         ["Generator and reader", Path(config.generator.path).name],
+        *_reader_facts(counts.get(WARM_READER, {})),
     ]
+
+
+def _reader_facts(trained: Mapping) -> list[list]:
+    """How long the reader was trained to answer, if it was."""
+    return [["Reader", f"trained in {trained['steps']:,} steps"]] if trained else []
 
 
 def _reranker_facts(config, trained: Mapping) -> list[list]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ark_jax.recipes.common import settings
 from ark_jax.recipes.common.settings import Common
 from ark_jax.schema import field
 
@@ -230,6 +231,21 @@ class RerankerSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReaderSection(settings.ReaderSection):
+    """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
+
+    warm: bool = field(
+        False,
+        "Whether the local reader first learns to answer, from the training questions' own "
+        "evidence among other candidates. A small model answers hardly any question otherwise, and "
+        "then answers tell no retriever from another.",
+    )
+    steps: int = field(60, "Steps of that training.", unit="steps", minimum=1)
+    batch: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    learning_rate: float = field(3e-5, "Its peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Ark(Common):
     """A run of ARK."""
 
@@ -239,3 +255,4 @@ class Ark(Common):
     mine: MineSection = MineSection()
     train: TrainSection = TrainSection()
     reranker: RerankerSection = RerankerSection()
+    reader: ReaderSection = ReaderSection()

@@ -5,20 +5,24 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
 from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.models import load_generator
+from ark_jax.recipes.common.models import load_generator, reader_path
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 
 
-def llm_settings(config, role: str = "llm") -> complete.LLMSettings:
+def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSettings:
     """The settings of a role: its own section, and `config.llm` for fields that it lacks.
 
     A local model is named by its digest, so that replies belong to the weights that wrote them. If
     it draws its replies at random, the seed is part of the name. The role "questions" is that of
     `config.llm`, unless its replies are recorded.
+
+    Args:
+        path: a local model in place of the one that the config names.
     """
     if role == "questions":
         return _writer_settings(config)
@@ -30,7 +34,7 @@ def llm_settings(config, role: str = "llm") -> complete.LLMSettings:
         settings = dataclasses.replace(settings, max_tokens=config.evaluate.max_new_tokens)
     if section.backend != "local":
         return settings
-    digest = model_digest(section.path or config.generator.path)
+    digest = model_digest(path or section.path or config.generator.path)
     seed = f" {config.seed}" if settings.temperature else ""
     return dataclasses.replace(settings, model=f"{digest} {config.generator.dtype}{seed}")
 
@@ -52,6 +56,7 @@ def ask(
     accept: complete.Accept,
     role: str = "llm",
     stop: tuple[str, ...] = (),
+    form: ReadingPrompt | None = None,
 ) -> complete.Completions:
     """Answers the calls by the language model of a role, through the reply cache of the workdir.
 
@@ -60,12 +65,14 @@ def ask(
         accept: returns what is wrong with a reply, which is then asked for again, or None.
         role: llm, questions, reader or judge.
         stop: strings before which a local model's replies end.
+        form: how a local reader gets its prompts; None: as turns of a chat.
 
     Raises:
         RuntimeError, ValueError: as `complete.complete`.
     """
-    settings = llm_settings(context.config, role)
-    write = _local_writer(context, settings, role, label, stop)
+    path = reader_path(context) if role == "reader" else ""
+    settings = llm_settings(context.config, role, path)
+    write = _local_writer(context, settings, role, label, stop, form, path)
     replies = context.workdir / "llm" / "replies.jsonl"
     local = settings.backend == "local"
     with (
@@ -83,7 +90,13 @@ def ask(
 
 
 def _local_writer(
-    context: Context, settings: complete.LLMSettings, role: str, label: str, stop: tuple[str, ...]
+    context: Context,
+    settings: complete.LLMSettings,
+    role: str,
+    label: str,
+    stop: tuple[str, ...],
+    form: ReadingPrompt | None,
+    path: str,
 ) -> Callable:
     """`write(conversations, receive)`: replies of our own model, handed over one by one."""
     config = context.config
@@ -91,9 +104,10 @@ def _local_writer(
     limit = "evaluate.max_new_tokens" if role == "reader" else f"{section}.max_tokens"
 
     def write(conversations: list[tuple[str, ...]], receive: Callable[[int, dict], None]) -> None:
-        lm = load_generator(context, config[section].path)
+        lm = load_generator(context, path or config[section].path)
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
-        prompts = [lm.chat(list(turns)) for turns in conversations]
+        as_prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat(list(turns))
+        prompts = list(map(as_prompt, conversations))
         sizes = [count(prompt) for prompt in prompts]
         fitting = []
         for i, size in enumerate(sizes):

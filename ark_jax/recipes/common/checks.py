@@ -15,19 +15,34 @@ def check_shared_sections(config) -> None:
         ValueError: the fields, their values and what to change.
     """
     check_basics(config)
-    _check_chunks(config.data)
-    _check_fold(config)
+    check_documents(config)
+    if config.data.fold[1] and config.questions.source == "written":
+        raise ValueError(
+            "config.questions.source=written holds out all questions of the input: remove "
+            "config.data.fold, or set config.questions.source=both"
+        )
     _check_base_url(config.judge.base_url, "judge")
     _check_metrics(config.evaluate.metrics)
 
 
 def check_basics(config) -> None:
+    """As `check_shared_sections`, of the sections that a recipe has which asks for texts."""
+    check_core(config)
+    for role in ("llm", "reader"):
+        _check_base_url(config[role].base_url, role)
+
+
+def check_core(config) -> None:
     """As `check_shared_sections`, of the sections that every recipe has."""
     _check_mesh(config.mesh)
     _check_attention(config.retriever.attention, config.retriever.compute, "retriever.compute")
     _check_attention(config.generator.attention, config.generator.dtype, "generator.dtype")
-    for role in ("llm", "reader"):
-        _check_base_url(config[role].base_url, role)
+
+
+def check_documents(config) -> None:
+    """As `check_shared_sections`, of documents and split."""
+    _check_chunks(config.data)
+    _check_fold(config)
 
 
 def _check_mesh(mesh: tuple[int, int, int]) -> None:
@@ -54,11 +69,6 @@ def _check_fold(config) -> None:
         raise ValueError(
             f"config.data.fold={(fold, folds)}: must be a part from 1 on and the number of parts, "
             "at least 2, as in (1, 5); or (0, 0)"
-        )
-    if folds and config.questions.source == "written":
-        raise ValueError(
-            "config.questions.source=written holds out all questions of the input: remove "
-            "config.data.fold, or set config.questions.source=both"
         )
 
 

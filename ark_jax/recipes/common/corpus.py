@@ -68,7 +68,8 @@ def given_questions(context: Context, part: str) -> list[Question]:
 
 def written_questions(context: Context, part: str) -> list[Question]:
     """The questions that the stage `questions` wrote; none if the config has no such stage."""
-    if context.config.questions.source == "given":
+    config = context.config
+    if "questions" not in config or config.questions.source == "given":
         return []
     rows = load_rows(context / "questions" / "questions.parquet")
     names = [field.name for field in dataclasses.fields(Question)]
@@ -117,6 +118,27 @@ def evidence_chunks(
         pool = [chunk for document in holders for chunk in chunks.get(document, ())]
         passages[question.id] = gold_chunks(question.evidence, texts, pool)
     return passages
+
+
+def gold_passages(
+    context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
+) -> tuple[dict[str, list[list[str]]], int]:
+    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+
+    Without marked evidence, or if `evaluate.gold` says so, a chunk that contains an answer is a
+    passage. Without answers each document of the question is one.
+    """
+    from ark_jax.data.evidence import chunks_with_answers
+
+    marked = evidence_chunks(context, questions, chunks)
+    by_evidence = context.config.evaluate.gold == "evidence"
+    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
+    gold = marked | chunks_with_answers(by_answer, chunks)
+    for question in questions:
+        if not (question.answers or gold[question.id]):
+            groups = (chunks.get(document, ()) for document in question.documents)
+            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
+    return gold, sum(not passages for passages in marked.values())
 
 
 def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:

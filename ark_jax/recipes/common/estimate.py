@@ -23,7 +23,7 @@ from ark_jax.recipes.common.corpus import (
     load_questions,
     searches_corpus,
 )
-from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.reader import questions_to_answer, reading_prompt
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.text import prompts
 
@@ -114,18 +114,16 @@ def reader_prompts(
     context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
 ) -> tuple[float, int]:
     """The mean tokens of a reader's prompt, and how many tokens all prompts begin with."""
-    from ark_jax.evaluate import answers
-
     config = context.config
-    template = prompts.load_template("read", config.prompts.read)
+    form = reading_prompt(config)
     filled, everything = [], [chunk for group in chunks.values() for chunk in group]
     for question in questions[:: -(-len(questions) // SAMPLE)]:
         candidates = candidate_chunks(question, chunks) or everything
         drawn = random.Random(question.id).sample(
             candidates, min(config.evaluate.passages, len(candidates))
         )
-        texts = [chunk.passage for chunk in drawn]
-        filled.append(lm.chat(answers.reader_prompt(template, question.question, texts)))
+        passages = form.join([chunk.passage for chunk in drawn])
+        filled.append(form.for_model(lm, form.fill(question.question, passages)))
     ids = lm.prompt_ids(filled)
     # What the least and the greatest row have in common, all rows between have too.
     pairs = zip(min(ids), max(ids), strict=False)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
@@ -12,14 +12,13 @@ from ark_jax.recipes.common import reader, retrieve, written_from
 from ark_jax.recipes.common.corpus import (
     Passages,
     chunks_by_document,
-    evidence_chunks,
+    gold_passages,
     load_questions,
 )
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import is_significant, metric_heading
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 EVALUATION_SETTINGS = (
     *(
@@ -50,7 +49,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     """Retrieves, reads and measures; stores a row per system and question, and the table."""
     settings, chunks = context.config.evaluate, chunks_by_document(context)
     questions = load_questions(context, "held_out")
-    gold, unmarked = _gold(context, questions, chunks)
+    gold, unmarked = gold_passages(context, questions, chunks)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder)
     read = reader.questions_to_answer(questions, settings.read)
     replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks))
@@ -87,27 +86,6 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     }
 
 
-def _gold(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
-) -> tuple[dict[str, list[list[str]]], int]:
-    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
-
-    Without marked evidence, or if the config says so, a chunk that contains an answer is a passage.
-    Without answers each document of the question is one.
-    """
-    from ark_jax.data.evidence import chunks_with_answers
-
-    marked = evidence_chunks(context, questions, chunks)
-    by_evidence = context.config.evaluate.gold == "evidence"
-    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
-    gold = marked | chunks_with_answers(by_answer, chunks)
-    for question in questions:
-        if not (question.answers or gold[question.id]):
-            groups = (chunks.get(document, ()) for document in question.documents)
-            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
-    return gold, sum(not passages for passages in marked.values())
-
-
 def _read(
     context: Context,
     rankings: dict[str, retrieve.Rankings],
@@ -115,20 +93,16 @@ def _read(
     texts: Mapping[str, str],
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
     """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
-    from ark_jax.evaluate import answers
-
-    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts)
-    template = prompts.load_template("read", context.config.prompts.read)
+    form = reader.reading_prompt(context.config)
+    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts, form)
     filled = {
-        (name, question.id): answers.reader_prompt(
-            template, question.question, passages[name, question.id]
-        )
+        (name, question.id): form.fill(question.question, passages[name, question.id])
         for name in rankings
         for question in questions
     }
     if not filled:
         return {}, {"answered": 0}, cut
-    replies, counts = reader.answer_prompts(context, filled.values())
+    replies, counts = reader.answer_prompts(context, filled.values(), form)
     return {key: replies[prompt] for key, prompt in filled.items()}, counts, cut
 
 
@@ -162,11 +136,14 @@ def _measure(
     return {**row, **measures, **scores}
 
 
-def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]) -> str:
+def verdict(
+    table: list[dict], columns: Sequence[str], curriculum: Sequence[str] = (), base: str = "base"
+) -> str:
     """One sentence on last system and base: what differs by more than chance, and what does not.
 
     Args:
         curriculum: systems that were tuned one from the other; a fall of nDCG@10 is named.
+        base: what the sentence calls the base, after "the".
     """
     last = {metric: table[-1]["values"][metric] for metric in columns}
     moved = {
@@ -185,10 +162,10 @@ def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]
         return ", ".join(parts)
 
     head = {
-        (True, True): "Better and worse than the base",
-        (True, False): "Better than the base",
-        (False, True): "Worse than the base",
-        (False, False): "Not told apart from the base",
+        (True, True): "Better and worse than",
+        (True, False): "Better than",
+        (False, True): "Worse than",
+        (False, False): "Not told apart from",
     }[bool(better), bool(worse)]
     if (better or worse) and level:
         details = f"{describe(better + worse)}; not told apart: {describe(level)}"
@@ -198,4 +175,4 @@ def verdict(table: list[dict], columns: Sequence[str], curriculum: Sequence[str]
     ndcg = lambda row: row["values"]["ndcg@10"]["mean"]
     falls = [b["system"] for a, b in itertools.pairwise(ordered) if ndcg(b) < ndcg(a)]
     setback = f" nDCG@10 fell at {' and '.join(falls)}." if falls else ""
-    return f"{head} on the held-out questions: {details} ({test_name(table)}).{setback}"
+    return f"{head} the {base} on the held-out questions: {details} ({test_name(table)}).{setback}"

@@ -43,7 +43,7 @@ def read_facts(
             filled[system, question.id] = prompt
             if fitting < len(facts):
                 cut.add(question.id)
-    replies, counts = reader.answer_prompts(context, filled.values(), lists=True)
+    replies, counts = reader.answer_prompts(context, filled.values())
     answers = {question.id: question.answers for question in asked}
     scores = {
         (system, id): {"answer": replies[prompt]}

@@ -51,7 +51,7 @@ def ingest(context: Context, folder: Path) -> dict:
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions, config)
     parts = written_from.reserve_for_test(parts, config)
-    _check_parts(parts, written_from.parts_of_the_input(len(parts), config), settings)
+    _check_parts(parts, written_from.parts_of_the_input(len(parts), config), config)
     documents = _Documents(corpus, test, id_set(settings.ignored_documents))
     sizes: collections.Counter[str] = collections.Counter()
     ids = save_documents(documents, folder)
@@ -81,14 +81,14 @@ def _rules(settings) -> ChunkRules:
     )
 
 
-def _check_parts(parts: Split, needed: Iterable[str], settings) -> None:
+def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
+    settings = config.data
     for part in needed:
         if not getattr(parts, part):
             if part == "train" and not any(q.answers for q in (*parts.held_out, *parts.unused)):
                 raise ValueError(
                     f"{settings.path}: none of the {len(parts)} questions has an answer, so none "
-                    "can be trained on: add answers, or let questions be written from the "
-                    "documents with --config.questions.source=written; yours are the test then"
+                    f"can be trained on: add answers{written_from.advice(config)}"
                 )
             raise ValueError(
                 f"{settings.path}: the split leaves no {part.replace('_', '-')} question of "

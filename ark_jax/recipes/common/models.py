@@ -8,6 +8,8 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime.log import say
 
+WARM_READER = "warm"  # the stage that trains the reader, if there is one
+
 
 def retriever_path(context: Context, system: str) -> str:
     """The folder or hub name of a system's retriever, as `load_retriever` explains."""
@@ -62,6 +64,17 @@ def load_generator(context: Context, path: str = ""):
         )
         context.models["generator"] = (path, loaded)
     return context.models["generator"][1]
+
+
+def reader_path(context: Context) -> str:
+    """The folder or hub name of a local reader; empty: that of `generator.path`."""
+    reader = context.config.reader
+    return str(context / WARM_READER / "model") if trains_reader(context.config) else reader.path
+
+
+def trains_reader(config) -> bool:
+    """Whether a stage trains the reader; some recipes have none."""
+    return config.reader.get("warm", False)
 
 
 def load_reranker(context: Context, stage: str = ""):

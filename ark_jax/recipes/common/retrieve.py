@@ -1,15 +1,17 @@
 """What each system retrieves for the held-out questions, and what the reader is given of it."""
 
 import functools
-import glob
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ark_jax.data.records import Chunk, Question
-from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
     chunks_by_document,
@@ -18,13 +20,12 @@ from ark_jax.recipes.common.corpus import (
     searches_corpus,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
-from ark_jax.recipes.common.models import encode, load_generator, load_reranker
+from ark_jax.recipes.common.models import encode, load_generator, load_reranker, reader_path
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
 
 RETRIEVAL_SETTINGS = tuple(
     f"evaluate.{name}" for name in ("scope", "baselines", "retrievers", "metrics", "passages")
@@ -49,7 +50,7 @@ def retrieve_all(
     """system -> question -> the ids of its first `systems.depth` chunks; "full" has none."""
     rankings = {"full": {question.id: [] for question in questions}}
     for name in systems.untuned:
-        rankings[name] = _load_rankings(_file(context / "baselines", name))
+        rankings[name] = _as_rankings(load_rows(_file(context / "baselines", name)))
     rankings |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
     for name, names in systems.hybrids.items():
         parts = [rankings[part] for part in names]
@@ -128,20 +129,15 @@ def searched_chunks(
 
 
 def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
-    """The rankings in a file, which is made if it is missing or damaged."""
-    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
-    if not distributed.on_first_process(is_there):
-        rows = make_rows()
-        distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
-    return _load_rankings(path)
+    return _as_rankings(stored_rows(path, make_rows))
 
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"ranked-{name}.parquet"
 
 
-def _load_rankings(path: Path) -> Rankings:
-    return {row["question"]: row["ranked"] for row in load_rows(path)}
+def _as_rankings(rows: list[dict]) -> Rankings:
+    return {row["question"]: row["ranked"] for row in rows}
 
 
 def _search_words(
@@ -166,22 +162,37 @@ def _search_vectors(
     scopes: list[Sequence[int]],
     depth: int,
 ) -> list[list[int]]:
-    from ark_jax.retrieval.dense import top_k
-
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
-    questions_by_scope: dict[Sequence[int], list[int]] = {}
-    for i, scope in enumerate(scopes):
-        questions_by_scope.setdefault(scope, []).append(i)
-    matches: list[list[int]] = [[]] * len(questions)
-    for scope, rows in questions_by_scope.items():
-        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
-        best, _ = top_k(queries[rows], keys, depth)
-        for i, indices in zip(rows, best, strict=True):
-            matches[i] = [scope[j] for j in indices]
+    matches, _ = search_scopes(queries, vectors, scopes, depth)
     return matches
+
+
+def search_scopes(
+    queries: np.ndarray, vectors: np.ndarray, scopes: Sequence[Sequence[int]], depth: int
+) -> tuple[list[list[int]], list[list[float]]]:
+    """The nearest vectors of each query among those of its scope, and their cosines, best first.
+
+    Args:
+        queries: unit vectors `[q e]`.
+        vectors: unit vectors `[n e]`.
+        scopes: numbers of vectors, for each query.
+    """
+    from ark_jax.retrieval.dense import top_k
+
+    queries_by_scope: dict[Sequence[int], list[int]] = {}
+    for i, scope in enumerate(scopes):
+        queries_by_scope.setdefault(scope, []).append(i)
+    matches: list[list[int]] = [[]] * len(queries)
+    cosines: list[list[float]] = [[]] * len(queries)
+    for scope, rows in queries_by_scope.items():
+        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
+        best, scores = top_k(queries[rows], keys, depth)
+        for i, indices, values in zip(rows, best, scores.tolist(), strict=True):
+            matches[i], cosines[i] = [scope[j] for j in indices], values
+    return matches, cosines
 
 
 def passages_for_reader(
@@ -189,22 +200,26 @@ def passages_for_reader(
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
-) -> tuple[dict[tuple[str, str], list[str]], int]:
+    form: ReadingPrompt,
+) -> tuple[dict[tuple[str, str], str], int]:
     """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
     For "full" they are the whole documents.
 
+    Args:
+        form: how the reader is asked.
+
     Returns:
-        the passages, and for how many questions some were cut.
+        the passages, joined as the prompt shows them, and for how many questions some were cut.
     """
     config = context.config
     documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
 
-    def passages(system: str, question: Question) -> list[str]:
+    def passages(system: str, question: Question) -> str:
         if system == "full":
-            return [documents[document] for document in question.documents]
+            return form.join([documents[document] for document in question.documents])
         ranked = rankings[system][question.id]
-        return [texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]]
+        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
 
     given = {
         (name, question.id): passages(name, question) for name in rankings for question in questions
@@ -212,15 +227,13 @@ def passages_for_reader(
     # A reader behind an endpoint says itself if a text is too long.
     if not given or config.reader.backend != "local":
         return given, 0
-    lm = load_generator(context, config.reader.path)
-    template = prompts.load_template("read", config.prompts.read)
+    lm = load_generator(context, reader_path(context))
     asked = {question.id: question.question for question in questions}
     cut = set()
     for (name, question), whole in given.items():
-        text = "\n\n".join(whole)
-        fitting = fit_to_reader(lm, template, asked[question], text, config.evaluate.max_new_tokens)
-        if fitting != text:
-            given[name, question] = [fitting]
+        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
+        if fitting != whole:
+            given[name, question] = fitting
             cut.add(question)
     if cut:
         say(
@@ -230,7 +243,7 @@ def passages_for_reader(
     return given, len(cut)
 
 
-def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: int) -> str:
+def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
     """As much of the text, from its start, as fits the reader beside its prompt and the answer.
 
     Raises:
@@ -239,7 +252,7 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
     from ark_jax.text.tokens import token_chunks
 
     def excess() -> int:
-        prompt = lm.chat(prompts.fill(template, question=question, passages=text))
+        prompt = form.for_model(lm, form.fill(question, text))
         return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
 
     if excess() <= 0:
@@ -249,9 +262,9 @@ def fit_to_reader(lm, template: str, question: str, text: str, max_new_tokens: i
         size -= over  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
-                f"question {question[:60]!r}: with it, prompt read and {max_new_tokens} new "
-                f"tokens leave no room in the {lm.max_length} that the reader takes; shorten the "
-                "prompt or set config.evaluate.max_new_tokens lower"
+                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
+                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
+                "or set max_new_tokens lower"
             )
         text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
     return text

@@ -18,7 +18,7 @@ class LogSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSection:
+class InputSection:
     """Documents, questions, the split and the chunks."""
 
     path: str = field("", "File or folder that `ark-jax check` accepts.")
@@ -71,13 +71,6 @@ class DataSection:
         "whole corpus; auto: the whole corpus if questions name no documents or short ones.",
         choices=("auto", "documents", "corpus"),
     )
-    candidates: int = field(
-        40,
-        "Chunks of the whole corpus that are candidates of a training question: the best by "
-        "vectors and by BM25.",
-        unit="chunks",
-        minimum=1,
-    )
     chunking: str = field(
         "sentences",
         "Where a chunk ends. sentences: at the last sentence that fits; tokens: at `chunk_tokens`.",
@@ -95,6 +88,19 @@ class DataSection:
         "Overlap of consecutive chunks; smaller than `chunk_tokens`.",
         unit="retriever tokens",
         minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSection(InputSection):
+    """Documents, questions, the split, the chunks and the candidates."""
+
+    candidates: int = field(
+        40,
+        "Chunks of the whole corpus that are candidates of a training question: the best by "
+        "vectors and by BM25.",
+        unit="chunks",
+        minimum=1,
     )
 
 
@@ -347,7 +353,7 @@ class JudgeSection(EndpointSection):
 
 
 @dataclasses.dataclass(frozen=True)
-class Basics:
+class Core:
     """What the config of every recipe holds."""
 
     recipe: str = field("", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
@@ -368,6 +374,12 @@ class Basics:
     log: LogSection = LogSection()
     retriever: RetrieverSection = RetrieverSection()
     generator: GeneratorSection = GeneratorSection()
+
+
+@dataclasses.dataclass(frozen=True)
+class Basics(Core):
+    """What the config of a recipe holds that asks language models for texts."""
+
     llm: LLMSection = LLMSection()
     reader: ReaderSection = ReaderSection()
 

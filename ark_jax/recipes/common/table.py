@@ -1,5 +1,6 @@
 """The closing table: systems by metrics, with intervals and tests against the first system."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,59 +9,80 @@ from ark_jax.report.results import ALPHA, is_significant, metric_heading
 
 
 def tabulate(
-    rows: list[dict], metrics: Sequence[str], *, draws: int, flips: int, seed: int
+    rows: list[dict],
+    metrics: Sequence[str],
+    *,
+    draws: int,
+    flips: int,
+    seed: int,
+    base: str = "",
+    cluster: str = "",
 ) -> list[dict]:
     """Systems by metrics: `{"system": name, "values": {metric: {"mean", "low", "high"}}}`.
 
-    Systems keep the order of the rows; the first one is the base. A value of a later system has
-    `against_base`: the mean of the questions' differences, its 95 % bootstrap interval `low` and
-    `high`, `p` of the paired randomisation test, and `p_holm`, corrected for the number of systems.
-    A metric that a system has no value of, such as recall without retrieval, is left out.
+    Systems keep the order of the rows. A value of a system other than the base has `against_base`:
+    the mean of the questions' differences, its 95 % bootstrap interval `low` and `high`, `p` of the
+    paired randomisation test, and `p_holm`, corrected for the number of systems. A metric that a
+    system has no value of, such as recall without retrieval, is left out.
 
     Args:
         rows: one of each system and question, the questions in one order. None is a question that a
             metric leaves out, for all systems that have the metric.
         draws: of the bootstrap.
         flips: of the randomisation test.
+        base: the system to compare with; empty: the first one.
+        cluster: the column whose equal values are drawn and flipped together; empty: none.
     """
     systems = dict.fromkeys(row["system"] for row in rows)
     table = [{"system": name, "values": {}} for name in systems]
     for metric in metrics:
         values: dict[str, list[float]] = {}
-        for row in rows:
-            if row[metric] is not None:
-                values.setdefault(row["system"], []).append(row[metric])
-        cells = _cells(values, draws, flips, seed)
+        measured = [row for row in rows if row[metric] is not None]
+        for row in measured:
+            values.setdefault(row["system"], []).append(row[metric])
+        clusters = None
+        if cluster and measured:
+            first = measured[0]["system"]
+            clusters = [row[cluster] for row in measured if row["system"] == first]
+        cells = _cells(values, base, clusters, draws, flips, seed)
         for row in table:
             if row["system"] in cells:
                 row["values"][metric] = cells[row["system"]]
     return table
 
 
-def _cells(values: dict[str, list[float]], draws: int, flips: int, seed: int) -> dict[str, dict]:
-    """system -> its interval and its difference to the first system."""
+def _cells(
+    values: dict[str, list[float]],
+    base: str,
+    clusters: list | None,
+    draws: int,
+    flips: int,
+    seed: int,
+) -> dict[str, dict]:
+    """system -> its interval and its difference to the base."""
     from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
 
-    cells = {
-        name: bootstrap_interval(column, draws=draws, seed=seed) for name, column in values.items()
-    }
+    interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
+    cells = {name: interval(column) for name, column in values.items()}
     if not values:
         return cells
-    base, *compared = values
+    base = base or next(iter(values))
+    compared = [name for name in values if name != base]
     differences = {name: np.subtract(values[name], values[base]) for name in compared}
     if not differences:
         return cells
-    p = sign_flip(np.stack(list(differences.values()), 1), draws=flips, seed=seed)
+    stacked = np.stack(list(differences.values()), 1)
+    p = sign_flip(stacked, draws=flips, seed=seed, clusters=clusters)
     for name, raw, corrected in zip(compared, p, holm(p), strict=True):
-        against = bootstrap_interval(differences[name], draws=draws, seed=seed)
+        against = interval(differences[name])
         mean = against.pop("mean")
         tested = {"p": float(raw), "p_holm": float(corrected)}
         cells[name]["against_base"] = {"difference": mean, **against, **tested}
     return cells
 
 
-def as_text(table: list[dict], columns: Sequence[str]) -> str:
-    """The closing table for a terminal: means, 95 % intervals, marks of difference from base."""
+def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> str:
+    """The closing table for a terminal: means, 95 % intervals, marks of difference from `base`."""
     width = max(9, *(len(row["system"]) + 2 for row in table))
     lines = ["  " + "system".ljust(width) + "".join(metric_heading(m).rjust(22) for m in columns)]
     for row in table:
@@ -73,9 +95,9 @@ def as_text(table: list[dict], columns: Sequence[str]) -> str:
     if len(table) > 1:
         values = [value for row in table for value in row["values"].values()]
         head = (
-            "* differs from base, "
+            f"* differs from {base}, "
             if any(map(is_significant, values))
-            else "No difference from base has "
+            else f"No difference from {base} has "
         )
         lines.append(f"  {head}p < {ALPHA}: {test_name(table)}")
     return "\n".join(lines)

@@ -18,8 +18,15 @@ DRAW_SETTINGS = ("questions.source", "questions.passages", "seed")
 
 
 def is_writing(config) -> bool:
-    """Whether the config has a stage that writes questions."""
-    return config.questions.source != "given"
+    """Whether the config has a stage that writes questions; some recipes have none."""
+    return "questions" in config and config.questions.source != "given"
+
+
+def advice(config) -> str:
+    """What else to do where questions are missing; empty if the recipe writes none."""
+    if "questions" not in config:
+        return ""
+    return ", or let them be written from the documents with --config.questions.source=written"
 
 
 def writes_by_rules(config) -> bool:
@@ -35,7 +42,7 @@ def reserve_for_test(parts: Split, config) -> Split:
 
     All are held out, or those that the config names.
     """
-    if config.questions.source != "written":
+    if not is_writing(config) or config.questions.source != "written":
         return parts
     settings = config.data
     if settings.held_out_questions or settings.held_out_documents or settings.test:
@@ -51,10 +58,7 @@ def parts_of_the_input(questions: int, config) -> tuple[str, ...]:
     """
     if not is_writing(config):
         if not questions:
-            raise ValueError(
-                f"{config.data.path} holds no question: add some, or let them be written from the "
-                "documents with --config.questions.source=written"
-            )
+            raise ValueError(f"{config.data.path} holds no question: add some{advice(config)}")
         return "train", "held_out"
     return ("held_out",) if questions else ()
 

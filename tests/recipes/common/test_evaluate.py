@@ -9,6 +9,7 @@ from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.tables import load_json, save_rows
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import evaluate, retrieve
+from ark_jax.recipes.common.corpus import gold_passages
 from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.report.results import metric_heading
 
@@ -164,12 +165,12 @@ def test_gold_may_be_passages_or_answers(run):
         Question("unmarked", "what?", ("TIDE",), ("a",)),
         Question("nowhere", "what?", ("tid",), ("a",)),
     ]
-    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    gold, unmarked = gold_passages(run.context, asked, chunks)
     assert (
         gold == {"marked": [["a#1"]], "unmarked": [["a#0", "a#2"]], "nowhere": []} and unmarked == 2
     )
     run.c.evaluate.gold = "answers"
-    gold, unmarked = evaluate._gold(run.context, asked, chunks)
+    gold, unmarked = gold_passages(run.context, asked, chunks)
     assert (
         gold == {"marked": [["a#0", "a#2"]], "unmarked": [["a#0", "a#2"]], "nowhere": []}
         and unmarked == 2
@@ -190,3 +191,30 @@ def test_gold_may_be_passages_or_answers(run):
 )
 def test_metrics_are_shown_by_their_usual_names(metric, shown):
     assert metric_heading(metric) == shown
+
+
+def test_another_system_than_the_first_may_be_the_base():
+    table = tabulate(
+        rows(base=BASE, stage1=[x + 0.1 for x in BASE]),
+        COLUMNS,
+        draws=200,
+        flips=5000,
+        seed=3,
+        base="stage1",
+    )
+    values = [row["values"]["ndcg@10"] for row in table]
+    assert values[0]["against_base"]["difference"] == pytest.approx(-0.1)
+    assert "against_base" not in values[1]
+    assert "* differs from stage1, p < 0.05" in as_text(table, COLUMNS, "stage1")
+
+
+def test_questions_of_a_document_count_as_one():
+    """Eight questions of one document that all gain are no proof."""
+    gained = rows(base=BASE, stage1=[x + 0.1 for x in BASE])
+    for row in gained:
+        row["document"] = "a" if row["question"] != "q7" else "b"
+    settings = {"draws": 200, "flips": 5000, "seed": 3}
+    tested = tabulate(gained, COLUMNS, cluster="document", **settings)[1]["values"]["ndcg@10"]
+    assert tested["against_base"]["p"] == 0.5  # of four ways to sign two documents
+    alone = tabulate(gained, COLUMNS, **settings)[1]["values"]["ndcg@10"]
+    assert alone["against_base"]["p"] == 2 / 256

@@ -3,6 +3,7 @@
 import pytest
 from support import llm_server
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import endpoint
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.stage import setting
@@ -10,6 +11,8 @@ from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common import ask, reader
 from ark_jax.runtime.log import Metrics, read_rows
+
+FORM = ReadingPrompt("{passages} {question}")
 
 
 def world(tmp_path, **reader) -> engine.Context:
@@ -46,7 +49,7 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
             model="toy",
             price=(1.0, 2.0),
         )
-        found, told = reader.answer_prompts(context, asked)
+        found, told = reader.answer_prompts(context, asked, FORM)
         assert found == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
         assert sorted(request.prompt for request in server.requests) == sorted(set(asked))
         body, headers = server.requests[0].body, server.requests[0].headers
@@ -57,7 +60,7 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
             (told["llm"]["input_tokens"] + 2 * told["llm"]["output_tokens"]) / 1e6
         )
         assert told["llm"]["cost"] > 0
-        again = reader.answer_prompts(context, [*asked, "Where?"])
+        again = reader.answer_prompts(context, [*asked, "Where?"], FORM)
         assert again[0] == found | {"Where?": "Whereever"} and len(server.requests) == 4
         assert again[1]["llm"]["cached"] == 3
     kinds = [row["kind"] for row in read_rows(tmp_path / "llm" / "replies.jsonl")]
@@ -84,8 +87,8 @@ class Lamplighter:
     def tokenizer(self, text: str, add_special_tokens: bool) -> dict:
         return {"input_ids": text.split()}
 
-    def chat(self, turns: list[str]) -> str:
-        return f"<s> {turns[0]} </s>"
+    def chat(self, turn: str) -> str:
+        return f"<s> {turn} </s>"
 
     def generate(self, asked, *, done, **settings) -> None:
         self.told.append((list(asked), settings))
@@ -103,7 +106,7 @@ def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, mon
         world(tmp_path),
     )
     context.config.generator.path = "smol"
-    found, told = reader.answer_prompts(context, asked)
+    found, told = reader.answer_prompts(context, asked, FORM)
     assert found == {asked[0]: "Who it was", asked[1]: "When it was"} and loaded == [""]
     [(given, settings)] = Lamplighter.told
     assert given == ["<s> Who keeps the lamp? </s>", "<s> When was it lit? </s>"]
@@ -116,19 +119,19 @@ def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, mon
         2,
         6,
     )
-    assert reader.answer_prompts(context, asked)[0] == found and loaded == [
+    assert reader.answer_prompts(context, asked, FORM)[0] == found and loaded == [
         ""
     ]  # what is known needs no model
     context.config.generator.dtype = "bfloat16"  # another model in effect
-    reader.answer_prompts(context, asked)
+    reader.answer_prompts(context, asked, FORM)
     context.config.reader.path = "llama"
-    reader.answer_prompts(context, asked)
+    reader.answer_prompts(context, asked, FORM)
     assert loaded == ["", "", "llama"]
     with pytest.raises(
         ValueError,
         match=r"1 of 1 prompts .* 64 that the model takes: .*evaluate\.max_new_tokens .*passages$",
     ):
-        reader.answer_prompts(context, ["Who? " * 60])
+        reader.answer_prompts(context, ["Who? " * 60], FORM)
 
 
 def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
@@ -155,3 +158,21 @@ def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
         ValueError, match=r"config\.reader\.backend='none': must be openai, local or replay"
     ):
         prints(backend="none")
+
+
+def test_a_tuned_reader_is_asked_in_its_own_form(tmp_path):
+    """Unless it answers from elsewhere; words of the config take the place of its template."""
+    own = ReadingPrompt("{passages} Q: {question} A:", chat=False)
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    named = world(tmp_path, path=str(folder)).config
+    untuned = reader.reading_prompt(world(tmp_path).config)
+    assert untuned.chat and reader.reading_prompt(named) == untuned
+    own.write(folder)
+    assert reader.reading_prompt(named) == own
+    assert reader.reading_prompt(world(tmp_path, path=str(folder), backend="openai").config) == (
+        untuned
+    )
+    (tmp_path / "mine.txt").write_text("{question}? {passages}")
+    named.prompts.read = str(tmp_path / "mine.txt")
+    assert reader.reading_prompt(named) == ReadingPrompt("{question}? {passages}", chat=False)

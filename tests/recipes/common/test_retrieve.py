@@ -5,6 +5,7 @@ import pytest
 from support import pairs, tiny
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.pairs import PairScorer
 from ark_jax.models.yes_no import YesNoScorer
@@ -130,20 +131,21 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     )
     monkeypatch.setattr(retrieve, "load_generator", lambda context, path: lm)
     lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
-    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)
-    assert cut == 1 and passages["base", "q0"] == ["a lamp"]
-    assert passages["full", "q1"] == [DOCUMENTS[1].text]
-    (given,) = passages["full", "q0"]
+    form = ReadingPrompt(prompts.load_template("read"))
+    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts, form)
+    assert cut == 1 and passages["base", "q0"] == "a lamp"
+    assert passages["full", "q1"] == DOCUMENTS[1].text
+    given = passages["full", "q0"]
     assert (
         DOCUMENTS[0].text.startswith(given)
         and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
     )
     long = texts | {"a#1": DOCUMENTS[0].text}  # chunks are cut as documents are
-    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, long)
-    assert cut == 1 and passages["base", "q0"] == [given]
+    passages, cut = retrieve.passages_for_reader(run.context, ranked, QUESTIONS, long, form)
+    assert cut == 1 and passages["base", "q0"] == given
     lm.max_length = 20
     with pytest.raises(
         ValueError,
-        match=r"'which lamp\?': .* prompt read and 7 new tokens leave no room in the 20 that",
+        match=r"'which lamp\?': .* the prompt and 7 new tokens leave no room in the 20 that",
     ):
-        retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts)
+        retrieve.passages_for_reader(run.context, ranked, QUESTIONS, texts, form)

@@ -1,0 +1,116 @@
+"""The warm stage: the reader learns to answer from the training questions' own evidence."""
+
+from pathlib import Path
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.candidates import load_candidates
+from ark_jax.recipes.common.corpus import (
+    Passages,
+    chunks_by_document,
+    gold_passages,
+    load_questions,
+)
+from ark_jax.recipes.common.models import WARM_READER
+from ark_jax.recipes.common.reader import reading_prompt
+from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.runtime.log import say
+from ark_jax.text import prompts
+
+WARM_SETTINGS = (
+    *(f"reader.{name}" for name in ("steps", "batch", "learning_rate")),
+    "evaluate.passages",
+    "evaluate.gold",
+    "generator.dtype",
+    "seed",
+)
+
+
+def reading_form(config) -> dict[str, str]:
+    """The fingerprint of the words in which the reader is asked."""
+    return {"prompt read": prompts.text_digest(reading_prompt(config).template)}
+
+
+def train_warm_reader(context: Context, folder: Path) -> dict:
+    """Trains the local reader; stores it under `model`.
+
+    Each question is shown with as many passages as the reader will get: those that hold its
+    evidence, and other candidates, in any order.
+
+    Raises:
+        ValueError: no training question has an answer and a passage that holds it.
+    """
+    from ark_jax.train.tuning import SuperviseConfig
+
+    config, chunks = context.config, chunks_by_document(context)
+    questions = _pooled(context, chunks)
+    if not questions:
+        raise ValueError(
+            "config.reader.warm: no training question has an answer and a passage that holds it; "
+            "mark evidence in the data, set config.evaluate.gold=answers, or leave the reader as "
+            "it is"
+        )
+    if missing := len(load_questions(context, "train")) - len(questions):
+        say(f"  {missing:,} questions without an answer or its passage are not shown")
+    settings = config.reader
+    sets = sets_with_gold(
+        questions, settings.steps, settings.batch, config.evaluate.passages, config.seed
+    )
+    form = reading_prompt(config)
+    (tuned, _, _), counts = teach(
+        context,
+        folder,
+        _load_reader(context),
+        form,
+        sets,
+        Passages(chunks),
+        SuperviseConfig(
+            learning_rate=settings.learning_rate,
+            warmup=0.02,
+            decay="cosine",
+            floor=0.1,
+            weight_decay=0.0,
+            clip=1.0,
+            save_every=20,
+            remat="products",
+            seed=config.seed,
+            lora_rank=0,
+            lora_alpha=16.0,
+            lora_targets=(),
+            epochs=1,
+            batch=min(settings.batch, len(questions)),
+        ),
+        WARM_READER,
+    )
+    tuned.save_pretrained(folder / "model", dtype="float32")
+    form.write(folder / "model")
+    return counts
+
+
+def _load_reader(context: Context):
+    """The untuned reader, with parameters in float32: others would lose small updates."""
+    from ark_jax.models.language import LanguageModel
+
+    context.enter_mesh()
+    context.models.pop("generator", None)  # memory may not hold two
+    settings = context.config.generator
+    return LanguageModel.from_pretrained(
+        context.config.reader.path or settings.path,
+        compute=settings.dtype,
+        attention=settings.attention,
+    )
+
+
+def _pooled(context: Context, chunks: dict) -> list[PooledQuestion]:
+    """The training questions that can be shown, each with its candidates."""
+    from ark_jax.evaluate.answers import normalise
+
+    asked = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
+    gold, _ = gold_passages(context, asked, chunks)
+    candidates, pooled = load_candidates(context), []
+    for number, question in enumerate(asked):
+        passages = tuple(map(tuple, gold[question.id]))
+        if not any(passages) or question.id not in candidates:
+            continue
+        ids, cosines = zip(*candidates[question.id], strict=True)
+        pooled.append(PooledQuestion(number, question, ids, cosines, passages))
+    return pooled

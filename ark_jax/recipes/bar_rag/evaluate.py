@@ -1,0 +1,187 @@
+"""The evaluate stage: every reader on what the retriever finds for the held-out questions."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.bar_rag.baselines import load_baselines
+from ark_jax.recipes.bar_rag.measures import (
+    CITED_ALONE,
+    MEASURE_SETTINGS,
+    METRICS,
+    RETRIEVED,
+    WITHOUT_CITED,
+    measure_reader,
+    measured_questions,
+    passages_read,
+    set_rows,
+    size_name,
+)
+from ark_jax.recipes.bar_rag.pool import PoolVectors
+from ark_jax.recipes.bar_rag.readers import WARM, reader_before, tuned_readers
+from ark_jax.recipes.bar_rag.selectors import load_selector
+from ark_jax.recipes.bar_rag.success import EvidenceSet, Success
+from ark_jax.recipes.bar_rag.updates import stage_seed
+from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.recipes.common.table import as_text, tabulate
+from ark_jax.runtime.log import say
+from ark_jax.select.zone import histogram
+
+EVALUATE_SETTINGS = (
+    *MEASURE_SETTINGS,
+    "evaluate.bootstrap",
+    "evaluate.randomisation",
+    "read.evidence",
+    "iterations",
+)
+RANDOM, NEAREST, SELECTED = "random", "nearest", "selected"  # ways to choose a set to train on
+
+
+def check_evaluation(config) -> None:
+    """Refuses more passages than a pool holds.
+
+    Raises:
+        ValueError: the field and what to change.
+    """
+    most = max(passages_read(config), *config.evaluate.sizes, 0)
+    if most > config.pool.size:
+        name = "passages" if passages_read(config) == most else "sizes"
+        raise ValueError(
+            f"config.evaluate.{name}: {most} passages, but a pool has config.pool.size="
+            f"{config.pool.size}; set one of them otherwise"
+        )
+
+
+def compares_ways(config) -> bool:
+    """Whether a trained selector is there, whose sets can be compared with others."""
+    return config.iterations > 0 and config.read.evidence == SELECTED
+
+
+def evaluate(context: Context, folder: Path) -> dict:
+    """Measures and compares; stores a row per reader, question and set, and the tables."""
+    config, questions = context.config, measured_questions(context)
+    if not questions:
+        say("  no held-out question has a pool: nothing is measured")
+        save_json({"metrics": METRICS, "base": WARM, "table": []}, folder / "metrics.json")
+        return {"questions": 0}
+    rows = load_baselines(context)
+    for name in tuned_readers(config):
+        if name != WARM:
+            rows += measure_reader(context, name, folder)
+    compare = functools.partial(
+        tabulate,
+        draws=config.evaluate.bootstrap,
+        flips=config.evaluate.randomisation,
+        seed=config.seed,
+        cluster="document",
+    )
+    ways = _ways(context, questions, rows)
+    results = [row for row in rows if row["set"] == RETRIEVED]
+    table = compare(results, METRICS, base=WARM)
+    found = {
+        "metrics": METRICS,
+        "base": WARM,
+        "table": table,
+        "sizes": {str(size): _by_size(rows, size, compare) for size in config.evaluate.sizes},
+        "removal": {row["system"]: _removal(rows, row["system"], compare) for row in table},
+        "ways": _compare_ways(ways, compare),
+    }
+    save_rows(results, folder / "questions.parquet")
+    save_rows([*rows, *ways], folder / "sets.parquet")
+    save_json(found, folder / "metrics.json")
+    means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
+    context.metrics.write("evaluate", **means)
+    _say_results(found, len(questions), passages_read(config))
+    return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
+
+
+def _by_size(rows: Sequence[dict], size: int, compare) -> list[dict]:
+    """The table of p where readers get so many retrieved chunks."""
+    return compare([row for row in rows if row["set"] == size_name(size)], ("p",), base=WARM)
+
+
+def _removal(rows: Sequence[dict], system: str, compare) -> dict:
+    """A reader's values with all chunks, without those it cites, and from these alone.
+
+    They are of the questions whose answer cites a chunk.
+    """
+    own = [row for row in rows if row["system"] == system]
+    citing = {row["question"] for row in own if row["set"] == WITHOUT_CITED}
+    compared = [
+        {**row, "system": kind}
+        for kind in (RETRIEVED, WITHOUT_CITED, CITED_ALONE)
+        for row in own
+        if row["set"] == kind and row["question"] in citing
+    ]
+    return {"questions": len(citing), "table": compare(compared, METRICS) if compared else []}
+
+
+def _ways(
+    context: Context, questions: Sequence[PooledQuestion], rows: Sequence[dict]
+) -> list[dict]:
+    """p of held-out questions by how a set to train on is chosen, under the selector's reader."""
+    config = context.config
+    if not compares_ways(config):
+        return []
+    last = config.iterations
+    reader, k = reader_before(last), config.select.passages
+    success = Success(context, reader)
+    known = [row for row in rows if row["system"] == reader]
+    success.remember({**row, "question_id": row["question"]} for row in known)
+    seed = stage_seed(config, "evaluate")
+    shuffled = [
+        np.random.default_rng([seed, x.number]).permutation(len(x.chunk_ids)) for x in questions
+    ]
+    best = load_selector(context, last).best(PoolVectors(context).pools(questions), k=k)
+    places = {
+        RANDOM: [order[:k] for order in shuffled],
+        NEAREST: [range(min(k, len(pooled.chunk_ids))) for pooled in questions],
+        SELECTED: [one.sets[0] for one in best],
+    }
+    made = []
+    for way, of_questions in places.items():
+        sets: list[EvidenceSet] = [
+            (pooled, [pooled.chunk_ids[place] for place in chosen])
+            for pooled, chosen in zip(questions, of_questions, strict=True)
+        ]
+        made += set_rows(reader, way, sets, success)
+    return made
+
+
+def _compare_ways(ways: Sequence[dict], compare) -> dict:
+    """The table of p by way and its histograms, from 0 in steps of .1 to 1."""
+    if not ways:
+        return {}
+    of_way = [{**row, "system": row["set"]} for row in ways]
+    values: dict[str, list[float]] = {}
+    for row in ways:
+        values.setdefault(row["set"], []).append(row["p"])
+    return {
+        "reader": ways[0]["system"],
+        "table": compare(of_way, ("p",), base=NEAREST),
+        "histograms": {way: histogram(p).tolist() for way, p in values.items()},
+    }
+
+
+def _say_results(found: dict, questions: int, passages: int) -> None:
+    say(f"  {questions:,} held-out questions, {passages} retrieved passages each")
+    say(as_text(found["table"], METRICS, WARM))
+    for size, table in found["sizes"].items():
+        values = ", ".join(f"{row['system']} {row['values']['p']['mean']:.3f}" for row in table)
+        say(f"  p of {size} retrieved: {values}")
+    for system, removal in found["removal"].items():
+        means = ", ".join(
+            f"{row['system']} {row['values']['exact_match']['mean']:.3f}"
+            for row in removal["table"]
+        )
+        if means:
+            say(f"  exact match of {system}, {removal['questions']:,} questions: {means}")
+    if found["ways"]:
+        means = ", ".join(
+            f"{row['system']} {row['values']['p']['mean']:.3f}" for row in found["ways"]["table"]
+        )
+        say(f"  p of {found['ways']['reader']} by how passages are chosen: {means}")

@@ -1,0 +1,193 @@
+"""What a reader makes of held-out questions: p, answers and their scores, set by set of passages.
+
+A row of `sets.parquet` is a reader on one set of chunks of one question. The column `set` says how
+the chunks were chosen.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ark_jax.data.records import Chunk
+from ark_jax.evaluate.answers import exact_match, f1
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.pipeline.parts import stored_rows
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.pool import load_pools
+from ark_jax.recipes.bar_rag.readers import load_reader
+from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
+from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
+from ark_jax.recipes.common.corpus import chunks_by_document
+from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
+from ark_jax.select.rewards import usable_references
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.models.language import LanguageModel
+
+METRICS = ("p", "answer_f1", "exact_match")
+RETRIEVED = "retrieved"  # the set that results are of
+WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
+MEASURE_SETTINGS = (
+    *(
+        f"evaluate.{name}"
+        for name in ("questions", "passages", "sizes", "removal", "max_new_tokens")
+    ),
+    "select.passages",
+    *SUCCESS_SETTINGS,
+    "seed",
+)
+
+
+def size_name(size: int) -> str:
+    """The `set` of so many retrieved chunks."""
+    return f"top {size}"
+
+
+def passages_read(config) -> int:
+    """How many retrieved chunks a reader gets."""
+    return config.evaluate.passages or config.select.passages
+
+
+def measured_questions(context: Context) -> list[PooledQuestion]:
+    """The held-out questions to measure with, `evaluate.questions` of those that have a pool."""
+    pools = load_pools(context, "held_out")
+    limit = context.config.evaluate.questions
+    drawn = questions_to_answer([pooled.question for pooled in pools], limit or -1)
+    ids = {question.id for question in drawn}
+    return [pooled for pooled in pools if pooled.id in ids]
+
+
+def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
+    """The rows of a reader on what the retriever finds.
+
+    They are stored as soon as they are there, so that a killed run goes on with the next reader.
+
+    Args:
+        name: as of `load_reader`.
+    """
+    return stored_rows(folder / f"sets-{name}.parquet", lambda: _measure(context, name))
+
+
+def _measure(context: Context, name: str) -> list[dict]:
+    config, questions = context.config, measured_questions(context)
+    success, lm = Success(context, name), load_reader(context, name)
+    count = passages_read(config)
+    retrieved = [(pooled, pooled.chunk_ids[:count]) for pooled in questions]
+    read = functools.partial(
+        answer_sets,
+        lm,
+        reading_prompt(config),
+        chunks=chunks_by_id(context),
+        max_new_tokens=config.evaluate.max_new_tokens,
+        batch_tokens=config.generator.batch_tokens,
+    )
+    answered = read(retrieved, label=f"{name}: read")
+    # What a question's sets begin with is computed once if they are asked for together.
+    names = {size_name(n): n for n in config.evaluate.sizes}
+    by_size = [(pooled, pooled.chunk_ids[:n]) for pooled in questions for n in names.values()]
+    success.of([*retrieved, *by_size], f"{name}: p")
+    rows = set_rows(name, RETRIEVED, retrieved, success, answered)
+    for size, n in names.items():
+        nearest = [(pooled, pooled.chunk_ids[:n]) for pooled in questions]
+        rows += set_rows(name, size, nearest, success)
+    if config.evaluate.removal:
+        for kind, kept in ((WITHOUT_CITED, False), (CITED_ALONE, True)):
+            changed = [
+                (pooled, [chunk for chunk in ids if (chunk in answer["cited"]) == kept])
+                for (pooled, ids), answer in zip(retrieved, answered, strict=True)
+                if answer["cited"]
+            ]
+            replies = read(changed, label=f"{name}: {kind}")
+            rows += set_rows(name, kind, changed, success, replies)
+    return rows
+
+
+def set_rows(
+    system: str,
+    kind: str,
+    sets: Sequence[EvidenceSet],
+    success: Success,
+    answered: Sequence[Mapping] | None = None,
+) -> list[dict]:
+    """A row of each set.
+
+    Args:
+        system: the reader, under which `success` has p.
+        kind: how the chunks were chosen.
+        answered: from `answer_sets`; None: p alone is measured, and the other columns are None.
+    """
+    values = success.of(sets, f"{system}: p, {kind}")
+    columns = ("answer", "cited", "answer_f1", "exact_match")
+    return [
+        {
+            "system": system,
+            "set": kind,
+            "question": pooled.id,
+            "document": document_of(pooled),
+            "chunk_ids": list(chunks),
+            "p": p,
+            **{column: answered[i][column] if answered else None for column in columns},
+        }
+        for i, ((pooled, chunks), p) in enumerate(zip(sets, values, strict=True))
+    ]
+
+
+def chunks_by_id(context: Context) -> dict[str, Chunk]:
+    return {chunk.id: chunk for group in chunks_by_document(context).values() for chunk in group}
+
+
+def document_of(pooled: PooledQuestion) -> str:
+    """What a question is resampled with: its first document, or itself if it names none."""
+    return next(iter(pooled.question.documents), pooled.id)
+
+
+def answer_sets(
+    lm: "LanguageModel",
+    form: ReadingPrompt,
+    sets: Sequence[EvidenceSet],
+    *,
+    chunks: Mapping[str, Chunk],
+    max_new_tokens: int,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> list[dict]:
+    """What a reader answers from each set, greedily: the answer, chunks that it cites, scores.
+
+    Args:
+        chunks: id -> chunk.
+        max_new_tokens, batch_tokens, label: as of `LanguageModel.generate`.
+    """
+    asked = [(pooled.question.question, [chunks[x].passage for x in ids]) for pooled, ids in sets]
+    prompts = reading_prompts(lm, form, asked, max_new_tokens).texts
+    replies = best_answers(
+        lm,
+        form,
+        prompts,
+        [len(ids) for _, ids in sets],
+        max_new_tokens=max_new_tokens,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    rows = []
+    for (pooled, ids), reply in zip(sets, replies, strict=True):
+        references = usable_references(pooled.question.answers)
+        shown = [chunks[x] for x in ids]
+        cited = [ids[i - 1] for i in reply.citations] if form.cite else holders(reply.answer, shown)
+        rows.append(
+            {
+                "answer": reply.answer,
+                "cited": cited,
+                "answer_f1": f1(reply.answer, references),
+                "exact_match": exact_match(reply.answer, references),
+            }
+        )
+    return rows
+
+
+def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:
+    """The ids of the chunks that contain an answer: what a reply without citations rests on."""
+    from ark_jax.data.evidence import answer_chunks
+
+    return next(iter(answer_chunks([answer], chunks)), [])

@@ -1,0 +1,136 @@
+"""How a question with passages becomes a prompt, and what a reader makes of it."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.recipes.common.reader_training import reply_ids
+from ark_jax.select.rewards import AnswerReward, usable_references
+from ark_jax.text import prompts
+from ark_jax.text.cited import CitedAnswer
+
+if TYPE_CHECKING:  # their modules start jax
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.models.rollout import Rollouts
+
+
+def reading_prompt(config) -> ReadingPrompt:
+    """How a run asks its readers."""
+    name = "cite" if config.read.cite else "read"
+    template = prompts.load_template(name, config.prompts[name])
+    return ReadingPrompt(template, config.read.chat, config.read.cite)
+
+
+def answer_reward(config) -> AnswerReward:
+    """What an answer earns, eq. 17; citations count where a reader cites."""
+    settings = config.read
+    citation = settings.citation if settings.cite else 0.0
+    return AnswerReward(
+        answer_weight=1 - citation,
+        citation_weight=citation,
+        f1_weight=settings.f1,
+        exact_weight=1 - settings.f1,
+        citations=settings.citations,
+    )
+
+
+def likelihoods(
+    lm: "LanguageModel",
+    form: ReadingPrompt,
+    prompts: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> np.ndarray:
+    """The probability that a reader replies one of the references, float64 `[n]`.
+
+    It is the sum over references that differ in their tokens, at most 1. It is what exact match has
+    as its mean over answers that are drawn at temperature 1, but for other spellings of them.
+
+    Args:
+        prompts: from `reading_prompts`.
+        references: those of each prompt's question.
+        batch_tokens, label: as in `LanguageModel.log_likelihood`.
+
+    Raises:
+        ValueError: no reference of a question is usable.
+        PairError: a prompt, by its number, whose likelihood is not finite or that is too long.
+    """
+    from ark_jax.models.language import PairError
+
+    pairs, owners = [], []
+    for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
+        distinct = {tuple(reply_ids(lm, form, text)) for text in usable_references(texts)}
+        pairs += [(ids, reply) for reply in sorted(distinct)]
+        owners += [i] * len(distinct)
+    try:
+        log_probs = lm.token_log_likelihood(
+            [prompt for prompt, _ in pairs],
+            [reply for _, reply in pairs],
+            batch_tokens=batch_tokens,
+            label=label,
+        )
+    except PairError as error:
+        raise PairError(owners[error.number], error.reason) from None
+    each = np.exp([row.sum(dtype=np.float64) for row in log_probs])
+    return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
+
+
+def sample_answers(
+    lm: "LanguageModel",
+    settings,
+    prompts: Sequence[str],
+    *,
+    n: int,
+    seed: int,
+    places: np.ndarray,
+    log_probs: bool = False,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> "Rollouts":
+    """n replies to each prompt, drawn as `config.read` says.
+
+    Args:
+        settings: `config.read`.
+        seed, places, log_probs, batch_tokens, label: as in `LanguageModel.sample`.
+    """
+    return lm.sample(
+        prompts,
+        n=n,
+        max_new_tokens=settings.max_new_tokens,
+        seed=seed,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        places=places,
+        log_probs=log_probs,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+
+
+def best_answers(
+    lm: "LanguageModel",
+    form: ReadingPrompt,
+    prompts: Sequence[str],
+    documents: Sequence[int],
+    *,
+    max_new_tokens: int,
+    batch_tokens: int = 0,
+    label: str = "",
+) -> list[CitedAnswer]:
+    """What a reader replies greedily.
+
+    Args:
+        documents: how many each prompt shows.
+    """
+    texts = lm.generate(
+        prompts,
+        max_new_tokens=max_new_tokens,
+        stop=form.stop,
+        batch_tokens=batch_tokens,
+        label=label,
+    )
+    return [form.parse(text, shown) for text, shown in zip(texts, documents, strict=True)]

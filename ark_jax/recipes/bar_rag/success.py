@@ -1,0 +1,116 @@
+"""p of sets of passages, the probability that a reader answers rightly: each is computed once."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.readers import load_reader
+from ark_jax.recipes.bar_rag.reading import (
+    answer_reward,
+    likelihoods,
+    reading_prompt,
+    sample_answers,
+)
+from ark_jax.recipes.bar_rag.updates import (
+    ASKING_SETTINGS,
+    REWARD_SETTINGS,
+    SAMPLING_SETTINGS,
+    stage_seed,
+)
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
+from ark_jax.select import zone
+
+SUCCESS_SETTINGS = (
+    "success.by",
+    "success.answers",
+    "success.right_at",
+    "generator.dtype",
+    *ASKING_SETTINGS,
+    *REWARD_SETTINGS,
+    *SAMPLING_SETTINGS,
+)
+EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
+
+
+class Success:
+    """p of sets under one reader.
+
+    What is drawn for a set follows from the seed, the reader's name, question and set, so that it
+    is the same whenever it is asked for. While the reader is frozen, equal sets recur.
+    """
+
+    def __init__(self, context: Context, reader: str):
+        """`reader` is a name for `load_reader`; it is loaded when a set is new."""
+        self._context, self._name = context, reader
+        self._passages = Passages(chunks_by_document(context))
+        self._known: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def remember(self, rows: Iterable[Mapping]) -> None:
+        """Takes over p of sets from rows with `question_id`, `chunk_ids` and `p`."""
+        self._known |= {(row["question_id"], tuple(row["chunk_ids"])): row["p"] for row in rows}
+
+    def of(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
+        """p of each set.
+
+        Raises:
+            ValueError: a question whose p is not finite, or which leaves no room for passages.
+        """
+        keys = [(pooled.id, tuple(chunks)) for pooled, chunks in sets]
+        new = {key: one for key, one in zip(keys, sets, strict=True) if key not in self._known}
+        if new:
+            values = self._compute(list(new.values()), label)
+            self._known |= dict(zip(new, values, strict=True))
+        return [self._known[key] for key in keys]
+
+    def _compute(self, sets: Sequence[EvidenceSet], label: str) -> list[float]:
+        from ark_jax.models.language import PairError
+
+        config, lm = self._context.config, load_reader(self._context, self._name)
+        asked = [
+            (pooled.question.question, [self._passages[chunk] for chunk in chunks])
+            for pooled, chunks in sets
+        ]
+        form = reading_prompt(config)
+        prompts = reading_prompts(lm, form, asked, config.read.max_new_tokens).texts
+        options = {"batch_tokens": config.generator.batch_tokens, "label": label}
+        if config.success.by == "samples":
+            return self._shares(lm, sets, prompts, options)
+        references = [pooled.question.answers for pooled, _ in sets]
+        try:
+            return likelihoods(lm, form, prompts, references, **options).tolist()
+        except PairError as error:
+            raise ValueError(f"question {sets[error.number][0].id}: {error.reason}") from None
+
+    def _shares(
+        self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
+    ) -> list[float]:
+        """The share of right ones among sampled answers to each set."""
+        config = self._context.config
+        n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
+        rollouts = sample_answers(
+            lm,
+            config.read,
+            prompts,
+            n=n,
+            seed=stage_seed(config, f"success {self._name}"),
+            places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
+            **options,
+        )
+        shares = []
+        for i, (pooled, chunks) in enumerate(sets):
+            texts = rollouts.texts[i * n : (i + 1) * n]
+            scores = [
+                reward(form.parse(text, len(chunks)), pooled.question.answers).reward
+                for text in texts
+            ]
+            shares.append(zone.p_hat(scores, right_at=config.success.right_at))
+        return shares
+
+
+def _number(chunks: Sequence[str]) -> int:
+    """A number of an ordered set for random draws, from 0 to 2**31 - 1."""
+    digest = hashlib.sha256("\n".join(chunks).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1

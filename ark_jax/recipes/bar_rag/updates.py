@@ -1,0 +1,112 @@
+"""What the stages that train a reader share: settings of updates, rows of steps, draws."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.tables import load_rows, read_table, save_rows
+from ark_jax.runtime import distributed
+
+UPDATE_FIELDS = (
+    "warmup",
+    "decay",
+    "floor",
+    "weight_decay",
+    "clip",
+    "save_every",
+    "remat",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+)
+# Those that decide which weights come out.
+UPDATE_SETTINGS = (
+    *(f"train.{name}" for name in UPDATE_FIELDS if name not in ("save_every", "remat")),
+    "generator.dtype",
+)
+# How a reader is asked; what its answers earn.
+ASKING_SETTINGS = ("read.chat", "read.cite")
+REWARD_SETTINGS = ("read.citation", "read.citations", "read.f1")
+SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
+STEPS = "step-*.parquet"
+
+
+def update_settings(config) -> dict:
+    """The fields of `tuning.UpdateConfig` but for the learning rate."""
+    return {name: config.train[name] for name in UPDATE_FIELDS} | {"seed": config.seed}
+
+
+def stage_seed(config, stage: str) -> int:
+    """The seed of a stage's draws, from 0 to 2**31 - 1."""
+    digest = hashlib.sha256(f"{config.seed} {stage}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def steps_for(steps: int, questions: int, batch: int) -> int:
+    """`steps`, or those of one pass over the questions if it is 0."""
+    return steps or -(-questions // batch)
+
+
+class StepRows:
+    """The rows that each step drew. They are on disk before the weights are updated by them.
+
+    So a run that goes on, on another mesh perhaps, learns from the same draws. Each step has a file
+    of its own until all are joined.
+    """
+
+    def __init__(self, path: Path):
+        """`path` is the file of all steps."""
+        self._path = path
+        pattern = path.name if self._is_whole(path) else STEPS
+        self._stored: dict[int, list[dict]] = {}
+        names = lambda: [part.name for part in whole_parts(path.parent, pattern)]
+        for name in distributed.on_first_process(names):
+            for row in load_rows(path.parent / name):
+                self._stored.setdefault(row["step"], []).append(row)
+
+    @property
+    def stored(self) -> list[dict]:
+        """The rows of all steps so far."""
+        return [row for step in sorted(self._stored) for row in self._stored[step]]
+
+    def of(self, step: int, make: Callable[[], list[dict]]) -> list[dict]:
+        """The rows of a step: those that an interrupted run stored, else new ones."""
+        if step not in self._stored:
+            rows = [{"step": step} | row for row in make()]
+            path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
+            write = functools.partial(save_rows, rows)
+            distributed.on_first_process(lambda: store_part(path, write))
+            self._stored[step] = load_rows(path)
+        return self._stored[step]
+
+    def join(self) -> list[dict]:
+        """Replaces the files of all steps by one; returns the rows."""
+
+        def replace() -> None:
+            parts = whole_parts(self._path.parent, STEPS)
+            if parts:
+                tables = list(map(read_table, parts))
+                table = pa.concat_tables(tables, promote_options="permissive")
+                store_part(self._path, functools.partial(pq.write_table, table))
+            for part in parts:
+                part.unlink()
+
+        if not self._is_whole(self._path):
+            distributed.on_first_process(replace)
+        return self.stored
+
+    @staticmethod
+    def _is_whole(path: Path) -> bool:
+        return distributed.on_first_process(
+            lambda: path.is_file() and bool(whole_parts(path.parent, path.name))
+        )
+
+
+def mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 6) if len(values) else 0.0

@@ -1,0 +1,124 @@
+"""The warm stage: supervised steps on passages that hold the answer, among others of the pool.
+
+A small model answers hardly any question rightly at first, and then there is no reward to learn
+from.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.pool import load_pools
+from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, load_reader
+from ark_jax.recipes.bar_rag.reading import reading_prompt
+from ark_jax.recipes.bar_rag.updates import (
+    ASKING_SETTINGS,
+    UPDATE_SETTINGS,
+    stage_seed,
+    update_settings,
+)
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.runtime.log import say
+
+WARM_SETTINGS = (
+    "warm.steps",
+    "warm.batch",
+    "warm.learning_rate",
+    "select.passages",
+    *ASKING_SETTINGS,
+    *UPDATE_SETTINGS,
+)
+
+
+def train_warm(context: Context, folder: Path) -> dict:
+    """Trains from the untuned generator; stores the reader under `model`.
+
+    Raises:
+        ValueError: no training question has a passage that holds its answer.
+    """
+    config = context.config
+    reader = load_reader(context, UNTUNED)
+    _ = reader.end_id  # raises if no reply could end
+    if not config.warm.steps:
+        save_reader(context, folder, UNTUNED, reader, None)
+        return {"steps": 0}
+    pools = load_pools(context, "train")
+    shown = [pooled for pooled in pools if any(pooled.gold)]
+    if not shown:
+        raise ValueError(
+            f"config.warm: none of {len(pools):,} training questions has a passage that holds its "
+            "answer; mark evidence in the data, set config.evaluate.gold=answers, or leave the "
+            "warm start out with config.warm.steps=0"
+        )
+    if missing := len(pools) - len(shown):
+        say(f"  {missing:,} questions have no passage that holds their answer: not shown")
+    steps = config.warm.steps if config.warm.steps > 0 else -(-len(shown) // config.warm.batch)
+    sets = sets_with_gold(
+        shown, steps, config.warm.batch, config.select.passages, stage_seed(config, WARM)
+    )
+    counts = train_on_references(
+        context,
+        folder,
+        sets,
+        before=UNTUNED,
+        stage=WARM,
+        batch=config.warm.batch,
+        learning_rate=config.warm.learning_rate,
+    )
+    return counts | ({"without_gold": missing} if missing else {})
+
+
+def train_on_references(
+    context: Context,
+    folder: Path,
+    sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    *,
+    before: str,
+    stage: str,
+    batch: int,
+    learning_rate: float,
+) -> dict:
+    """Trains a reader on a reference answer to each set; stores it under `model`.
+
+    Args:
+        sets: (question, chunk ids).
+        before: the reader to begin with.
+        stage: for progress lines and metrics.
+        batch: sets of a step.
+    """
+    from ark_jax.train import tuning
+
+    config = context.config
+    (tuned, adapter, _), counts = teach(
+        context,
+        folder,
+        load_reader(context, before),
+        reading_prompt(config),
+        sets,
+        Passages(chunks_by_document(context)),
+        tuning.SuperviseConfig(
+            **update_settings(config), learning_rate=learning_rate, epochs=1, batch=batch
+        ),
+        stage,
+    )
+    save_reader(context, folder, before, tuned, adapter)
+    return counts
+
+
+def save_reader(context: Context, folder: Path, before: str, tuned, adapter) -> None:
+    """Stores a trained reader under `model`, and its adapter, if it has one, under `adapter`.
+
+    The weights are float32: in the type of a base in bfloat16, small updates would be rounded away.
+
+    Args:
+        before: the reader that training began with.
+    """
+    from ark_jax.models import lora
+
+    tuned.save_pretrained(folder / "model", dtype="float32")
+    reading_prompt(context.config).write(folder / "model")
+    if adapter is not None:
+        # A base in the workdir is named relative to it.
+        base = context.config.generator.path if before == UNTUNED else f"{before}/model"
+        lora.save_peft(adapter, folder / "adapter", base=base, task="CAUSAL_LM")

@@ -1,0 +1,81 @@
+r"""Study of BAR-RAG: a reader of Wikipedia's paragraphs, MiniLM, SmolLM2.
+
+    ark-jax run --config=configs/squad_reader.py --workdir=DIR
+    python launch/sweep.py --config=configs/squad_reader.py:sweep=study --workdir=DIR
+
+The data are in $ARK_DATA/squad, or else in ../shared/data/squad: the English part of XQuAD, which
+is 240 paragraphs of 48 articles of SQuAD 1.1 with 1,190 questions. Every fifth article, by a hash,
+is held out with its questions. Paragraphs are cut into passages of at most 48 tokens under the
+title of their article, so that the passages nearest to a question are mostly those of one article.
+
+The sweep's arms begin from one warm reader: GRPO and supervised steps, on passages that the
+retriever finds, that the selector chooses, and that are drawn; three seeds. `smoke` after the colon
+makes every stage short.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from ark_jax.data import readers
+from ark_jax.demo.models import demo_models
+from ark_jax.recipes.bar_rag import config
+
+DATA = Path(os.environ.get("ARK_DATA", "../shared/data")) / "squad"
+if not DATA.is_dir():
+    raise ValueError(f"{DATA} is not there: name the folder that holds it in $ARK_DATA")
+
+FILE = DATA / "xquad.en.json"
+PARTS = 5  # of the articles, one of which is held out
+
+
+def held_out_paragraphs() -> tuple[str, ...]:
+    """Ids of the paragraphs of every fifth article, by a hash of their titles."""
+    documents = readers.load(FILE).documents
+    digest = lambda title: hashlib.sha256(title.encode()).hexdigest()
+    articles = sorted({document.title for document in documents}, key=digest)
+    held_out = set(articles[::PARTS])
+    return tuple(document.id for document in documents if document.title in held_out)
+
+
+HELD_OUT = held_out_paragraphs()
+SMOKE = {
+    "warm.steps": 4,
+    "filter.questions": 8,
+    "filter.sets": 2,
+    "filter.low": 0.0,
+    "filter.variance": 0.0,
+    "select.steps": 2,
+    "select.questions": 2,
+    "select.sets": 2,
+    "read.steps": 2,
+    "read.samples": 2,
+    "evaluate.questions": 4,
+}
+
+
+def study():
+    """Data, models and lengths."""
+    c, models = config.bar_rag(), demo_models()
+    c.retriever.path, c.generator.path = models["retriever"], models["generator"]
+    c.data.path = str(FILE)
+    c.data.held_out_documents = HELD_OUT
+    c.data.pool, c.data.chunk_tokens, c.data.chunk_overlap = "corpus", 48, 0
+    c.evaluate.scope, c.evaluate.gold, c.evaluate.max_new_tokens = "held_out", "answers", 16
+    c.filter.questions = 300
+    return c
+
+
+BASE = study()
+SWEEPS = {"study": config.study(BASE), "ablations": config.ablations(BASE)}
+
+
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: `smoke`, and the sweep that runs."""
+    names = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    if names not in ([], ["smoke"]):
+        raise ValueError(f"{words!r}: the study has smoke and sweep={'|'.join(SWEEPS)}")
+    c = study()
+    if names:
+        c.update_from_flattened_dict(SMOKE)
+    return c

@@ -1,0 +1,60 @@
+"""The form of a reader's prompt, and how it travels with a tuned reader."""
+
+import json
+
+import pytest
+from support import tiny
+
+from ark_jax.evaluate.reading import READING_PROMPT, ReadingPrompt
+from ark_jax.models.language import LanguageModel
+
+PLAIN = "{passages}\nQ: {question}\nA:"
+
+
+def test_passages_and_question_are_filled_in_once():
+    form = ReadingPrompt("{passages} {question}")
+    passages = form.join(["A {x}.", "B."])
+    assert form.fill("Who {passages}?", passages) == "A {x}.\n\nB. Who {passages}?"
+    cited = ReadingPrompt(PLAIN, cite=True)
+    assert cited.fill("Who?", cited.join(["A.", "B."])) == "Doc [1] A.\n\nDoc [2] B.\nQ: Who?\nA:"
+
+
+def test_replies_are_read_in_the_form_that_was_asked_for():
+    reply = "<think> Doc [2] and Doc [3] say so. </think>\n<answer> a lamp </answer>"
+    parsed = ReadingPrompt(PLAIN, cite=True).parse(reply, 2)
+    assert (parsed.answer, parsed.citations, parsed.outside) == ("a lamp", (2,), (3,))
+    assert ReadingPrompt(PLAIN).parse(" a lamp\nand more", 2).answer == "a lamp"
+    assert ReadingPrompt(PLAIN).parse(" \n", 2).problem == "no answer"
+    assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
+
+
+def test_only_a_chat_gets_the_models_own_form(tmp_path, mesh):
+    lm = LanguageModel.from_pretrained(tiny.write(tmp_path, "llama", tokenizer="chat"))
+    assert ReadingPrompt(PLAIN).for_model(lm, "a lamp") == lm.chat("a lamp") != "a lamp"
+    bare = ReadingPrompt(PLAIN, chat=False)
+    assert bare.for_model(lm, "a lamp") == "a lamp"
+    # What a document holds ends no turn.
+    (ids,) = lm.prompt_ids([bare.for_model(lm, f"a lamp {tiny.STOP}")])
+    assert not set(ids) & set(lm.stop_ids)
+
+
+def test_the_form_travels_in_the_models_folder(tmp_path):
+    assert ReadingPrompt.read(tmp_path) is None
+    form = ReadingPrompt("Wörter: {passages} {question}", chat=False, cite=True)
+    form.write(tmp_path)
+    assert ReadingPrompt.read(tmp_path) == form
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"chat": 1}, "chat=1: must be true or false; fetch the file again"),
+        ({"template": None}, "template=None: must be a text"),
+        ({"template": "{passages}"}, r"has no slot \{question\}"),
+    ],
+)
+def test_a_damaged_form_is_refused(tmp_path, changes, message):
+    values = {"template": PLAIN, "chat": False, "cite": False} | changes
+    (tmp_path / READING_PROMPT).write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        ReadingPrompt.read(tmp_path)

@@ -1,0 +1,61 @@
+"""ARK's reader, trained on the training questions' own evidence."""
+
+import pytest
+from support import world as worlds
+
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.models.language import LanguageModel
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common import ask, reader
+from ark_jax.runtime.log import Metrics
+
+STAGES = ("data", "candidates", "warm")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, quick_step) -> Context:
+    """The stages up to a trained reader."""
+    root = worlds.make_world(tmp_path_factory.mktemp("reader"))
+    c = worlds.tiny_config(root)
+    c.reader.warm, c.reader.steps, c.reader.batch, c.reader.learning_rate = True, 8, 2, 1e-2
+    c.llm.backend, c.evaluate.passages, c.evaluate.gold = "none", 2, "answers"
+    context = Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
+    engine.run([stage for stage in stages(c) if stage.name in STAGES], context)
+    return context
+
+
+def test_evaluation_waits_for_the_reader(run):
+    made = {stage.name: stage for stage in stages(run.config)}
+    assert "warm" in made["evaluate"].after
+    assert "warm" not in {stage.name for stage in stages(worlds.tiny_config(run.workdir.parent))}
+
+
+def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
+    counts = read_manifest(run / "warm")["counts"]
+    assert counts["steps"] == 8 and counts["last_loss"] < counts["first_loss"]
+    tuned = LanguageModel.from_pretrained(run / "warm" / "model")
+    form = reader.reading_prompt(run.config)
+    assert ReadingPrompt.read(run / "warm" / "model") == form and not form.chat
+    prompt = form.fill("Who keeps the lamp?", "Ann keeps the lamp.")
+    loaded = []
+    load = ask.load_generator
+    monkeypatch.setattr(ask, "load_generator", lambda *x: loaded.append(x[1]) or load(*x))
+    found, _ = reader.answer_prompts(run, [prompt], form)
+    assert loaded == [str(run / "warm" / "model")]
+    (direct,) = tuned.generate([tuned.as_data(prompt)], max_new_tokens=4, stop=form.stop)
+    assert found[prompt] == form.parse(direct, 1).answer
+
+
+def test_its_answers_belong_to_its_weights(run):
+    warm = ask.llm_settings(run.config, "reader", str(run / "warm" / "model"))
+    assert warm.model != ask.llm_settings(run.config, "reader").model
+
+
+def test_only_a_local_reader_is_trained(run):
+    c = run.config.copy_and_resolve_references()
+    c.reader.backend = "openai"
+    with pytest.raises(ValueError, match="warm=True trains a local reader"):
+        stages(c)

@@ -1,0 +1,201 @@
+"""Which questions and sets a step has, what they earn, and what an interrupted run finds again."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import bar_world
+
+from ark_jax.data.records import Question
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.recipes.bar_rag import config, read, select
+from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt
+from ark_jax.recipes.bar_rag.recipe import stages
+from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
+from ark_jax.recipes.common.reader_training import (
+    PooledQuestion,
+    questions_of_steps,
+    sets_with_gold,
+)
+from ark_jax.select.rewards import SetReward
+
+PLAIN = ReadingPrompt("{passages} {question}", chat=False)
+
+
+def pooled(number: int, chunks: int = 4, gold=((2,),), answers=("tin",)) -> PooledQuestion:
+    name = lambda place: f"c{number}-{place}"
+    return PooledQuestion(
+        number,
+        Question(f"q{number}", f"which {number}?", tuple(answers), ()),
+        tuple(map(name, range(chunks))),
+        tuple(0.9 - 0.1 * i for i in range(chunks)),
+        tuple(tuple(map(name, holders)) for holders in gold),
+    )
+
+
+@given(st.integers(1, 12), st.integers(1, 8), st.integers(0, 2**31 - 1))
+def test_each_pass_takes_every_question_once(count, batch, seed):
+    steps = list(itertools.islice(questions_of_steps(count, batch, seed), 3 * count))
+    assert all(len(set(step)) == len(step) == min(batch, count) for step in steps)
+    drawn = np.concatenate(steps)
+    for start in range(0, len(drawn) - count + 1, count):
+        assert sorted(drawn[start : start + count]) == list(range(count))
+
+
+def test_seeds_differ_by_stage_and_run():
+    c = config.bar_rag()
+    seeds = {stage_seed(c, "read-1"), stage_seed(c, "read-2"), stage_seed(c, "select-1")}
+    c.seed = 1
+    assert len(seeds | {stage_seed(c, "read-1")}) == 4 and max(seeds) < 2**31
+    assert [steps_for(0, 9, 4), steps_for(5, 9, 4)] == [3, 5]
+
+
+def test_rows_of_a_step_are_made_once(tmp_path):
+    """Rows whose lists are all empty in one step join those of a step that has numbers."""
+    path, made = tmp_path / "sets.parquet", []
+
+    def make(step: int):
+        made.append(step)
+        return [{"id": f"q{step}", "citations": [step] * (step > 0)}]
+
+    rows = StepRows(path)
+    for step in (0, 1):
+        assert rows.of(step, lambda step=step: make(step))[0]["step"] == step
+    damaged = tmp_path / "step-000001.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:-3])
+    again = StepRows(path)  # as after a kill
+    assert [row["id"] for row in again.stored] == ["q0"]
+    for step in (0, 1, 2):
+        again.of(step, lambda step=step: make(step))
+    assert made == [0, 1, 1, 2]
+    joined = again.join()
+    assert [row["citations"] for row in joined] == [[], [1], [2]]
+    assert [file.name for file in tmp_path.glob("*.parquet")] == ["sets.parquet"]
+    # A kill after the join loses nothing either.
+    assert StepRows(path).join() == joined and StepRows(path).of(2, lambda: make(2)) == joined[2:]
+    assert made == [0, 1, 1, 2]
+
+
+def test_warm_sets_hold_gold_among_others():
+    questions = [pooled(0), pooled(1, gold=((0,), (3,))), pooled(2, chunks=1, gold=((0,),))]
+    sets = sets_with_gold(questions, steps=40, batch=2, size=2, seed=3)
+    assert len(sets) == 80
+    by_id = {}
+    for one, chunks in sets:
+        by_id.setdefault(one.id, []).append(tuple(chunks))
+    places = {chunks.index("c0-2") for chunks in by_id["q0"]}
+    others = {chunk for chunks in by_id["q0"] for chunk in chunks}
+    assert places == {0, 1} and others == {"c0-0", "c0-1", "c0-2", "c0-3"}
+    assert {tuple(sorted(chunks)) for chunks in by_id["q1"]} == {("c1-0", "c1-3")}
+    assert set(by_id["q2"]) == {("c2-0",)}
+    assert sets == sets_with_gold(questions, steps=40, batch=2, size=2, seed=3)
+
+
+def set_rows(pools, p) -> list[dict]:
+    return [
+        {"question_id": one.id, "chunk_ids": list(one.chunk_ids[:2][:: 1 - 2 * (i % 2)]), "p": x}
+        for one, values in zip(pools, p, strict=True)
+        for i, x in enumerate(values)
+    ]
+
+
+def test_sets_are_rewarded_by_the_config():
+    c = config.bar_rag()
+    c.select.centre, c.select.boundary, c.select.relevance = 0.4, 2.0, 0.3
+    one, single = pooled(0), pooled(1, chunks=1)
+    rows = set_rows([one, single], [(0.1, 0.7), (0.2, 0.2)])
+    out = select.rewarded(rows, {"q0": one, "q1": single}, c)
+    near = [0.25, 0.5, 0.5, 0.5]
+    relevant = [(1 + 0.85) / 2] * 2 + [0.95] * 2
+    for row, b, r in zip(out, near, relevant, strict=True):
+        assert row["boundary"] == pytest.approx(b) and row["relevance"] == pytest.approx(r)
+        assert row["reward"] == pytest.approx(2 * b + 0.3 * r)
+    # A pool of fewer candidates than a set has passages costs nothing.
+    assert [row["penalty"] for row in out] == [0] * 4
+    assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5
+    assert [row["live"] for row in out] == [True, True, False, False]
+    assert [round(row["advantage"], 3) for row in out] == [-0.707, 0.707, 0, 0]
+
+
+def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
+    """The paper's rule turns a difference of relevance into advantages of .7."""
+    c = config.bar_rag()
+    one = pooled(0)
+    rows = set_rows([one], [(0.2, 0.205)])
+    rows[1]["chunk_ids"] = ["c0-0", "c0-2"]
+    advantages = lambda: [row["advantage"] for row in select.rewarded(rows, {"q0": one}, c)]
+    assert advantages() == [0, 0]
+    c.select.outcome_decides = False
+    assert sorted(map(abs, advantages())) == pytest.approx([0.707, 0.707], abs=1e-3)
+    c.select.outcome_decides, c.select.spread = True, 0.001
+    assert advantages()[0] != 0
+    c.success.by, c.select.spread = "samples", 0.9  # a share of answers counts if it differs
+    assert advantages()[0] != 0
+
+
+def answers(texts, owner, c, form=PLAIN):
+    rows = [
+        {"sample": i, "ids": [5, 1], "text": text, "ended": True} for i, text in enumerate(texts)
+    ]
+    asked = read._Asked(owner, 2, "", [5])
+    return read.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
+
+
+def test_answers_are_judged_and_compared():
+    c = config.bar_rag()
+    c.read.f1 = 0.6
+    out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
+    assert [row["answer"] for row in out] == ["tin", "", "the tin bell", "iron"]
+    assert [row["em"] for row in out] == [1, 0, 0, 0]
+    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
+    assert [row["well_formed"] for row in out] == [True, False, True, True]
+    assert all(row["live"] for row in out)
+    assert sum(row["advantage"] for row in out) == pytest.approx(0, abs=1e-6)
+    c.read.outcome = "exact_match"
+    dead = answers([" tin bell", " iron"], pooled(0), c)
+    assert not any(row["live"] or row["advantage"] for row in dead)
+    assert read.summary(dead)["phantom"] == 1 and read.summary(out)["phantom"] == 0
+    c.read.outcome_decides = False
+    assert answers([" tin bell", " iron"], pooled(0), c)[0]["advantage"] > 0.7
+
+
+def test_citations_count_where_a_reader_cites():
+    c = config.bar_rag("paper")
+    c.read.citations, c.read.citation = 1, 0.25
+    form = reading_prompt(c)
+    assert form.cite and form.chat and "<answer>" in form.template
+    reply = "<think> Doc [2] says so, Doc [7] not. </think>\n<answer> tin </answer>"
+    out = answers([reply, "tin", reply.replace("Doc [2]", "Doc [1], Doc [2]")], pooled(0), c, form)
+    assert [row["citations"] for row in out] == [[2], [], [1, 2]]
+    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.75 + 0.125])
+    assert answer_reward(config.bar_rag()).citation_weight == 0
+
+
+def test_presets_and_studies_are_valid(tmp_path):
+    base = bar_world.tiny_config(tmp_path)
+    runs = config.study(base) | config.ablations(base) | config.PRESETS
+    for changes in runs.values():
+        changed = base.copy_and_resolve_references()
+        changed.update_from_flattened_dict(changes)
+        assert [stage.name for stage in stages(changed)][-2:] == ["export", "report"]
+    assert len(config.study(base)) == 14
+
+
+def test_presets_say_what_paper_and_code_do():
+    """Rows of the table of where paper, appendix and released code disagree."""
+    paper, official = config.bar_rag("paper"), config.bar_rag("official")
+    assert (paper.select.centre, official.select.centre) == (0.5, 0.6)
+    assert (paper.select.relevance_form, official.select.relevance_form) == ("cosine", "saturating")
+    assert (paper.read.samples, official.read.samples) == (10, 8)
+    assert (paper.read.learning_rate, official.read.learning_rate) == (4e-6, 5e-6)
+    assert (paper.train.lora_rank, official.train.lora_rank) == (32, 64)
+    for c in (paper, official):
+        assert c.success.by == "samples" and c.success.right_at == 0.8 and c.warm.steps == 0
+        assert c.read.kl == "k3" and c.read.kl_coefficient == 0.001 and c.read.keep_dead
+        assert not (c.filter.chance or c.select.outcome_decides or c.read.outcome_decides)
+        assert (c.filter.low, c.filter.high, c.filter.variance) == (0.25, 0.85, 0.02)
+        assert (c.pool.size, c.select.passages, c.iterations) == (25, 5, 3)
+    with pytest.raises(ValueError, match="must be one of small, paper, official"):
+        config.bar_rag("best")
