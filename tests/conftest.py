@@ -26,6 +26,12 @@ NUMERIC = (
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 jaxtyping.install_import_hook(NUMERIC, CHECKER)
 
+# Compiling takes most of the tests' time, so programs are not optimised, those of processes that
+# tests start included. Partitioning, which could go wrong on a mesh, stays the same.
+# `XLA_FLAGS= pytest` optimises them as a user's run does.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
 
@@ -113,18 +119,6 @@ def any_mesh(request):
 
     with jax.set_mesh(make_mesh(request.param)) as mesh:
         yield mesh
-
-
-@pytest.fixture(scope="module")
-def quick_step():
-    """The training step, compiled in a third of the time.
-
-    Partitioning, which could go wrong on a mesh, stays the same.
-    """
-    from support.training import quickly_compiled
-
-    with quickly_compiled():
-        yield
 
 
 @pytest.fixture(scope="session")

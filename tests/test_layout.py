@@ -26,7 +26,6 @@ from ark_jax.train import fit, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
 # Compiled in half the time; partitioning and the joining of collectives are the same.
-QUICK = {"xla_backend_optimization_level": 0}
 SHAPES = [(2, 2, 2), (1, 8, 1), (4, 1, 2)]
 QUERIES, SHORT, CHUNKS, LONG, PIECES = (
     16,
@@ -103,7 +102,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
         state = fit.State.create(model, optimizer)
         given = jax.tree.map(layout.rows, batch())
         program = fit.train_step.lower(objective, optimizer, state, None, given, 1e-3)
-        compiled = program.compile(QUICK)
+        compiled = program.compile()
         new, metrics = compiled(state, None, given, 1e-3)
         # Nothing is clipped, so that Adam's first moment is a tenth of the gradient.
         gradient = [10 * np.asarray(x) for x in jax.tree.leaves(new.opt[1].mu)]
@@ -254,7 +253,7 @@ def test_what_travels_in_a_forward_pass(family, shape):
         lowered = retriever._embed_jit.lower(
             model, cfg, pooling, cfg.width, None, *map(layout.rows, batch()["queries"])
         )
-    assert counted(pod.collectives(lowered.compile(QUICK).as_text())) == Sizes(cfg, shape).forward(
+    assert counted(pod.collectives(lowered.compile().as_text())) == Sizes(cfg, shape).forward(
         QUERIES, SHORT
     )
 
@@ -437,7 +436,7 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
     assert traced.out_info.dtype == jnp.float32
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=0)
 def loss_and_vectors(objective: ContrastiveObjective, model, batch):
     vectors = retriever.embed(
         model, objective.cfg, objective.pooling, objective.width, None, *batch["passages"]

@@ -23,7 +23,6 @@ from ark_jax.models import hf
 
 FAMILIES = pytest.mark.parametrize("family", tiny.FAMILIES)
 # Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def golden(family: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def evaluate(cfg, room, model, given):
     """((loss, {hidden, logits}), gradient) of the loss that goldens.py describes."""
 
@@ -54,7 +53,7 @@ def evaluate(cfg, room, model, given):
     return jax.value_and_grad(objective, has_aux=True)(model)
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=0)
 def forward(cfg, model, tokens, mask):
     return model(tokens, mask, cfg)
 
@@ -133,7 +132,7 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
     tokens, mask = layout.rows(np.arange(24).reshape(3, 8)), layout.rows(np.ones((3, 8), bool))
     loss = lambda model, cfg: jnp.sin(model(tokens, mask, cfg)).sum()
-    gradient = jax.jit(jax.grad(loss), static_argnums=1, compiler_options=QUICK)
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
     leaves = [
         jax.tree.leaves(gradient(model, dataclasses.replace(cfg, remat=how)))
         for how in ("products", "all")
@@ -189,7 +188,7 @@ def test_weights_are_spread_over_the_mesh(checkpoint):
     assert shards["down"] == (2, 24, 16)
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=0)
 def pull(cfg, model, tokens, mask, where):
     """The gradient of the embeddings when the hidden states are pulled along `where`."""
     return jax.grad(lambda m: (m(tokens, mask, cfg) * where).sum())(model).embed[...]

@@ -254,10 +254,9 @@ def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.n
 
 
 # Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
-log_probs = jax.jit(language.token_log_probs, static_argnums=(1, 4), compiler_options=QUICK)
+log_probs = jax.jit(language.token_log_probs, static_argnums=(1, 4))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
@@ -289,7 +288,7 @@ def small_batch(lm: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tokens, mask, np.random.default_rng(3).standard_normal(mask.shape).astype(np.float32)
 
 
-@functools.partial(jax.jit, static_argnums=1, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=1)
 def policy_gradient(model, cfg, tokens, mask, weights):
     loss = lambda model: policy_loss(language.token_log_probs(model, cfg, tokens, mask), weights)
     return jax.grad(loss)(model)

@@ -34,7 +34,6 @@ MATRICES = {
 }
 RANK, ALPHA = 3, 7.0
 # Compiled in a third of the time; partitioning, where a mesh could go wrong, is the same.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def fresh(base: Path, cfg, targets=()) -> lora.Adapter:
     make = lambda key: lora.init(
         lora.target_weights(base, targets), cfg, rank=RANK, alpha=ALPHA, key=key
     )
-    return jax.jit(make, compiler_options=QUICK)(jax.random.key(5))
+    return jax.jit(make)(jax.random.key(5))
 
 
 def used(adapter: lora.Adapter) -> lora.Adapter:
@@ -86,7 +85,7 @@ def same_bytes(one, other) -> bool:
 def test_a_fresh_adapter_changes_nothing(family, checkpoint, spread):
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
     adapter = fresh(checkpoint(family), cfg)
-    merged = jax.jit(lora.merge, compiler_options=QUICK)(model, adapter)
+    merged = jax.jit(lora.merge)(model, adapter)
     assert same_bytes(merged, model) and jax.tree.structure(merged) == jax.tree.structure(model)
     assert all(
         x.sharding == y.sharding
@@ -188,7 +187,7 @@ def step(folder: Path):
         "negative": layout.rows(~positive),
     }
     program = fit.train_step.lower(objective, optimizer, state, model, batch, 1e-2)
-    compiled = program.compile(compiler_options=QUICK)
+    compiled = program.compile()
     state, metrics = compiled(state, model, batch, 1e-2)
     assert same_bytes(model, before[0])
     # Two moments of each factor and a counter: the optimizer has never heard of the model.
@@ -240,7 +239,7 @@ def theirs(folder: Path):
     ).eval()
 
 
-@functools.partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=0)
 def slope(cfg, model, adapter, given):
     """The gradient of the merged model's hidden states along a direction, per row."""
     hidden = lambda adapter: lora.merge(model, adapter)(given["tokens"], given["mask"], cfg)

@@ -23,7 +23,6 @@ from ark_jax.models.pairs import PairScorer
 
 FAMILIES = pytest.mark.parametrize("family", tiny.ENCODERS)
 # Compiled in a third of the time; partitioning, where a mesh could go wrong, is the same.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 PAIRS = [
     ("Who led the Tidal Board?", "The Tidal Board was founded in 1784."),
     ("Who led the Tidal Board?", ""),
@@ -229,7 +228,7 @@ def device_batch(scorer: PairScorer, pairs) -> tuple[dict, Capacities]:
     return jax.tree.map(layout.rows, batch), Capacities(**room)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 3), compiler_options=QUICK)
+@functools.partial(jax.jit, static_argnums=(1, 3))
 def logits_and_gradient(model, cfg, batch, capacities):
     def loss(model):
         logits = pair_logits(model, cfg, batch, capacities)[: len(PAIRS)]

@@ -26,10 +26,6 @@ from support.paths import REPOSITORY
 
 from ark_jax.runtime import distributed
 
-# Compiling takes most of the time, so it is not optimised.
-FAST_COMPILE = {
-    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-}
 TEXTS = [
     f"The tide table of {year} " + "counts the high water of each day " * (year % 7)
     for year in range(1850, 1882)
@@ -46,7 +42,6 @@ def start(
     """
     names = {
         **os.environ,
-        **FAST_COMPILE,
         "ARK_COORDINATOR": f"localhost:{free_port()}",
         "ARK_PROCESSES": str(processes),
         "ARK_CACHE": str(cache),
@@ -242,7 +237,7 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def single(model, quick_step):
+def single(model):
     """The same work in this process, on one device."""
     from ark_jax import layout
 
@@ -697,7 +692,6 @@ def test_a_run_whose_process_was_killed_goes_on(killed, world, reference_run, tm
     ]
     environment = {
         **os.environ,
-        **FAST_COMPILE,
         "PYTHON": sys.executable,
         "PYTHONPATH": str(REPOSITORY),
         "ARK_CACHE": str(world / "cache"),

@@ -16,9 +16,7 @@ def open_model(path) -> LanguageModel:
     return LanguageModel.from_pretrained(str(path))
 
 
-@functools.partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
-)
+@functools.partial(jax.jit, static_argnums=0)
 def all_logits(cfg, model, tokens):
     """Logits [b t v] of right-padded rows, by one pass that shares and caches nothing."""
     x = model(tokens, jnp.ones(tokens.shape, bool, out_sharding=jax.typeof(tokens).sharding), cfg)

@@ -1,34 +1,15 @@
 """For tests that train: settings of contrastive training, seven pairs of texts, a toy encoder."""
 
-import contextlib
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from ark_jax import layout
 from ark_jax.models import encoder
-from ark_jax.train import fit
 from ark_jax.train.batches import Example
 from ark_jax.train.contrastive import ContrastiveConfig
-
-
-@contextlib.contextmanager
-def quickly_compiled():
-    """Compiles training steps in a third of the time."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    step = jax.jit(
-        fit.train_step.__wrapped__,
-        static_argnums=(0, 1),
-        donate_argnums=2,
-        compiler_options=options,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "train_step", step)
-        yield
-
 
 CONFIG = ContrastiveConfig(
     epochs=2,

@@ -14,9 +14,6 @@ from support.short_run import STEPS, assert_same_outcome, checkpoint_names, trai
 
 from ark_jax.train.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.usefixtures("quick_step")
-
-
 DAMAGE = {
     "gone": lambda path: path.unlink(),
     "zero": lambda path: path.write_bytes(b""),

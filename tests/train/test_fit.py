@@ -34,8 +34,6 @@ from ark_jax.train import batches, fit, optim
 from ark_jax.train.checkpoints import Checkpoints
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
-pytestmark = pytest.mark.usefixtures("quick_step")
-
 
 def test_sigterm_finishes_the_step_saves_it_and_what_goes_on_is_bitwise_the_same(
     base, uninterrupted, at_step, tmp_path, capsys

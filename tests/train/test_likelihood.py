@@ -19,7 +19,6 @@ from ark_jax.train.groups import BatchShape, Group
 from ark_jax.train.likelihood import LikelihoodObjective, group_arrays, step_flops
 from ark_jax.train.policy import PolicyLoss, token_loss
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 SETTINGS = PolicyLoss(
     mean="sequence", ratio="token", clip_low=0.1, clip_high=0.3, kl="k3", kl_coefficient=0.2
 )
@@ -90,7 +89,7 @@ def plain_gradient(folder):
     """Loss and gradient of the plain pass on one device."""
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         lm, x = open_model(folder), jax.tree.map(layout.rows, repeated(GROUPS))
-        f = jax.jit(jax.value_and_grad(plain_loss), static_argnums=1, compiler_options=QUICK)
+        f = jax.jit(jax.value_and_grad(plain_loss), static_argnums=1)
         return jax.tree.map(np.asarray, f(lm.model, lm.cfg, x))
 
 
@@ -104,7 +103,7 @@ def assert_same_gradient(found, expected) -> None:
 
 
 def differentiate(objective, trainable, frozen, arrays):
-    f = jax.jit(jax.value_and_grad(objective, has_aux=True), compiler_options=QUICK)
+    f = jax.jit(jax.value_and_grad(objective, has_aux=True))
     (loss, metrics), gradient = f(trainable, frozen, arrays)
     return (loss, gradient), {name: float(value) for name, value in metrics.items()}
 
@@ -127,7 +126,7 @@ def test_packed_prompts_that_are_repeated_have_the_same_gradient(folder, mesh):
         log_probs = token_log_probs(model, lm.cfg, x["tokens"], x["visible"], capacity=160)
         return plain_loss(model, lm.cfg, x, log_probs)
 
-    found = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(lm.model)
+    found = jax.jit(jax.value_and_grad(loss))(lm.model)
     assert_same_gradient(found, plain_gradient(folder))
 
 
@@ -144,7 +143,7 @@ def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
     found, _ = differentiate(LikelihoodObjective(lm.cfg, SETTINGS), adapter, frozen, arrays)
     x = jax.tree.map(layout.rows, repeated(GROUPS))
     loss = lambda adapter: plain_loss(lora.merge(frozen, adapter), lm.cfg, x)
-    expected = jax.jit(jax.value_and_grad(loss), compiler_options=QUICK)(adapter)
+    expected = jax.jit(jax.value_and_grad(loss))(adapter)
     assert_same_gradient(found, expected)
     assert split(0) == (lm.model, None)
 
@@ -153,13 +152,12 @@ def test_entropy_is_that_of_the_softmax_and_log_probs_are_the_scorers(folder, me
     lm = open_model(folder)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
     log_probs, entropy = jax.jit(
-        lambda model, batch: likelihood.completion_log_probs(model, lm.cfg, batch, entropy=True),
-        compiler_options=QUICK,
+        lambda model, batch: likelihood.completion_log_probs(model, lm.cfg, batch, entropy=True)
     )(lm.model, arrays)
     x = repeated(GROUPS)
     tokens, visible = layout.rows(x["tokens"]), layout.rows(x["visible"])
 
-    @functools.partial(jax.jit, compiler_options=QUICK)
+    @jax.jit
     def all_logits(model):
         hidden = model(tokens, visible, lm.cfg)
         return jax.vmap(lambda row: model.logits(row, lm.cfg), in_axes=1, out_axes=1)(hidden)

@@ -73,7 +73,7 @@ def scores_of(scorer: PairScorer) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_learns(folder, tmp_path, head, quick_step):
+def test_every_head_learns(folder, tmp_path, head):
     tuned, curve = train(folder, tmp_path, head=head, epochs=12, choose_again=False)
     assert np.mean(losses_of(curve)[-3:]) < 0.6 * np.mean(losses_of(curve)[:3])
     assert tuned.cfg.head == head and len(curve) == 12 * 3
@@ -88,7 +88,7 @@ def list_loss(scores: np.ndarray, weights: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("head", ["sum", "star"])
-def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head, quick_step):
+def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
     """All lists in one batch: their order does not matter."""
     _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
@@ -117,7 +117,7 @@ def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head, quick_step
         pytest.param("star", False, marks=pytest.mark.slow),
     ],
 )
-def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again, quick_step):
+def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again):
     _, expected = train(folder, tmp_path / "one", head=head, choose_again=again)
     _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
@@ -125,7 +125,7 @@ def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again, qu
 
 
 @pytest.fixture(scope="module")
-def whole(folder, tmp_path_factory, quick_step):
+def whole(folder, tmp_path_factory):
     """A run that nothing stopped: its folder, the trained scorer and the curve."""
     run = tmp_path_factory.mktemp("whole")
     return run, *train(folder, run)
@@ -151,7 +151,7 @@ ADAPTED = {"lora_rank": 3, "lora_alpha": 7.0, "lora_targets": ("q", "v", "down")
 
 
 @pytest.fixture(scope="module")
-def adapted(folder, tmp_path_factory, quick_step):
+def adapted(folder, tmp_path_factory):
     """A run of an adapter that nothing stopped."""
     return train(folder, tmp_path_factory.mktemp("adapted"), **ADAPTED)
 
@@ -173,7 +173,7 @@ def test_an_adapter_begins_as_the_whole_scorer_does(adapted, whole):
 
 
 @pytest.mark.parametrize("head", ["star", pytest.param("cosine", marks=pytest.mark.slow)])
-def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, head, quick_step):
+def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, head):
     _, expected = train(folder, tmp_path / "one", head=head, **ADAPTED)
     _, curve = train(folder, tmp_path / "mesh", head=head, mesh=(2, 2, 2), **ADAPTED)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)

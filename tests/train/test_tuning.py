@@ -19,8 +19,6 @@ from ark_jax.train.groups import Group
 from ark_jax.train.policy import PolicyLoss
 from ark_jax.train.tuning import Demonstration, ReinforceConfig, SuperviseConfig
 
-pytestmark = pytest.mark.usefixtures("quick_step")
-
 UPDATES = {
     "learning_rate": 3e-3,
     "warmup": 0.1,

@@ -63,7 +63,7 @@ REWRITTEN = [
     )
 ]
 ARK = runpy.run_path(str(REPOSITORY / "configs" / "ark.py"))
-pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
+pytestmark = pytest.mark.usefixtures("mesh")
 
 
 def given(context: engine.Context, folder: Path) -> dict:

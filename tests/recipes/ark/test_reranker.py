@@ -25,7 +25,7 @@ from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
 from ark_jax.train.fit import Curve
 
-pytestmark = pytest.mark.usefixtures("mesh", "quick_step")
+pytestmark = pytest.mark.usefixtures("mesh")
 WORDS = ("tide", "lamp", "salt", "wool", "bell")
 TEXTS = [*(f"the clerk kept the {word}" for word in WORDS), "the clerk kept the lamp"]
 CHUNKS = [Chunk(f"a#{i}", "a", i, i + 1, 5, text) for i, text in enumerate(TEXTS)]
@@ -81,7 +81,7 @@ def run(c, workdir: Path) -> engine.Context:
 
 
 @pytest.fixture(scope="module")
-def finished(retriever, tmp_path_factory, quick_step):
+def finished(retriever, tmp_path_factory):
     """The config's context after its reranker was trained."""
     return run(settings(retriever), tmp_path_factory.mktemp("finished"))
 

@@ -16,7 +16,7 @@ STAGES = ("data", "candidates", "warm")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, quick_step) -> Context:
+def run(tmp_path_factory) -> Context:
     """The stages up to a trained reader."""
     root = worlds.make_world(tmp_path_factory.mktemp("reader"))
     c = worlds.tiny_config(root)

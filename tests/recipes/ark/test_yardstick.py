@@ -36,7 +36,7 @@ ANSWERS = ("exact_match", "answer_f1", *(["rouge_l"] if importlib.util.find_spec
 
 
 @pytest.fixture(scope="module")
-def yardstick(tmp_path_factory, quick_step):
+def yardstick(tmp_path_factory):
     """A run on marked passages, its negatives by words, merged, with two answers."""
     world = make_world(tmp_path_factory.mktemp("yardstick"))
     c = tiny_config(world)

@@ -2,7 +2,6 @@
 
 import pytest
 from support import bar_world
-from support.training import quickly_compiled
 
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.stage import Context
@@ -18,6 +17,5 @@ def world(tmp_path_factory):
 def run(world) -> Context:
     """A finished run of all stages."""
     context = bar_world.context_of(world, world / "run")
-    with quickly_compiled():
-        engine.run(stages(context.config), context)
+    engine.run(stages(context.config), context)
     return context

@@ -216,7 +216,7 @@ def test_values_that_fail_later_are_refused(world, changes, message):
 
 
 @pytest.mark.slow
-def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys, quick_step):
+def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys):
     """The references are no answer that a reader of this world gives."""
     workdir = tmp_path / "other"
     for name in ("data", "pool", "warm", "filter-1", "evidence-1"):

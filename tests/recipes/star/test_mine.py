@@ -155,7 +155,7 @@ def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
 
 
 @pytest.mark.parametrize("by", ["base", "previous"])
-def test_the_trained_scorer_opens(tmp_path, base, by, mesh, quick_step):
+def test_the_trained_scorer_opens(tmp_path, base, by, mesh):
     settings = {"mine__negatives": 3, "mine__pool": "all", "train__epochs": 3}
     _, _, context = mined(tmp_path, base, mine__by=by, **settings)
     folder = tmp_path / "train"
