@@ -42,7 +42,7 @@ def _main(args: list[str]) -> int:
     module, _, function = verbs.verb_of(name).run.partition(":")
     try:
         status = getattr(importlib.import_module(module), function)(name, flags)
-        sys.stdout.flush()
+        log.show("")  # writes what is left; an error names the output
         return status
     except Exception as error:
         if errors.is_of_output(error) or errors.is_of_output(error.__cause__):

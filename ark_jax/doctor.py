@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.recipe import Needs, Recipe, recipe_of
+from ark_jax.runtime.log import show
 
 # Seconds that a check may take: a request, any other check, and jax with all that a run imports.
 NETWORK, DISK, START = 5, 10, 120
@@ -81,7 +82,7 @@ def diagnose(parse: Callable[[], object]) -> int:
         name: str, check: Callable, *args, seconds: float = DISK, late: str = "problem"
     ) -> None:
         for finding in within(seconds, name, functools.partial(check, *args), late):
-            print(finding, flush=True)
+            show(f"{finding}\n")
             states.append(finding.state)
 
     config = workdir = recipe = None
@@ -91,7 +92,7 @@ def diagnose(parse: Callable[[], object]) -> int:
         recipe = recipe_of(config) if config else None
     except Exception as error:
         config = recipe = None
-        print(_raised("the command line or the config", error))
+        show(f"{_raised('the command line or the config', error)}\n")
         states.append("problem")
     needs = recipe.needs(config) if recipe else Needs()
     endpoints = [role for role in needs.roles if config[role].backend == "openai"]
@@ -120,7 +121,7 @@ def diagnose(parse: Callable[[], object]) -> int:
             look("data.path", data, needs, late="warning")
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
-    print(", ".join(texts) or "no problem found")
+    show(f"{', '.join(texts) or 'no problem found'}\n")
     return int("problem" in states)
 
 

@@ -32,7 +32,10 @@ class Parser(argparse.ArgumentParser):
 
 def at_least_one(text: str) -> int:
     """A number from 1 on, for a flag."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: must be at least 1")
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
     return number

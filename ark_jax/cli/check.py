@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ark_jax.runtime.log import say
+
 FLAG = r"--?(names|relation-names|questions)=(.+)"
 
 
@@ -27,16 +29,16 @@ def check(verb: str, args: list[str]) -> int:
     files = {match[1].replace("-", "_"): match[2] for match in matches}
     if files or (not tests and triple_check.recognises(Path(path))):
         lines, good = triple_check.check(path, **files)
-        print("\n".join(lines))
+        say("\n".join(lines))
         return 0 if good else 1
     corpus, problems = readers.read(path)
     for line in (*corpus.remarks, *problems):
-        print(line)
-    print(readers.summary(corpus))
+        say(str(line))
+    say(readers.summary(corpus))
     if corpus.questions and not tests:
         fifth = max(len(corpus.questions) // 5, 1)
-        print(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
-    print(readers.verdict(problems))
+        say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
+    say(readers.verdict(problems))
     return int(any([bool(problems), *(_check_test(test, corpus.texts) for test in tests)]))
 
 
@@ -47,9 +49,9 @@ def _check_test(path: str, texts: Mapping[str, str]) -> bool:
 
     test, problems = readers.read_test(path, texts)
     for line in (*test.remarks, *problems):
-        print(line)
+        say(str(line))
     count = len(test.questions)
     remark = what_can_be_told(count) if count else "none can be read"
-    print(f"test set: {count:,} questions: {remark}")
-    print(readers.verdict(problems))
+    say(f"test set: {count:,} questions: {remark}")
+    say(readers.verdict(problems))
     return bool(problems)

@@ -48,4 +48,4 @@ def drop_output() -> None:
 
 def is_of_output(error: BaseException | None) -> bool:
     """Whether an error says that the reader of the standard output is gone."""
-    return isinstance(error, BrokenPipeError) and error.filename in (None, "standard output")
+    return isinstance(error, BrokenPipeError) and error.filename == "standard output"

@@ -8,6 +8,7 @@ from ark_jax.cli import verbs
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import CONFIG_FLAG, Request, parse
+from ark_jax.runtime.log import say
 
 
 def pipeline(verb: str, args: list[str]) -> int:
@@ -51,13 +52,12 @@ def _plan(recipe, request: Request) -> int:
 
     prepare_environment()
     default_models.fetch_demo_models(recipe.needs(request.config).models.values())
-    print(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
+    say(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
     return 0
 
 
 def _status(recipe, request: Request) -> int:
     from ark_jax.pipeline import engine
-    from ark_jax.runtime.log import say
 
     stages = recipe.stages(request.config)
     verify = [stage.name for stage in stages] if request.verify else ()
@@ -89,7 +89,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     from ark_jax.estimate import plan
     from ark_jax.pipeline import engine
     from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime import distributed, log, trackers
+    from ark_jax.runtime import distributed, trackers
     from ark_jax.runtime.log import Metrics
 
     config, workdir = request.config, request.workdir
@@ -109,7 +109,7 @@ def _run(recipe, verb: str, request: Request) -> int:
             only = "" if verb in ("demo", "run") else verb
             engine.run(stages, context, only=only, verify=request.verify)
             if not only and (command := recipe.next_step(config, workdir)):
-                log.say(f"search your documents with it: {command}")
+                say(f"search your documents with it: {command}")
     except OSError as error:
         raise OSError(with_fix(error, workdir)) from error
     return 0

@@ -145,9 +145,9 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
     [
         ((), {"model": "nowhere"}, "error: nowhere: no such folder, and no hub name"),
         ((), {"model": ""}, "error: bad flag: the following arguments are required: --model"),
-        (("--k=0",), {}, "error: bad flag: --k=0: must be at least 1"),
-        (("--k=many",), {}, "error: bad flag: argument --k: invalid int value: 'many'"),
-        (("--beam=0",), {}, "error: bad flag: --beam=0: must be at least 1"),
+        (("--k=0",), {}, "error: bad flag: argument --k: 0 must be at least 1"),
+        (("--k=many",), {}, "error: bad flag: argument --k: 'many' is no whole number"),
+        (("--beam=0",), {}, "error: bad flag: argument --beam: 0 must be at least 1"),
         (("--beam=4",), {}, "error: bad flag: --beam is for paths, but m is a model that finds"),
         (("--inverse=maybe",), {}, "error: bad flag: argument --inverse: invalid choice: 'maybe'"),
         (

@@ -157,7 +157,7 @@ def test_the_command_that_a_finished_run_names_works_as_it_stands(place, tmp_pat
         (("search", "nowhere", "Who?"), "nowhere: no index; `ark-jax index MODEL CORPUS --out="),
         (("search", "i"), "bad flag: the following arguments are required: question; `ark-jax sea"),
         (("search", "i", ""), "the question is empty"),
-        (("search", "i", "Who?", "--k=0"), "bad flag: argument --k: 0: must be at least 1"),
+        (("search", "i", "Who?", "--k=0"), "bad flag: argument --k: 0 must be at least 1"),
         (("search", "i", "Who?", "--comapre=m"), "--comapre=m (did you mean --compare?)"),
         (("search", "i", "Who?", "--by=words"), "argument --by: invalid choice: 'words'"),
         (("search", "i", "Who?", "--compare=gone"), "gone: no such folder, and no hub name"),
