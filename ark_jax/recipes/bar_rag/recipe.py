@@ -45,7 +45,6 @@ def check_bar_rag(config) -> None:
     schema.check(config, BarRag)
     check_core(config)
     check_documents(config)
-    evaluate.check_evaluation(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
     if urllib.parse.urlsplit(config.generator.path).scheme in ("http", "https"):
@@ -68,6 +67,7 @@ def check_bar_rag(config) -> None:
             "config.read.cite=True: a reply in tags is a turn of a chat and has a thought whose "
             "likelihood nobody knows; set config.read.chat=True and config.success.by=samples"
         )
+    evaluate.check_evaluation(config)
 
 
 def stages(config) -> list[Stage]:
