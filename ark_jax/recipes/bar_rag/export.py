@@ -12,18 +12,14 @@ from ark_jax.recipes.bar_rag.readers import tuned_readers
 from ark_jax.recipes.common.export import base_names, copy_files, settings_text
 from ark_jax.recipes.common.table import as_markdown
 
-ADAPTER = "adapter"
-
 
 def export_reader(context: Context, folder: Path) -> dict:
     """Copies the last reader with the form of its prompts, and writes a card with its numbers.
 
-    An adapter is merged into the model, and stands beside it as well.
+    Adapters are merged into it: each belongs to the reader before it, and none to the base alone.
     """
     last = tuned_readers(context.config)[-1]
     copy_files(context / last / "model", folder)
-    if (context / last / ADAPTER).is_dir():
-        copy_files(context / last / ADAPTER, folder / ADAPTER)
     form = ReadingPrompt.read(folder)
     (folder / "README.md").write_text(_card(context, last, form), encoding="utf-8")
     return {"model": last}
@@ -42,11 +38,6 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
         tags=["question-answering", "rag", "bar-rag"],
     )
     title = plain_line(f"{name}, tuned to read with BAR-RAG")
-    adapter = (
-        f"\n\nThe weights of this folder hold the adapter, which the folder `{ADAPTER}` has alone."
-        if (context / last / ADAPTER).is_dir()
-        else ""
-    )
     settings = settings_text(context.config, "warm", "filter", "select", "read", "train")
     return f"""---
 {data.to_yaml()}
@@ -54,7 +45,7 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 
 # {title}
 
-{_about(context, last, plain_line(name))}{adapter}
+{_about(context, last, plain_line(name))}
 
 {_usage(form)}
 

@@ -68,6 +68,7 @@ def check_bar_rag(config) -> None:
             "config.read.cite=True: a reply in tags is a turn of a chat and has a thought whose "
             "likelihood nobody knows; set config.read.chat=True and config.success.by=samples"
         )
+    evaluate.check_evaluation(config)
 
 
 def stages(config) -> list[Stage]:

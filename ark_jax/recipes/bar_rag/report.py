@@ -121,12 +121,10 @@ def _learning(context: Context, counts: Counts) -> list[dict]:
     for stage in stages:
         if not counts.get(stage, {}).get("steps"):
             continue
-        drawn = next((context / stage).glob("sets.parquet"), None) or next(
-            (context / stage).glob("answers.parquet"), None
-        )
-        if drawn:
+        drawn = [context / stage / name for name in ("sets.parquet", "answers.parquet")]
+        if drawn := [path for path in drawn if path.is_file()]:
             rewards: dict[int, list[float]] = {}
-            for row in load_rows(drawn):
+            for row in load_rows(drawn[0]):
                 rewards.setdefault(row["step"], []).append(row["reward"])
             values = [sum(row) / len(row) for _, row in sorted(rewards.items())]
             curves.append({"stage": stage, "shows": "mean reward", "values": values})

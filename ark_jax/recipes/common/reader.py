@@ -34,7 +34,7 @@ def reading_prompt(config) -> ReadingPrompt:
 
     A tuned reader is asked in the form that it was trained on, though perhaps in the words of
     `config.prompts.read`. Any other gets the template `read` as a turn of a chat. A reader that the
-    run trains continues a plain text, which a small model learns in fewer steps.
+    run trains itself continues a plain text, as those of BAR-RAG do.
     """
     words = config.prompts.read or (PLAIN if trains_reader(config) else "")
     named = ReadingPrompt(prompts.load_template("read", words), chat=not trains_reader(config))

@@ -15,24 +15,30 @@ from ark_jax.runtime.log import Metrics
 STAGES = ("data", "candidates", "warm")
 
 
+def tiny_config(world):
+    c = worlds.tiny_config(world)
+    c.reader.warm, c.reader.steps, c.reader.batch, c.reader.learning_rate = True, 8, 2, 1e-2
+    c.llm.backend, c.evaluate.passages, c.evaluate.gold = "none", 2, "answers"
+    return c
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Context:
     """The stages up to a trained reader."""
     root = worlds.make_world(tmp_path_factory.mktemp("reader"))
-    c = worlds.tiny_config(root)
-    c.reader.warm, c.reader.steps, c.reader.batch, c.reader.learning_rate = True, 8, 2, 1e-2
-    c.llm.backend, c.evaluate.passages, c.evaluate.gold = "none", 2, "answers"
+    c = tiny_config(root)
     context = Context(c, root / "w", Metrics(root / "w" / "metrics.jsonl"))
     engine.run([stage for stage in stages(c) if stage.name in STAGES], context)
     return context
 
 
-def test_evaluation_waits_for_the_reader(run):
-    made = {stage.name: stage for stage in stages(run.config)}
-    assert "warm" in made["evaluate"].after
-    assert "warm" not in {stage.name for stage in stages(worlds.tiny_config(run.workdir.parent))}
+def test_evaluation_waits_for_the_reader(tmp_path):
+    made = {stage.name: stage for stage in stages(tiny_config(tmp_path))}
+    assert "warm" in made["evaluate"].after and made["warm"].after == ("data", "candidates")
+    assert "warm" not in {stage.name for stage in stages(worlds.tiny_config(tmp_path))}
 
 
+@pytest.mark.slow
 def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
     counts = read_manifest(run / "warm")["counts"]
     assert counts["steps"] == 8 and counts["last_loss"] < counts["first_loss"]
@@ -49,13 +55,14 @@ def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
     assert found[prompt] == form.parse(direct, 1).answer
 
 
+@pytest.mark.slow
 def test_its_answers_belong_to_its_weights(run):
     warm = ask.llm_settings(run.config, "reader", str(run / "warm" / "model"))
     assert warm.model != ask.llm_settings(run.config, "reader").model
 
 
-def test_only_a_local_reader_is_trained(run):
-    c = run.config.copy_and_resolve_references()
+def test_only_a_local_reader_is_trained(tmp_path):
+    c = tiny_config(tmp_path)
     c.reader.backend = "openai"
     with pytest.raises(ValueError, match="warm=True trains a local reader"):
         stages(c)
