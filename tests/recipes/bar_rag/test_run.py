@@ -183,7 +183,7 @@ def test_without_a_passage_that_holds_an_answer_nothing_warms_up(run, world, tmp
         warm.train_warm(context_of(world, workdir), tmp_path)
 
 
-def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys, quick_step):
+def test_groups_that_are_all_dead_change_nothing(run, world, tmp_path, capsys):
     """The references are no answer that a reader of this world gives."""
     workdir = tmp_path / "other"
     for name in ("data", "pool", "warm", "filter-1", "evidence-1"):
