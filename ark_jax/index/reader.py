@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.evaluate.answers import normalise
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
 from ark_jax.text import cited, prompts
 
@@ -43,14 +44,16 @@ class Reader:
     Attributes:
         write: prompt -> reply.
         fits: whether the model can read a prompt.
+        form: how it is asked and replies.
     """
 
     write: Callable[[str], str]
     fits: Callable[[str], bool]
+    form: ReadingPrompt
 
     @classmethod
     def local(cls, name_or_folder: str) -> "Reader":
-        """A model on the devices of this process.
+        """A model on the devices of this process; a tuned reader is asked as it was trained.
 
         Raises:
             FileNotFoundError, ValueError: as `LanguageModel.from_pretrained`.
@@ -58,7 +61,10 @@ class Reader:
         from ark_jax.models.language import LanguageModel
 
         lm = LanguageModel.from_pretrained(name_or_folder)
-        return cls(lambda prompt: _generate(lm, prompt), lambda prompt: _fits(lm, prompt))
+        form = ReadingPrompt.read(name_or_folder) or _citing()
+        return cls(
+            lambda prompt: _generate(lm, form, prompt), lambda prompt: _fits(lm, form, prompt), form
+        )
 
     @classmethod
     def endpoint(
@@ -99,7 +105,7 @@ class Reader:
                 raise RuntimeError(f"{model} gives no reply: {why}")
             return replies.texts["ask"][-1]
 
-        return cls(write, lambda prompt: True)
+        return cls(write, lambda prompt: True, _citing())
 
     def answer(self, question: str, passages: Sequence[str]) -> Answer:
         """Answers a question from the first passages that fit the model.
@@ -107,12 +113,10 @@ class Reader:
         Raises:
             ValueError: not even the first passage fits, or there is none.
         """
-        template = prompts.load_template("cite")
         for read in range(len(passages), 0, -1):
-            numbered = "\n\n".join(cited.number_passages(passages[:read]))
-            prompt = prompts.fill(template, passages=numbered, question=question)
+            prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return _parse(self.write(prompt), passages[:read])
+                return _parse(self.form, self.write(prompt), passages[:read])
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -121,18 +125,23 @@ class Reader:
         )
 
 
-def _generate(lm: "LanguageModel", prompt: str) -> str:
-    return lm.generate([lm.chat(prompt)], max_new_tokens=MAX_NEW_TOKENS)[0]
+def _citing() -> ReadingPrompt:
+    return ReadingPrompt(prompts.load_template("cite"), cite=True)
 
 
-def _fits(lm: "LanguageModel", prompt: str) -> bool:
-    return len(lm.prompt_ids([lm.chat(prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
+def _generate(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> str:
+    asked = form.for_model(lm, prompt)
+    return lm.generate([asked], max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)[0]
 
 
-def _parse(reply: str, passages: Sequence[str]) -> Answer:
+def _fits(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:
+    return len(lm.prompt_ids([form.for_model(lm, prompt)])[0]) + MAX_NEW_TOKENS < lm.max_length
+
+
+def _parse(form: ReadingPrompt, reply: str, passages: Sequence[str]) -> Answer:
     """The answer in a reply; a small model may leave out the tags that it was asked for."""
-    parsed = cited.parse_answer(reply, len(passages))
-    if not parsed.answer:
+    parsed = form.parse(reply, len(passages))
+    if form.cite and not parsed.answer:
         parsed = cited.parse_answer(reply, len(passages), in_tags=False)
     text = re.sub(r"</?\w+>", " ", parsed.answer).strip()
     if parsed.citations:

@@ -2,14 +2,16 @@
 
 import pytest
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.index.reader import Reader
 
+CITING = ReadingPrompt("{passages}\n{question}", cite=True)
 QUESTION = "Who founded the Tidal Board?"
 
 
 def test_answers_without_tags_name_the_passages_that_hold_them():
     passages = ["The tide rose in 1784.", "Josiah Penhallow founded it.", "by josiah  penhallow!"]
-    ask = lambda reply, fits=lambda prompt: True: Reader(lambda prompt: reply, fits).answer(
+    ask = lambda reply, fits=lambda prompt: True: Reader(lambda prompt: reply, fits, CITING).answer(
         QUESTION, passages
     )
     assert ask("Josiah Penhallow.\nMore text").sources == (1, 2)
@@ -19,3 +21,12 @@ def test_answers_without_tags_name_the_passages_that_hold_them():
     assert ask("1784", lambda prompt: "Doc [2]" not in prompt).read == 1
     with pytest.raises(ValueError, match="no passage fits the reader"):
         ask("x", lambda prompt: False)
+
+
+def test_a_tuned_reader_is_asked_as_it_was_trained():
+    asked = []
+    form = ReadingPrompt("{passages}\nQ: {question}\nA:", chat=False)
+    reader = Reader(lambda prompt: asked.append(prompt) or " 1784\nQ:", lambda prompt: True, form)
+    answer = reader.answer(QUESTION, ["The tide rose in 1784.", "by whom?"])
+    assert asked == [f"The tide rose in 1784.\n\nby whom?\nQ: {QUESTION}\nA:"]
+    assert (answer.text, answer.sources, answer.cited) == ("1784", (0,), False)
