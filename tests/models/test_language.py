@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 import re
 import subprocess
@@ -560,6 +561,22 @@ def test_a_saved_language_model_is_the_same_model(family, dtype, shape, tmp_path
     assert contents(tmp_path / "second") == contents(tmp_path / "first") == contents(base)
     assert (again.stop_ids, again.max_length) == (lm.stop_ids, lm.max_length) == ((1, 2), 640)
     assert again.chat("Who?") == lm.chat("Who?") != "Who?"
+
+
+def test_weights_may_be_saved_wider_than_their_base(tmp_path, mesh):
+    """A change too small for bfloat16 is kept."""
+    base = write_chat_model(tmp_path / "base", "llama", "bfloat16")
+    settings = json.loads((base / "config.json").read_text()) | {"torch_dtype": "bfloat16"}
+    (base / "config.json").write_text(json.dumps(settings))
+    lm = open_model(base)
+    lm.model.norm[...] = lm.model.norm[...] * (1 + 2**-12)
+    lm.save_pretrained(tmp_path / "narrow")
+    lm.save_pretrained(tmp_path / "wide", dtype="float32")
+    narrow, wide = (open_model(tmp_path / name) for name in ("narrow", "wide"))
+    np.testing.assert_array_equal(narrow.model.norm[...], open_model(base).model.norm[...])
+    np.testing.assert_array_equal(wide.model.norm[...], lm.model.norm[...])
+    saved = json.loads((tmp_path / "wide" / "config.json").read_text())
+    assert saved == settings | {"torch_dtype": "float32"}
 
 
 @pytest.mark.parametrize("family", tiny.DECODERS)

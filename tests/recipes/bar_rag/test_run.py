@@ -19,6 +19,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, save_rows
 from ark_jax.recipes.bar_rag import evidence, filter, pool, read, select, warm
 from ark_jax.recipes.bar_rag.reading import likelihoods, reading_prompt
+from ark_jax.recipes.bar_rag.recipe import RECIPE
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.updates import StepRows
 from ark_jax.recipes.common.reader_training import reading_prompts
@@ -261,3 +262,14 @@ def test_supervised_steps_take_the_same_sets(run, world, tmp_path):
     counts = read.train_reader(context, tmp_path, iteration=1)
     assert counts["steps"] == 2 and counts["questions"] == 8
     assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_a_plan_counts_rollouts_before_the_run(run):
+    foreseen = RECIPE.forecast(run, set())
+    assert foreseen.inputs["sets to judge, at most"] == 16 * 4 + 3 * 4 * 3
+    assert foreseen.inputs["answers to sample, at most"] == 3 * 4 * 6
+    stages = {work.stage for work in foreseen.work}
+    assert stages == {"pool", "warm", "filter-1", "select-1", "read-1", "baselines", "evaluate"}
+    assert all(work.flops > 0 and work.tokens > 0 for work in foreseen.work)
+    left = RECIPE.forecast(run, {"warm", "pool"})
+    assert {work.stage for work in left.work} == stages - {"warm", "pool"}
