@@ -5,7 +5,6 @@ import difflib
 from collections.abc import Sequence
 
 FOOTER = """\
-`ark-jax VERB --help` shows flags and an example. `ark-jax --version` prints the version.
 Every field of a config is a flag: --config.train.batch=32. configs/README.md describes the fields.
 configs/ark.py:paper and configs/ark.py:official are presets.
 Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
