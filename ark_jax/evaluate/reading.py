@@ -71,7 +71,8 @@ class ReadingPrompt:
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings before which a reply ends."""
-        return () if self.cite else ("\n",)
+        # A text that is gone on with often has a line break before its first word.
+        return ("\n",) if self.chat and not self.cite else ()
 
     def parse(self, reply: str, documents: int) -> cited.CitedAnswer:
         """The answer in a reply, and what it cites.

@@ -164,9 +164,9 @@ def test_readers_prompts_are_packaged_by_kind_and_can_be_a_users(tmp_path):
         for path in folder.iterdir()
         if path.name.startswith("read_")
     ]
-    assert sorted(kinds) == ["article", "story"]
+    assert sorted(kinds) == ["article", "plain", "story"]
     texts = [prompts.load_template("read", kind) for kind in ("", *kinds)]
-    assert len(set(texts)) == 3
+    assert len(set(texts)) == 4
     (tmp_path / "mine.txt").write_text("{question}")
     with pytest.raises(ValueError, match=r"no slot \{passages\}"):
         prompts.load_template("read", str(tmp_path / "mine.txt"))

@@ -26,6 +26,9 @@ def test_replies_are_read_in_the_form_that_was_asked_for():
     assert ReadingPrompt(PLAIN).parse(" a lamp\nand more", 2).answer == "a lamp"
     assert ReadingPrompt(PLAIN).parse(" \n", 2).problem == "no answer"
     assert ReadingPrompt(PLAIN).stop == ("\n",) and not ReadingPrompt(PLAIN, cite=True).stop
+    # Models that were not tuned go on with a line break.
+    assert not ReadingPrompt(PLAIN, chat=False).stop
+    assert ReadingPrompt(PLAIN, chat=False).parse("\n a lamp\nand", 2).answer == "a lamp"
 
 
 def test_only_a_chat_gets_the_models_own_form(tmp_path, mesh):
