@@ -58,9 +58,9 @@ def relevance(scores: Values, *, form: str = "cosine", tau: float = 10.0) -> flo
     return float((1 + values.mean()) / 2)
 
 
-def count_penalty(count: int, *, target: int = 5, rate: float = 0.5, most: float = 1.0) -> float:
-    """`rate` for each document that a set has too many or too few, at most `most`; eq. 9."""
-    return min(rate * abs(count - target), most)
+def count_penalty(count: int, *, target: int = 5, rate: float = 0.5, limit: float = 1.0) -> float:
+    """`rate` for each document that a set has too many or too few, at most `limit`; eq. 9."""
+    return min(rate * abs(count - target), limit)
 
 
 def citation(count: int, *, target: int = 2) -> float:
@@ -89,7 +89,7 @@ class SetReward:
     tau: float = 10.0  # of the saturating form
     target: int = 5  # documents of a set
     rate: float = 0.5  # of the penalty, for each document too many or too few
-    most: float = 1.0  # of the penalty
+    limit: float = 1.0  # of the penalty
 
     def __call__(self, p: float, scores: Values) -> SetScore:
         """The reward of a set that is well formed. A malformed one has the reward `MALFORMED`.
@@ -103,7 +103,7 @@ class SetReward:
         """
         near = boundary(p, centre=self.centre)
         relevant = relevance(scores, form=self.relevance_form, tau=self.tau)
-        penalty = count_penalty(len(scores), target=self.target, rate=self.rate, most=self.most)
+        penalty = count_penalty(len(scores), target=self.target, rate=self.rate, limit=self.limit)
         weighted = self.boundary_weight * near + self.relevance_weight * relevant
         return SetScore(weighted + self.format_bonus - penalty, near, relevant, penalty)
 

@@ -140,7 +140,7 @@ def _ways(
     places = {
         RANDOM: [order[:k] for order in shuffled],
         NEAREST: [range(min(k, len(pooled.chunk_ids))) for pooled in questions],
-        SELECTED: [one.sets[0] for one in best],
+        SELECTED: [drawn.sets[0] for drawn in best],
     }
     made = []
     for way, of_questions in places.items():

@@ -123,36 +123,36 @@ def _reinforce(
     )
     ids = reader.prompt_ids(prompts.texts)
     asked = [
-        _Asked(pooled, len(chunks), *rest)
-        for (pooled, chunks), *rest in zip(sets, prompts.texts, ids, strict=True)
+        _Asked(pooled, len(chunks), *prompt)
+        for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
-    drawn, told = StepRows(folder / "answers.parquet"), {}
+    drawn, summaries = StepRows(folder / "answers.parquet"), {}
 
     def make_groups(step: int, model) -> list[Group]:
         batch = [asked[i] for i in chosen[step]]
         make = functools.partial(_answer, context, model, reader, form, batch, step, stage)
         rows = drawn.of(step, make)
-        told[step] = summary(rows)
+        summaries[step] = summary(rows)
         groups = []
-        for one in batch:
-            own = [row for row in rows if row["question_id"] == one.pooled.id]
+        for item in batch:
+            own = [row for row in rows if row["question_id"] == item.pooled.id]
             column = lambda name, own=own: [row[name] for row in own] if name in own[0] else None
             groups.append(
                 Group(
-                    one.ids,
+                    item.ids,
                     [np.array(row["ids"], np.int32) for row in own],
                     column("advantage"),
                     old=column("old"),
                     reference=column("reference"),
                     ended=column("ended"),
-                    name=one.pooled.id,
+                    name=item.pooled.id,
                 )
             )
         return groups
 
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.
-        shared = told.get((row["step"] - 1) // settings.updates, {})
+        shared = summaries.get((row["step"] - 1) // settings.updates, {})
         context.metrics.step(stage, row | shared)
 
     tuned, adapter, curve = tuning.reinforce(
@@ -176,7 +176,7 @@ def _reinforce(
             entropy=True,
             prompts=max(map(len, chosen)),
             samples=settings.samples,
-            prompt_tokens=max(len(one.ids) for one in asked),
+            prompt_tokens=max(len(item.ids) for item in asked),
             completion_tokens=settings.max_new_tokens,
         ),
         folder,
@@ -207,10 +207,10 @@ def _answer(
     rollouts = sample_answers(
         model,
         settings,
-        [one.prompt for one in batch],
+        [item.prompt for item in batch],
         n=settings.samples,
         seed=stage_seed(config, stage),
-        places=np.array([(step, one.pooled.number) for one in batch]),
+        places=np.array([(step, item.pooled.number) for item in batch]),
         log_probs=settings.updates > 1,
         batch_tokens=config.generator.batch_tokens,
     )
@@ -248,12 +248,12 @@ def rewarded(
     from ark_jax.train import policy
 
     settings, reward, judged = config.read, answer_reward(config), []
-    for row, one in zip(rows, owners, strict=True):
-        reply = form.parse(row["text"], one.documents)
-        score = reward(reply, one.pooled.question.answers)
+    for row, item in zip(rows, owners, strict=True):
+        reply = form.parse(row["text"], item.documents)
+        score = reward(reply, item.pooled.question.answers)
         judged.append(
             {
-                "question_id": one.pooled.id,
+                "question_id": item.pooled.id,
                 **row,
                 "answer": reply.answer,
                 "well_formed": score.well_formed,
