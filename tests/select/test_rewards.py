@@ -92,8 +92,8 @@ def test_an_unknown_form_of_relevance_is_refused():
 
 def test_the_count_is_penalised_up_to_a_limit():
     assert [rewards.count_penalty(count) for count in (5, 4, 6, 3, 1, 9)] == [0, 0.5, 0.5, 1, 1, 1]
-    assert rewards.count_penalty(1, target=3, rate=0.3, most=0.5) == 0.5
-    assert rewards.count_penalty(2, target=3, rate=0.3, most=0.5) == 0.3
+    assert rewards.count_penalty(1, target=3, rate=0.3, limit=0.5) == 0.5
+    assert rewards.count_penalty(2, target=3, rate=0.3, limit=0.5) == 0.3
 
 
 def test_citations_earn_most_at_their_target():
@@ -114,7 +114,7 @@ def test_the_reward_of_a_set_and_its_parts():
         tau=5.0,
         target=2,
         rate=0.25,
-        most=0.75,
+        limit=0.75,
     )(0.9, [5.0])
     # 2 * 1/4 + .1 * 1/2 + .1 - .25.
     assert score == pytest.approx((0.4, 0.25, 0.5, 0.25))
