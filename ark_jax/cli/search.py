@@ -162,7 +162,7 @@ def _log_on_stderr():
 
 
 def _row(hit) -> dict:
-    return dataclasses.asdict(hit) | {"score": round(hit.score, 6)}
+    return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
 
 
 def _show_json(row: Mapping) -> None:
