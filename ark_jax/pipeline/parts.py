@@ -41,13 +41,19 @@ def whole_parts(folder: Path, pattern: str) -> list[Path]:
     return paths
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a part is there and as it was written. Every process must call this."""
+    return distributed.on_first_process(
+        lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
+    )
+
+
 def stored_rows(path: Path, make_rows: Callable[[], list[dict]]) -> list[dict]:
     """The rows of a Parquet file, which is made if it is missing or damaged.
 
     Every process must call this: all make the rows, and the first one writes them.
     """
-    is_there = lambda: bool(whole_parts(path.parent, glob.escape(path.name)))
-    if not distributed.on_first_process(is_there):
+    if not is_whole(path):
         rows = make_rows()
         distributed.on_first_process(lambda: store_part(path, functools.partial(save_rows, rows)))
     return load_rows(path)

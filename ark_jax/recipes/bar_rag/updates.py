@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.parts import is_whole, store_part, whole_parts
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.runtime import distributed
 
@@ -63,7 +63,7 @@ class StepRows:
     def __init__(self, path: Path):
         """`path` is the file of all steps."""
         self._path = path
-        pattern = path.name if self._is_whole(path) else STEPS
+        pattern = path.name if is_whole(path) else STEPS
         self._stored: dict[int, list[dict]] = {}
         names = lambda: [part.name for part in whole_parts(path.parent, pattern)]
         for name in distributed.on_first_process(names):
@@ -97,15 +97,9 @@ class StepRows:
             for part in parts:
                 part.unlink()
 
-        if not self._is_whole(self._path):
+        if not is_whole(self._path):
             distributed.on_first_process(replace)
         return self.stored
-
-    @staticmethod
-    def _is_whole(path: Path) -> bool:
-        return distributed.on_first_process(
-            lambda: path.is_file() and bool(whole_parts(path.parent, path.name))
-        )
 
 
 def mean(values: Sequence[float]) -> float:

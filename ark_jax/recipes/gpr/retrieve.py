@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import glob
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from ark_jax.graph.triple_walk import WalkRules
 from ark_jax.graph.triples import Triples
-from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
@@ -163,7 +162,7 @@ def _search_vectors(
 ) -> None:
     """Stores what a retriever finds by cosines, and what the walk from there finds."""
     names = [name, *systems.walked(name)]
-    if all(_is_stored(folder, system) for system in names):
+    if all(is_whole(_file(folder, system)) for system in names):
         return
     from ark_jax.graph.triple_retriever import TripleRetriever
 
@@ -201,14 +200,9 @@ def _rankings(
 
 def _stored(folder: Path, system: str, make_rows: Callable[[], list[dict]]) -> None:
     """Stores a ranking unless it is there and whole."""
-    if not _is_stored(folder, system):
+    if not is_whole(_file(folder, system)):
         write = lambda: store_part(_file(folder, system), functools.partial(save_rows, make_rows()))
         distributed.on_first_process(write)
-
-
-def _is_stored(folder: Path, system: str) -> bool:
-    path = _file(folder, system)
-    return distributed.on_first_process(lambda: bool(whole_parts(folder, glob.escape(path.name))))
 
 
 def _file(folder: Path, system: str) -> Path:

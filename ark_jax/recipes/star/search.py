@@ -12,7 +12,7 @@ import numpy as np
 from ark_jax.graph.beam import BeamRules, FoundPath, Scorer, search
 from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
-from ark_jax.pipeline.parts import store_part, whole_parts
+from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.common.models import load_base_scorer
@@ -159,7 +159,7 @@ def _follow_training_paths(
 def stored(folder: Path, system: str, find: Callable[[], Found]) -> Found:
     """What a system found, from the stage's folder if it is there and whole."""
     path = _file(folder, system)
-    if not distributed.on_first_process(lambda: bool(whole_parts(folder, path.name))):
+    if not is_whole(path):
         write = functools.partial(save_json, dataclasses.asdict(find()))
         distributed.on_first_process(lambda: store_part(path, write))
     return load_found(folder, system)
