@@ -14,6 +14,7 @@ after the colon is a preset: `small` (the default), `paper`, or `official` (the 
         --workdir=DIR
 """
 
+from ark_jax.config import named
 from ark_jax.recipes.bar_rag import config
 
 BASE = config.bar_rag()
@@ -22,7 +23,7 @@ SWEEPS = {"study": config.study(BASE), "ablations": config.ablations(BASE)}
 
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
-    names = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    names = named(words)
     if len(names) > 1:
         raise ValueError(f"{words!r}: one preset of {', '.join(config.PRESETS)}, and sweep=study")
     return config.bar_rag(*names)

@@ -13,6 +13,7 @@ after the colon: `paper` follows the publication, which asks a model twice for e
     ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > triples.jsonl
 """
 
+from ark_jax.config import named
 from ark_jax.recipes.gpr import config
 
 SWEEPS = {"study": config.study(config.gpr())}
@@ -20,7 +21,7 @@ SWEEPS = {"study": config.study(config.gpr())}
 
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
-    names = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    names = named(words)
     if len(names) > 1:
         raise ValueError(f"{words!r}: one preset of {', '.join(config.PRESETS)}, and sweep=study")
     return config.gpr(*names)

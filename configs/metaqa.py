@@ -19,6 +19,7 @@ Words after the colon:
 import os
 from pathlib import Path
 
+from ark_jax.config import named, vary
 from ark_jax.demo.models import demo_models
 from ark_jax.recipes.gpr import config
 
@@ -65,9 +66,4 @@ VARIANTS = {
 
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: variants, and the sweep that runs."""
-    c = study()
-    for word in (word for word in words.split(",") if word and not word.startswith("sweep=")):
-        if word not in VARIANTS:
-            raise ValueError(f"{word!r}: must be one of {', '.join(VARIANTS)}")
-        VARIANTS[word](c)
-    return c
+    return vary(study(), named(words), VARIANTS)

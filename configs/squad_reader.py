@@ -17,6 +17,7 @@ import hashlib
 import os
 from pathlib import Path
 
+from ark_jax.config import named
 from ark_jax.data import readers
 from ark_jax.demo.models import demo_models
 from ark_jax.recipes.bar_rag import config
@@ -72,7 +73,7 @@ SWEEPS = {"study": config.study(BASE), "ablations": config.ablations(BASE)}
 
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: `smoke`, and the sweep that runs."""
-    names = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    names = named(words)
     if names not in ([], ["smoke"]):
         raise ValueError(f"{words!r}: the study has smoke and sweep={'|'.join(SWEEPS)}")
     c = study()

@@ -10,6 +10,7 @@ them, --config.data.held_out, measures what training on the others gives. Words 
     ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > paths.jsonl
 """
 
+from ark_jax.config import named
 from ark_jax.recipes.star import config
 
 SWEEPS = {"study": config.study(config.star()), "switches": config.switches(config.star())}
@@ -17,7 +18,7 @@ SWEEPS = {"study": config.study(config.star()), "switches": config.switches(conf
 
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
-    names = [word for word in words.split(",") if word and not word.startswith("sweep=")]
+    names = named(words)
     if len(names) > 1:
         raise ValueError(f"{words!r}: one preset of {', '.join(config.PRESETS)}, and sweep=study")
     return config.star(*names)
