@@ -74,6 +74,8 @@ def parse(verb: str, args: list[str]) -> Request:
             "get_config() return a config of ark_jax.config"
         )
     if holder.value is not None and values["max-cost"].value is not None:
+        if "llm" not in holder.value:
+            raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
         holder.value.llm.max_cost = values["max-cost"].value
     if holder.value is not None:
         default_models.name_models(holder.value)

@@ -141,6 +141,12 @@ def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
     assert CONFIG_FILES[text] in done.stderr and "should not happen" not in done.stderr
 
 
+def test_a_limit_of_cost_is_refused_where_nothing_is_paid(tmp_path):
+    flags = (f"--config={REPOSITORY / 'configs' / 'bar_rag.py'}", "--max-cost=3")
+    with pytest.raises(ValueError, match="--max-cost: this recipe asks no paid model"):
+        cli_flags.parse("run", [*flags, f"--workdir={tmp_path}"])
+
+
 def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
     configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
     with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
