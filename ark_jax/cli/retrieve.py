@@ -7,12 +7,11 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.cli.arguments import Parser, at_least_one
-from ark_jax.cli.environment import prepare_environment
+from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import is_of_output, with_fix
 from ark_jax.runtime import log, storage
 
@@ -111,12 +110,9 @@ def write_rows(request: Request) -> None:
         BadInput: a file has problems; it lists all of them.
         OSError, ValueError: the model, the graph or the index cannot be used.
     """
-    rows, log_lines = sys.stdout, sys.stderr
-    if hasattr(rows, "reconfigure"):
-        rows.reconfigure(encoding="utf-8")  # as all JSON, whatever the terminal
-    with contextlib.redirect_stdout(log_lines):
+    with log_on_stderr() as results:
         for lines in _lines(request):
-            with contextlib.redirect_stdout(rows):
+            with contextlib.redirect_stdout(results):
                 log.show(lines)
 
 

@@ -1,19 +1,17 @@
 """`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import json
 import shlex
 import shutil
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.cli.arguments import Parser, at_least_one
-from ark_jax.cli.environment import prepare_environment
+from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
 from ark_jax.data.records import with_title
 from ark_jax.runtime import log
@@ -53,7 +51,7 @@ def search(verb: str, args: list[str]) -> int:
     parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
     parser.add_argument("--compare", default="")
     values = parser.values(args)
-    with _log_on_stderr():
+    with log_on_stderr():
         opened = _open(values)
         results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
         if values.compare:
@@ -80,7 +78,7 @@ def ask(verb: str, args: list[str]) -> int:
     values = parser.values(args)
     if values.endpoint and not values.reader:
         parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
-    with _log_on_stderr():
+    with log_on_stderr():
         hits = _open(values).search([values.question], k=values.k, by=values.by)[0]
         passages = [with_title(hit.title, hit.text) for hit in hits]
         answer = _reader(values).answer(values.question, passages)
@@ -150,15 +148,6 @@ def _reader(values):
         name = default_models.default_path("generator")
         default_models.fetch_demo_models([name])
     return Reader.local(name)
-
-
-@contextlib.contextmanager
-def _log_on_stderr():
-    """Keeps the standard output for results, in UTF-8 whatever the terminal."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(encoding="utf-8")
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
 
 
 def _row(hit) -> dict:
