@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from ark_jax.recipes.common.reader_training import (
     reading_prompts,
 )
 from ark_jax.runtime.log import say
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.train import tuning
 
 READ_SETTINGS = (
     *(
@@ -109,7 +113,7 @@ def _reinforce(
         chosen: the numbers of each step's sets.
         before: the reader to begin with.
     """
-    from ark_jax.train import policy, tuning
+    from ark_jax.train import tuning
     from ark_jax.train.groups import Group
 
     config, reader = context.config, load_reader(context, before)
@@ -158,27 +162,7 @@ def _reinforce(
     tuned, adapter, curve = tuning.reinforce(
         reader,
         make_groups,
-        tuning.ReinforceConfig(
-            **update_settings(config),
-            learning_rate=settings.learning_rate,
-            steps=len(chosen),
-            updates=settings.updates,
-            loss=policy.PolicyLoss(
-                mean=settings.mean,
-                ratio=settings.ratio,
-                clip_low=settings.clip_low,
-                clip_high=settings.clip_high,
-                kl=settings.kl,
-                kl_coefficient=settings.kl_coefficient,
-            ),
-            keep_dead=settings.keep_dead,
-            keep_cut_off=settings.keep_cut_off,
-            entropy=True,
-            prompts=max(map(len, chosen)),
-            samples=settings.samples,
-            prompt_tokens=max(len(item.ids) for item in asked),
-            completion_tokens=settings.max_new_tokens,
-        ),
+        _training(config, chosen, max(len(item.ids) for item in asked)),
         folder,
         label=stage,
         on_step=on_step,
@@ -186,6 +170,41 @@ def _reinforce(
     )
     save_reader(context, folder, before, tuned, adapter)
     return _counts(drawn.join(), len(curve), len(sets), prompts.cut)
+
+
+def _training(
+    config, chosen: Sequence[Sequence[int]], prompt_tokens: int
+) -> "tuning.ReinforceConfig":
+    """The settings of the policy gradients.
+
+    Args:
+        chosen: the numbers of each step's sets.
+        prompt_tokens: of the longest prompt.
+    """
+    from ark_jax.train import policy, tuning
+
+    settings = config.read
+    return tuning.ReinforceConfig(
+        **update_settings(config),
+        learning_rate=settings.learning_rate,
+        steps=len(chosen),
+        updates=settings.updates,
+        loss=policy.PolicyLoss(
+            mean=settings.mean,
+            ratio=settings.ratio,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            kl=settings.kl,
+            kl_coefficient=settings.kl_coefficient,
+        ),
+        keep_dead=settings.keep_dead,
+        keep_cut_off=settings.keep_cut_off,
+        entropy=True,
+        prompts=max(map(len, chosen)),
+        samples=settings.samples,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=settings.max_new_tokens,
+    )
 
 
 def _answer(

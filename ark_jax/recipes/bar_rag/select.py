@@ -114,7 +114,17 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         on_pace=functools.partial(context.metrics.write, stage),
     )
     selector.save_pretrained(folder / "selector")
-    rows = drawn.join()
+    sizes = {"questions": len(questions), "steps": len(curve)}
+    return sizes | _counts(drawn.join(), known, [row["reward"] for row in curve])
+
+
+def _counts(rows: Sequence[dict], known: Sequence[dict], rewards: Sequence[float]) -> dict:
+    """Counts for the manifest.
+
+    Args:
+        rows: of all sets that were drawn; those of `known` had their p from the filter.
+        rewards: the mean of each step.
+    """
     if not any(row["live"] for row in rows):
         say(
             "  warning: no set of a question was better than another, so the selector has learned "
@@ -124,13 +134,12 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     live = sum(row["live"] for row in rows)
     of_set = lambda row: (row["question_id"], tuple(row["chunk_ids"]))
     computed = len(set(map(of_set, rows)) - set(map(of_set, known)))
+    quarter = len(rewards) // 4 or 1
     return {
-        "questions": len(questions),
-        "steps": len(curve),
         "sets": len(rows),
         "live_share": round(live / len(rows), 4),
-        "first_reward": mean([row["reward"] for row in curve[: len(curve) // 4 or 1]]),
-        "last_reward": mean([row["reward"] for row in curve[-(len(curve) // 4 or 1) :]]),
+        "first_reward": mean(rewards[:quarter]),
+        "last_reward": mean(rewards[-quarter:]),
         "sets_computed": computed,
         "sets_remembered": len(rows) - computed,
     }
