@@ -26,11 +26,7 @@ QUESTION = "Who founded the Tidal Board?"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with two retrievers, a language model, documents and an index of them."""
-    root = tmp_path_factory.mktemp("search")
-    for seed, name in enumerate(("tuned", "base")):
-        weights = tiny.tensors("bert", seed)
-        folder = tiny.write(root / name, "bert", tokenizer="cls", weights=weights)
-        tiny.sentence_transformer(folder, pooling="mean", max_seq_length=48)
+    root = tiny.retrievers(tmp_path_factory.mktemp("search"), "tuned", "base")
     changes = {"max_position_embeddings": 1200}
     tiny.write(root / "lm", "llama", tokenizer="plain", changes=changes)
     (root / "documents").mkdir()

@@ -27,12 +27,7 @@ MORE = [(f"Film {i}", "release_year", str(1900 + i)) for i in range(25)]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Folders of two models that differ in their weights."""
-    root = tmp_path_factory.mktemp("models")
-    for seed, name in enumerate(("a", "b")):
-        weights = tiny.tensors("bert", seed)
-        path = tiny.write(root / name, "bert", tokenizer="cls", weights=weights)
-        tiny.sentence_transformer(path, pooling="mean", max_seq_length=48)
-    return root
+    return tiny.retrievers(tmp_path_factory.mktemp("models"), "a", "b")
 
 
 @pytest.fixture

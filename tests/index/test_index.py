@@ -45,12 +45,7 @@ def documents(count: int = 6, words: str = "") -> list[Document]:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Folders of two models that differ in their weights."""
-    root = tmp_path_factory.mktemp("modèles")
-    for seed, name in enumerate(("a", "b")):
-        weights = tiny.tensors("bert", seed)
-        path = tiny.write(root / name, "bert", tokenizer="cls", weights=weights)
-        tiny.sentence_transformer(path, pooling="mean", max_seq_length=48)
-    return root
+    return tiny.retrievers(tmp_path_factory.mktemp("modèles"), "a", "b")
 
 
 @pytest.fixture(scope="module")

@@ -366,6 +366,14 @@ def make_tokenizer(folder: Path, kind: str) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(roles))
 
 
+def retrievers(root: Path, *names: str) -> Path:
+    """Writes retrievers of these names, which differ in their weights, into `root`; returns it."""
+    for seed, name in enumerate(names):
+        folder = write(root / name, "bert", tokenizer="cls", weights=tensors("bert", seed))
+        sentence_transformer(folder, pooling="mean", max_seq_length=48)
+    return root
+
+
 def sentence_transformer(
     folder: Path, *, pooling: str, max_seq_length: int | None = None, prompts: dict | None = None
 ) -> Path:
