@@ -1,7 +1,8 @@
 """Packaging of ark_jax.
 
 Extras: demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
-endpoints), evaluate (ROUGE), one per tracker, notebooks, test (without torch), reference (peers).
+endpoints), serve (HTTP), evaluate (ROUGE), one per tracker, notebooks, test (without torch),
+reference (peers).
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ from setuptools import find_packages, setup
 EVALUATE = ["rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
 GRAPHS = ["pyoxigraph>=0.5"]
+SERVE = ["starlette>=0.40", "uvicorn>=0.30"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
     "beartype>=0.21",
@@ -35,6 +37,7 @@ setup(
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
         "ark_jax.report": ["*.css"],
+        "ark_jax.serve": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
         "jax>=0.10,<0.13",
@@ -71,12 +74,22 @@ setup(
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
         "files": FILES,
+        "serve": SERVE,
         "graphs": GRAPHS,
         "tensorboard": TENSORBOARD,
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
-        "test": [*TEST, *EVALUATE, *FILES, *GRAPHS, *TENSORBOARD, "gguf>=0.17", "openai>=2"],
+        "test": [
+            *TEST,
+            *EVALUATE,
+            *FILES,
+            *GRAPHS,
+            *SERVE,
+            *TENSORBOARD,
+            "gguf>=0.17",
+            "openai>=2",
+        ],
         "reference": [
             "torch==2.13.0",
             "sentence-transformers>=6.0",

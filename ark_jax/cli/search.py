@@ -1,6 +1,5 @@
 """`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -14,6 +13,7 @@ from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
 from ark_jax.data.records import with_title
+from ark_jax.index.rows import answer_row, comparison_row, search_row
 from ark_jax.runtime import log
 
 LINES = 3  # of a passage in a table
@@ -59,10 +59,10 @@ def search(verb: str, args: list[str]) -> int:
             name = _name(other) if _name(other) not in results else values.compare
             hits = other.search([values.question], k=values.k, by=values.by)[0]
             results = {name: hits} | results
-    if values.json:
-        rows = {name: list(map(_row, hits)) for name, hits in results.items()}
-        ranked = {"compared": rows} if values.compare else {"passages": rows.popitem()[1]}
-        _show_json({"question": values.question, "by": values.by, **ranked})
+    if values.json and values.compare:
+        _show_json(comparison_row(values.question, values.by, results))
+    elif values.json:
+        _show_json(search_row(values.question, values.by, results.popitem()[1]))
     else:
         log.show("".join(f"{line}\n" for line in _side_by_side(results)))
     return 0
@@ -81,19 +81,10 @@ def ask(verb: str, args: list[str]) -> int:
     with log_on_stderr():
         hits = _open(values).search([values.question], k=values.k, by=values.by)[0]
         passages = [with_title(hit.title, hit.text) for hit in hits]
-        answer = _reader(values).answer(values.question, passages)
+        answer = reader_of(values).answer(values.question, passages)
     sources = [hits[i] for i in answer.sources]
     if values.json:
-        _show_json(
-            {
-                "question": values.question,
-                "answer": answer.text,
-                "cited": answer.cited,
-                "sources": list(map(_row, sources)),
-                "read": [hit.chunk for hit in hits[: answer.read]],
-                "reply": answer.reply,
-            }
-        )
+        _show_json(answer_row(values.question, answer, hits))
         return 0
     if answer.cited:
         heading = "It cites:"
@@ -129,7 +120,7 @@ def _name(opened) -> str:
     return Path(opened.model).name
 
 
-def _reader(values):
+def reader_of(values):
     """The reader of the flags; without any, the generator that runs take by default."""
     from ark_jax.index.reader import Reader
     from ark_jax.runtime.storage import cache_folder
@@ -148,10 +139,6 @@ def _reader(values):
         name = default_models.default_path("generator")
         default_models.fetch_demo_models([name])
     return Reader.local(name)
-
-
-def _row(hit) -> dict:
-    return dataclasses.asdict(dataclasses.replace(hit, score=round(hit.score, 6)))
 
 
 def _show_json(row: Mapping) -> None:

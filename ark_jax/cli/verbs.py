@@ -157,6 +157,25 @@ kill it goes on.
         'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B',
         "ark_jax.cli.search:ask",
     ),
+    "serve": Verb(
+        "INDEX",
+        "an index and its models behind HTTP, with a page to search it",
+        """\
+  --port=N             default 8000; 0: any that is free
+  --host=ADDRESS       default 127.0.0.1, which only this machine reaches; for any other, requests
+                       must bear the token in $ARK_SERVE_TOKEN
+  --model=FOLDER       where the model lies now, if it was moved
+  --compare=MODEL      another model, such as the one before tuning, for the page and /search
+  --reranker=FOLDER    a pair scorer, for /rerank
+  --reader=MODEL       folder or hub name of a language model, for /ask and the page
+  --endpoint=URL       an OpenAI-compatible address, as in `ark-jax ask`
+http://localhost:8000 is the page. Programs use /v1/embeddings as OpenAI's, /embed and /rerank as
+text-embeddings-inference's, /search and /ask; ark_jax/README.md describes them. Needs .[serve].
+""",
+        "ark-jax serve my_index --port=8000",
+        "ark_jax.cli.serve:serve",
+        prints=False,
+    ),
     "retrieve": Verb(
         "--model=DIR --graph=FILE --questions=FILE",
         "what of a graph fits each question of a file, as JSONL",

@@ -169,13 +169,19 @@ class Index:
         return dataclasses.replace(self.open(self.folder, model=self.model), loaded=self.loaded)
 
     def search(
-        self, questions: Sequence[str], *, k: int = 10, by: str = "hybrid"
+        self,
+        questions: Sequence[str],
+        *,
+        k: int = 10,
+        by: str = "hybrid",
+        vectors: np.ndarray | None = None,
     ) -> list[list[Hit]]:
         """The k best chunks of each question, best first.
 
         Args:
             by: "dense" ranks by cosines, "bm25" by words, "hybrid" by both, as `manifest.fusion`
                 says. BM25 leaves out chunks without a word of the question.
+            vectors: of the questions `[q e]`, if they are known; None: the retriever embeds them.
 
         Raises:
             ValueError: `by` is another word, k is below 1, or the model is not that of the index.
@@ -188,20 +194,21 @@ class Index:
             raise ValueError(f"k={k}: must be at least 1")
         return [
             [self._hit(position, score) for position, score in ranking[:k]]
-            for ranking in self._rankings(list(questions), k, by)
+            for ranking in self._rankings(list(questions), k, by, vectors)
         ]
 
-    def _rankings(self, questions: list[str], k: int, by: str) -> list[Ranking]:
+    def _rankings(
+        self, questions: list[str], k: int, by: str, vectors: np.ndarray | None
+    ) -> list[Ranking]:
         if by == "dense":
-            return self._by_vectors(questions, k)
+            return self._by_vectors(questions, k, vectors)
         if by == "bm25":
             return self._by_words(questions, k)
         fusion = self.manifest.fusion
         depth = max(k, fusion.depth)
         # In this order the recipes join them, which decides between equal sums.
-        pairs = zip(
-            self._by_words(questions, depth), self._by_vectors(questions, depth), strict=True
-        )
+        by_vectors = self._by_vectors(questions, depth, vectors)
+        pairs = zip(self._by_words(questions, depth), by_vectors, strict=True)
         return [
             fused_scores(
                 [[position for position, _ in ranking] for ranking in pair],
@@ -215,11 +222,14 @@ class Index:
         results = self.words.search(questions, k)
         return [list(zip(*map(np.ndarray.tolist, result), strict=True)) for result in results]
 
-    def _by_vectors(self, questions: list[str], k: int) -> list[Ranking]:
+    def _by_vectors(
+        self, questions: list[str], k: int, vectors: np.ndarray | None
+    ) -> list[Ranking]:
         from ark_jax.retrieval.dense import top_k
 
-        queries = self.retriever.encode(questions, kind="query")
-        positions, scores = top_k(queries, self.vectors, k)
+        if vectors is None:
+            vectors = self.retriever.encode(questions, kind="query")
+        positions, scores = top_k(vectors, self.vectors, k)
         pairs = zip(positions.tolist(), scores.tolist(), strict=True)
         return [list(zip(*pair, strict=True)) for pair in pairs]
 

@@ -13,12 +13,13 @@ import numpy as np
 from flax import nnx
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, packing, pair_folder, pair_heads
+from ark_jax.models import decoder, hf, pair_folder, pair_heads
 from ark_jax.models import sentence_folder as files
+from ark_jax.models.batching import Batching, little_padding
 from ark_jax.models.pair_card import render_card
 from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
 from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
-from ark_jax.models.retriever import Retriever, batch_tokens_of_device
+from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
@@ -199,7 +200,14 @@ class PairScorer:
         ids = tuple(self.cfg.body.vocab + i for i in markers)
         return PairTokenizer(self.tokenizer, self.max_length, self.lower, ids)
 
-    def score(self, pairs: Sequence[Pair], *, batch_tokens: int = 0, label: str = "") -> np.ndarray:
+    def score(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        batch_tokens: int = 0,
+        label: str = "",
+        batching: Batching | None = None,
+    ) -> np.ndarray:
         """The logits of pairs, float32 `[n]`, in the order of `pairs`.
 
         A higher logit is a better match; a sequence classifier's sigmoid is not applied.
@@ -209,17 +217,19 @@ class PairScorer:
             batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
             label: name of the progress line and of the line that reports cut pairs; without it
                 none is shown.
+            batching: cuts texts into batches; None: `batching.little_padding`.
 
         Raises:
             ValueError: `pairs` is no list of pairs of texts.
             FloatingPointError: a logit is NaN or infinite.
         """
         check_pairs(pairs)
+        batching = batching or little_padding(self.model, self.cfg.body, batch_tokens)
         logits = np.zeros(len(pairs), np.float32)
         if self.cfg.has_cosine and len(pairs):
-            logits += self.cfg.scale * self._cosines(pairs, batch_tokens, label)
+            logits += self.cfg.scale * self._cosines(pairs, batching, label)
         if self.cfg.reads_pairs:
-            logits += self._head_logits(pairs, batch_tokens, label)
+            logits += self._head_logits(pairs, batching, label)
         if (wrong := np.flatnonzero(~np.isfinite(logits))).size:
             number = int(wrong[0])
             shown = tuple(text[:40] for text in pairs[number])
@@ -228,22 +238,20 @@ class PairScorer:
             )
         return logits
 
-    def _cosines(self, pairs: Sequence[Pair], batch_tokens: int, label: str) -> np.ndarray:
+    def _cosines(self, pairs: Sequence[Pair], batching: Batching, label: str) -> np.ndarray:
         """The cosine of each pair's texts; equal texts are embedded once."""
         sides = []
         for side, kind in zip(zip(*pairs, strict=True), files.KINDS, strict=True):
             rows: dict[str, int] = {}
             index = [rows.setdefault(text, len(rows)) for text in side]
-            vectors = self.retriever.encode(
-                list(rows), kind=kind, batch_tokens=batch_tokens, label=label
-            )
+            vectors = self.retriever.encode(list(rows), kind=kind, batching=batching, label=label)
             sides.append(vectors[index])
         return np.einsum("be,be->b", *sides)
 
-    def _head_logits(self, pairs: Sequence[Pair], batch_tokens: int, label: str) -> np.ndarray:
+    def _head_logits(self, pairs: Sequence[Pair], batching: Batching, label: str) -> np.ndarray:
         tokens = self.tokenize(pairs, label=label)
         out = np.zeros(len(tokens), np.float32)
-        started = self._start_batches(tokens, batch_tokens)
+        started = self._start_batches(tokens, batching)
         with Progress(
             label or "pairs", len(tokens), "pairs", interval=10 if label else float("inf")
         ) as bar:
@@ -255,16 +263,10 @@ class PairScorer:
         return out
 
     def _start_batches(
-        self, tokens: PairTokens, batch_tokens: int
+        self, tokens: PairTokens, batching: Batching
     ) -> Iterator[tuple[tk.TextBatch, jax.Array]]:
         """Batches, and the logits of their rows, which the device computes in the background."""
-        batches = tk.batch_by_tokens(
-            [len(row) for row in tokens.ids],
-            budget=batch_tokens or batch_tokens_of_device(),
-            devices=layout.batch_multiple(),
-            **packing.multiply_adds(self.model, self.cfg.body),
-        )
-        for batch in batches:
+        for batch in batching([len(row) for row in tokens.ids]):
             ids, mask = batch.arrays(tokens.ids)
             segments, _ = batch.arrays(tokens.segments)
             arrays = map(layout.rows, (ids, mask, segments))

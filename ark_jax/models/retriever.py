@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, packing
+from ark_jax.models import decoder, hf
 from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
+from ark_jax.models.batching import Batching, little_padding
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
@@ -41,6 +42,25 @@ def pool(
     return total / jnp.maximum(weights.sum(-1, keepdims=True), 1e-9)
 
 
+def pooled_vectors(
+    model,
+    cfg,
+    pooling: str,
+    width: int,
+    capacity: int | None,
+    tokens: Int[Array, "b t"],
+    mask: Bool[Array, "b t"],
+) -> Float[Array, "b e"]:
+    """Vectors of tokenised texts, float32, of whatever length the model gives them.
+
+    Args:
+        width: number of leading components to keep (Matryoshka).
+        capacity: an upper bound on the visible tokens of a device. With it, the layers skip
+            padding.
+    """
+    return pool(model(tokens, mask, cfg, capacity), mask, pooling)[:, :width]
+
+
 def embed(
     model,
     cfg,
@@ -50,19 +70,14 @@ def embed(
     tokens: Int[Array, "b t"],
     mask: Bool[Array, "b t"],
 ) -> Float[Array, "b e"]:
-    """Unit vectors of tokenised texts, float32.
-
-    Args:
-        width: number of leading components to keep (Matryoshka).
-        capacity: an upper bound on the visible tokens of a device. With it, the layers skip
-            padding.
-    """
-    x = pool(model(tokens, mask, cfg, capacity), mask, pooling)[:, :width]
+    """Unit vectors of tokenised texts, float32; see `pooled_vectors`."""
+    x = pooled_vectors(model, cfg, pooling, width, capacity, tokens, mask)
     # The bound makes the gradient of an empty row zero; that of its norm would be NaN.
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))
 
 
 _embed_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(embed)
+_pooled_jit = functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))(pooled_vectors)
 
 
 @dataclasses.dataclass
@@ -191,7 +206,13 @@ class Retriever:
         return files.prompt_of(self.prompts, kind)
 
     def encode(
-        self, texts: Sequence[str], *, kind: str, batch_tokens: int = 0, label: str = ""
+        self,
+        texts: Sequence[str],
+        *,
+        kind: str,
+        batch_tokens: int = 0,
+        label: str = "",
+        batching: Batching | None = None,
     ) -> np.ndarray:
         """Unit vectors of texts, float32 `[n e]`, in the order of `texts`.
 
@@ -200,46 +221,51 @@ class Retriever:
             batch_tokens: tokens of a batch on each device, which bounds memory; 0 suits the device.
             label: name of the progress line and of the line that reports truncated texts; without
                 it none is shown.
+            batching: cuts texts into batches; None: `batching.little_padding`.
 
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
         ids = self.tokenize(texts, kind=kind, label=label)
-        out = np.zeros((len(ids), self.width), np.float32)
-        batches = tk.batch_by_tokens(
-            [len(row) for row in ids],
-            budget=batch_tokens or batch_tokens_of_device(),
-            devices=layout.batch_multiple(),
-            **packing.multiply_adds(self.model, self.cfg),
-        )
-        started = ((batch, self._start_embedding(batch, ids)) for batch in batches)
+        batching = batching or little_padding(self.model, self.cfg, batch_tokens)
         with Progress(
             label or "embed", len(ids), "texts", interval=10 if label else float("inf")
         ) as bar:
-            # The device works on one batch while the host prepares the next.
-            for (batch, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
-                numbers = list(itertools.chain(*batch.texts_by_device))
-                out[numbers] = layout.fetch(vectors)[batch.row_numbers()]
-                bar.add(len(numbers))
-        if (wrong := np.flatnonzero(~np.isfinite(out).all(1))).size:
-            number = int(wrong[0])
-            raise FloatingPointError(
-                f"{kind} {number} ({texts[number][:40]!r}): its vector holds NaN or infinity; "
-                f"{decoder.NOT_FINITE_CAUSE}"
-            )
-        zero = np.flatnonzero(~out.any(1) & (np.fromiter(map(len, ids), int, len(ids)) > 0))
-        if zero.size:
-            number = int(zero[0])
-            raise FloatingPointError(
-                f"{kind} {number} ({texts[number][:40]!r}): its vector is zero, so it is like no "
-                "other; weights of the model are damaged: fetch the model again"
-            )
+            out = self.encode_tokens(ids, batching, on_batch=bar.add)
+        check_vectors(out, ids, texts, kind)
         return out
 
-    def _start_embedding(self, batch: tk.TextBatch, ids: Sequence[Sequence[int]]) -> jax.Array:
+    def encode_tokens(
+        self,
+        ids: Sequence[Sequence[int]],
+        batching: Batching,
+        *,
+        unit: bool = True,
+        on_batch: Callable[[int], None] = lambda count: None,
+    ) -> np.ndarray:
+        """Vectors of tokenised texts, float32 `[n e]`, in the order of `ids`; none is checked.
+
+        Args:
+            unit: whether they get unit length.
+            on_batch: is given the number of texts of each batch that is finished.
+        """
+        out = np.zeros((len(ids), self.width), np.float32)
+        batches = batching([len(row) for row in ids])
+        started = ((batch, self._start_embedding(batch, ids, unit)) for batch in batches)
+        # The device works on one batch while the host prepares the next.
+        for (batch, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
+            numbers = list(itertools.chain(*batch.texts_by_device))
+            out[numbers] = layout.fetch(vectors)[batch.row_numbers()]
+            on_batch(len(numbers))
+        return out
+
+    def _start_embedding(
+        self, batch: tk.TextBatch, ids: Sequence[Sequence[int]], unit: bool
+    ) -> jax.Array:
         """The vectors `[b e]` of a batch's rows, which the device computes in the background."""
         arrays = map(layout.rows, batch.arrays(ids))
-        return _embed_jit(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)
+        function = _embed_jit if unit else _pooled_jit
+        return function(self.model, self.cfg, self.pooling, self.width, batch.room, *arrays)
 
     def digest(self, kind: str) -> str:
         """The sha256 of all that decides the vectors of a kind of text: weights, tokenizer, prompt.
@@ -297,9 +323,28 @@ class Retriever:
         return cards.render_card(folder, title=title, base=base, about="")
 
 
-def batch_tokens_of_device() -> int:
-    """Tokens of a batch: few enough for a CPU's cache, many enough to fill an accelerator."""
-    return 1024 if jax.default_backend() == "cpu" else 16384
+def check_vectors(
+    vectors: np.ndarray, ids: Sequence[Sequence[int]], texts: Sequence[str], kind: str
+) -> None:
+    """Raises FloatingPointError if a vector is not finite or zero; the message names the text.
+
+    Args:
+        vectors: `[n e]`, of the texts whose tokens are `ids`.
+        kind: what the texts are, for the message.
+    """
+    if (wrong := np.flatnonzero(~np.isfinite(vectors).all(1))).size:
+        number = int(wrong[0])
+        raise FloatingPointError(
+            f"{kind} {number} ({texts[number][:40]!r}): its vector holds NaN or infinity; "
+            f"{decoder.NOT_FINITE_CAUSE}"
+        )
+    zero = np.flatnonzero(~vectors.any(1) & (np.fromiter(map(len, ids), int, len(ids)) > 0))
+    if zero.size:
+        number = int(zero[0])
+        raise FloatingPointError(
+            f"{kind} {number} ({texts[number][:40]!r}): its vector is zero, so it is like no "
+            "other; weights of the model are damaged: fetch the model again"
+        )
 
 
 def _family_pooling(cfg, folder: Path) -> str:

@@ -1,0 +1,32 @@
+"""How texts become batches: which go through a model at once, and in which shape."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+
+from ark_jax import layout
+from ark_jax.models import packing
+from ark_jax.text import tokens as tk
+
+Batching = Callable[[Sequence[int]], Iterable[tk.TextBatch]]  # lengths of texts -> batches of them
+
+
+def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:
+    """Cuts texts into batches that waste little work; see `tokens.batch_by_tokens`.
+
+    Args:
+        model, cfg: what computes them, by whose cost padding is weighed.
+        batch_tokens: tokens of a batch on each device; 0 suits the device.
+    """
+    return functools.partial(
+        tk.batch_by_tokens,
+        budget=batch_tokens or batch_tokens_of_device(),
+        devices=layout.batch_multiple(),
+        **packing.multiply_adds(model, cfg),
+    )
+
+
+def batch_tokens_of_device() -> int:
+    """Tokens of a batch: few enough for a CPU's cache, many enough to fill an accelerator."""
+    return 1024 if jax.default_backend() == "cpu" else 16384

@@ -1,0 +1,156 @@
+"""The application of a server: its paths, who may ask, its errors, and what it counts."""
+
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ark_jax.index.rows import answer_row, comparison_row, search_row
+from ark_jax.serve import embeddings, guard, metrics, page, requests
+from ark_jax.serve.service import Service
+
+MOST_K = 100  # passages of a search
+BY = ("hybrid", "dense", "bm25")
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+async def search(service: Service, request: Request) -> Response:
+    """POST /search."""
+    body = await requests.read_json(request)
+    question, k, by = _question(body, 10)
+    if requests.switch(body, "compare"):
+        compared = await service.compare(request, question, k, by)
+        return JSONResponse(comparison_row(question, by, compared))
+    return JSONResponse(search_row(question, by, await service.search(request, question, k, by)))
+
+
+async def ask(service: Service, request: Request) -> Response:
+    """POST /ask."""
+    question, k, by = _question(await requests.read_json(request), 5)
+    hits = await service.search(request, question, k, by)
+    return JSONResponse(answer_row(question, await service.answer(request, question, hits), hits))
+
+
+def _question(body: dict, k: int) -> tuple[str, int, str]:
+    return (
+        requests.text(body, "question"),
+        requests.number(body, "k", k, MOST_K),
+        requests.choice(body, "by", "hybrid", BY),
+    )
+
+
+async def health(service: Service, request: Request) -> Response:
+    """GET /health."""
+    if not service.work.alive:
+        raise requests.Refused(503, "Unhealthy", "the models are gone; start the server again")
+    return JSONResponse({"status": "ok"})
+
+
+async def counts(service: Service, request: Request) -> Response:
+    """GET /metrics."""
+    waiting = ("Texts, pairs and calls that are not finished.", service.work.waiting)
+    text = service.metrics.text({"ark_waiting_items": waiting})
+    return PlainTextResponse(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+
+PATHS: dict[str, tuple[str, Handler]] = {
+    "/v1/embeddings": ("POST", embeddings.openai),
+    "/embed": ("POST", embeddings.embed),
+    "/rerank": ("POST", embeddings.rerank),
+    "/search": ("POST", search),
+    "/ask": ("POST", ask),
+    "/health": ("GET", health),
+    "/info": ("GET", embeddings.info),
+    "/metrics": ("GET", counts),
+    "/": ("GET", page.page),
+    "/page.css": ("GET", page.style),
+    "/page.js": ("GET", page.script),
+    "/page/search": ("POST", page.search),
+    "/page/answer": ("POST", page.answer),
+}
+
+
+def make_app(service: Service) -> Starlette:
+    """The application that answers the requests to a server."""
+
+    def route(path: str, method: str, handler: Handler) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await handler(service, request)
+
+        return Route(path, endpoint, methods=[method])
+
+    return Starlette(
+        routes=[route(path, *what) for path, what in PATHS.items()],
+        middleware=[Middleware(_Entrance, service=service)],
+        exception_handlers={requests.Refused: _refused, HTTPException: _no_path, Exception: _bug},
+    )
+
+
+class _Entrance:
+    """Turns away who may not ask, and counts what is answered."""
+
+    def __init__(self, app: ASGIApp, service: Service):
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        path, start, status = scope["path"], time.monotonic(), 500
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("x-content-type-options", "nosniff")
+                headers.setdefault("referrer-policy", "no-referrer")
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            refusal = guard.refusal(path, Headers(scope=scope), self.service.token)
+            if refusal:
+                await _error(path, *refusal, "Validation")(scope, receive, send_counted)
+            else:
+                await self.app(scope, receive, send_counted)
+        finally:
+            known = path if path in PATHS else "other"
+            self.service.metrics.add_request(known, status, time.monotonic() - start)
+
+
+def _error(path: str, status: int, message: str, kind: str) -> Response:
+    """An error in the form of the path's clients."""
+    if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
+        type_ = "server_error" if status >= 500 or status == 424 else "invalid_request_error"
+        error = {"message": message, "type": type_, "param": None, "code": None}
+        body = {"error": error}
+    else:
+        body = {"error": message, "error_type": kind}
+    headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(status)
+    return JSONResponse(body, status, headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return _error(request.url.path, error.status, str(error), error.kind)
+
+
+async def _no_path(request: Request, error: Exception) -> Response:
+    path, method = request.url.path, request.method
+    message = f"{method} {path}: {error.detail}; there are {', '.join(PATHS)}"
+    return _error(path, error.status_code, message, "Validation")
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    traceback.print_exception(error, file=sys.stderr)
+    message = "an error of the server, which its log shows"
+    return _error(request.url.path, 500, message, "Backend")

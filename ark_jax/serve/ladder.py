@@ -1,0 +1,117 @@
+"""Batches in few shapes, which are compiled before requests come.
+
+`tokens.batch_by_tokens` pads less, but the shapes of its batches are as many as the mixtures of
+texts that come, and each is compiled when it first occurs: a request would wait for seconds.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from ark_jax.models import packing
+from ark_jax.models.batching import batch_tokens_of_device
+from ark_jax.text import tokens as tk
+
+LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)  # then each doubled
+ROOMS = 3  # the tokens of a full batch, and two parts of it
+SPARE = 1.5  # places for tokens in the rows of a shape, for each that may be used
+CALL = 1 / 64  # of a full batch: the work that a call costs beside that of its tokens
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Shape:
+    """A batch of at most `rows` texts of at most `length` tokens, together at most `room`."""
+
+    length: int
+    room: int
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """The shapes of a model's batches on one device, and what each costs.
+
+    Attributes:
+        shapes: the smallest first.
+        tokens: of a full batch.
+        parameters: multiply-adds of one token.
+        attention: multiply-adds of one pair of tokens in a row.
+    """
+
+    shapes: tuple[Shape, ...]
+    tokens: int
+    parameters: int
+    attention: int
+
+    @classmethod
+    def of(cls, model, cfg, max_length: int) -> "Ladder":
+        """The ladder of a model on the device of this process.
+
+        Args:
+            max_length: tokens of the longest text.
+        """
+        full = batch_tokens_of_device()
+        # Padding costs a CPU time, and an accelerator little.
+        step = 4 if jax.default_backend() == "cpu" else 8
+        rooms = [full // step**i for i in range(ROOMS)]
+        return cls(_shapes(max_length, rooms), full, **packing.multiply_adds(model, cfg))
+
+    @property
+    def common(self) -> tuple[Shape, ...]:
+        """The shapes but those of texts that are longer than a full batch."""
+        return tuple(shape for shape in self.shapes if shape.room <= self.tokens)
+
+    def batches(self, lengths: Sequence[int]) -> Iterator[tk.TextBatch]:
+        """Cuts texts into the batches that cost least together: a `batching.Batching`."""
+        order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+        for start, end, shape in self._cut([lengths[i] for i in order]):
+            yield tk.TextBatch([order[start:end]], shape.rows, shape.length, shape.room)
+
+    def _cut(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
+        """Where batches begin and end, and their shapes; `lengths` fall."""
+        best: list[tuple[float, int, Shape | None]] = [(0.0, 0, None)]  # of the first i texts
+        best += [(float("inf"), 0, None)] * len(lengths)
+        for start, longest in enumerate(lengths):
+            shapes = self._shapes_for(longest)
+            total = 0
+            for end in range(start + 1, len(lengths) + 1):
+                total += lengths[end - 1]
+                while shapes and (shapes[0].room < total or shapes[0].rows < end - start):
+                    shapes = shapes[1:]
+                if not shapes:
+                    break
+                cost = best[start][0] + self._cost(shapes[0])
+                if cost < best[end][0]:
+                    best[end] = cost, start, shapes[0]
+        cuts, end = [], len(lengths)
+        while end:
+            _, start, shape = best[end]
+            cuts.append((start, end, shape))
+            end = start
+        return cuts[::-1]
+
+    def _shapes_for(self, longest: int) -> list[Shape]:
+        """The shapes of the shortest length that holds a text, the smallest first."""
+        length = next(shape.length for shape in self.shapes if shape.length >= longest)
+        return [shape for shape in self.shapes if shape.length == length]
+
+    def _cost(self, shape: Shape) -> float:
+        call = CALL * self.tokens * self.parameters
+        pairs = shape.rows * shape.length**2
+        return call + shape.room * self.parameters + pairs * self.attention
+
+
+def _shapes(max_length: int, rooms: Sequence[int]) -> tuple[Shape, ...]:
+    """The shapes of texts of at most `max_length` tokens; `rooms` fall."""
+    doubled = (LENGTHS[-1] << i for i in itertools.count(1))
+    shapes = []
+    for length in itertools.chain(LENGTHS, doubled):
+        # Of a text that is longer than a full batch, a batch holds one.
+        for room in [room for room in rooms if room >= length] or [length]:
+            rows = max(1, int(SPARE * room / length))
+            shapes.append(Shape(length, room, rows))
+        if length >= max_length:
+            return tuple(sorted(shapes))
+    raise AssertionError("lengths have no end")

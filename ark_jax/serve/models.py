@@ -1,0 +1,186 @@
+"""The models of a server: what it embeds and scores, in shapes that are compiled at its start."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.models.pairs import PairScorer
+from ark_jax.models.retriever import Retriever, check_vectors
+from ark_jax.runtime.log import Progress
+from ark_jax.serve.ladder import Ladder, Shape
+from ark_jax.text import tokens as tk
+
+BATCHES = 4  # full batches whose texts are sorted together
+PAIRS = 32  # that are scored at once
+
+
+class TooLong(ValueError):
+    """A text has more tokens than the model reads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """A request for vectors.
+
+    Attributes:
+        kind: "query" or "document".
+        width: leading components of a vector that are wanted.
+        cut: whether texts that are too long are cut; otherwise they are an error.
+        unit: whether vectors get unit length.
+    """
+
+    texts: Sequence[str]
+    kind: str
+    width: int
+    cut: bool
+    unit: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """The vector of a text, float32 `[e]`, and the number of its tokens."""
+
+    vector: np.ndarray
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """A tokenised text."""
+
+    ids: list[int]
+    text: str
+    width: int
+    unit: bool
+
+
+class Embedder:
+    """Embeds texts; a lane of `work.Work`.
+
+    Attributes:
+        name: of the model.
+        width: components of a vector.
+        max_length: tokens of a text.
+    """
+
+    def __init__(self, retriever: Retriever, name: str):
+        self.name, self.retriever = name, retriever
+        self.width, self.max_length = retriever.width, retriever.max_length
+        self.ladder = Ladder.of(retriever.model, retriever.cfg, retriever.max_length)
+        self.room = BATCHES * self.ladder.tokens
+
+    def warm_up(self) -> None:
+        """Compiles the common shapes."""
+
+        def embed(shape: Shape, ids: list[list[int]]) -> None:
+            self.retriever.encode_tokens(ids, _in_shape(shape), unit=False)
+
+        _warm_up("compile the retriever", self.ladder.common, embed)
+
+    def size(self, request: Texts) -> int:
+        return len(request.texts)
+
+    def prepare(self, request: Texts) -> list[_Text]:
+        """The tokens of texts.
+
+        Raises:
+            TooLong: a text is too long, and may not be cut.
+        """
+        rows = self.retriever.tokenize(request.texts, kind=request.kind)
+        _check_cut(self.retriever.truncated[""], request.cut, self.max_length, "inputs")
+        pairs = zip(rows, request.texts, strict=True)
+        return [_Text(ids, text, request.width, request.unit) for ids, text in pairs]
+
+    def cost(self, item: _Text) -> int:
+        return len(item.ids)
+
+    def run(self, items: Sequence[_Text]) -> list[Embedded]:
+        ids = [item.ids for item in items]
+        vectors = self.retriever.encode_tokens(ids, self.ladder.batches, unit=False)
+        check_vectors(vectors, ids, [item.text for item in items], "text")
+        return [
+            Embedded(_finished(vector[: item.width], item.unit), len(item.ids))
+            for vector, item in zip(vectors, items, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """A request for the logits of a query with each of several texts; `cut` as in `Texts`."""
+
+    query: str
+    texts: Sequence[str]
+    cut: bool
+
+
+class Reranker:
+    """Scores pairs of texts; a lane of `work.Work`."""
+
+    room = PAIRS
+
+    def __init__(self, scorer: PairScorer, name: str):
+        self.name, self.scorer = name, scorer
+        self.ladder = Ladder.of(scorer.model, scorer.cfg.body, scorer.max_length)
+
+    def warm_up(self) -> None:
+        """Compiles the common shapes."""
+
+        def score(shape: Shape, ids: list[list[int]]) -> None:
+            self.scorer.score([("a", "b")] * len(ids), batching=_in_shape(shape))
+
+        _warm_up("compile the reranker", self.ladder.common, score)
+
+    def size(self, request: Pairs) -> int:
+        return len(request.texts)
+
+    def prepare(self, request: Pairs) -> list[tuple[str, str]]:
+        """The pairs of a request.
+
+        Raises:
+            TooLong: a pair is too long, and may not be cut.
+        """
+        pairs = [(request.query, text) for text in request.texts]
+        if not request.cut:
+            _check_cut(self.scorer.tokenize(pairs).cut, False, self.scorer.max_length, "texts")
+        return pairs
+
+    def cost(self, item: tuple[str, str]) -> int:
+        return 1
+
+    def run(self, items: Sequence[tuple[str, str]]) -> list[float]:
+        return self.scorer.score(items, batching=self.ladder.batches).tolist()
+
+
+def _finished(vector: np.ndarray, unit: bool) -> np.ndarray:
+    # The bound keeps a vector of zeros, which an empty text may have.
+    return vector / max(np.linalg.norm(vector), np.float32(1e-12)) if unit else vector
+
+
+def model_name(model: str) -> str:
+    """How a model is called: the folder that holds it, or its hub name."""
+    return Path(model).name if Path(model).is_absolute() else model
+
+
+def _check_cut(count: int, allowed: bool, limit: int, field: str) -> None:
+    if count and not allowed:
+        raise TooLong(
+            f"`{field}` must have at most {limit} tokens, and {count} of them have more; shorten "
+            "them"
+        )
+
+
+def _in_shape(shape: Shape):
+    """A `batching.Batching` that lets all texts go through the model in one shape."""
+    return lambda lengths: [
+        tk.TextBatch([list(range(len(lengths)))], shape.rows, shape.length, shape.room)
+    ]
+
+
+def _warm_up(label: str, shapes: Sequence[Shape], run) -> None:
+    with Progress(label, len(shapes), "shapes") as bar:
+        for shape in shapes:
+            run(shape, list(itertools.repeat([0], min(shape.rows, 2))))
+            bar.add()

@@ -1,0 +1,90 @@
+"""Loads and compiles what a server offers, in the thread that will use it."""
+
+from collections.abc import Callable
+
+import jax
+
+from ark_jax import layout
+from ark_jax.index.index import Index
+from ark_jax.index.reader import Reader
+from ark_jax.models.pairs import PairScorer
+from ark_jax.serve.metrics import Metrics
+from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
+from ark_jax.serve.service import Searched, Service
+from ark_jax.serve.work import CALLS, Lane, Work
+
+
+def open_service(
+    index: Index,
+    *,
+    compare: str = "",
+    reranker: str = "",
+    reader: Callable[[], Reader] | None = None,
+    local: bool = True,
+    token: str = "",
+    most: int = 4096,
+) -> Service:
+    """What serves an index on one device.
+
+    Args:
+        compare: folder or hub name of another model for the same passages; empty: none.
+        reranker: folder of a pair scorer; empty: none.
+        reader: opens the reader; None: no answers.
+        local: whether the reader computes on the device of this process.
+        token: what requests must bear; empty: none.
+        most: texts that may wait.
+
+    Raises:
+        FileNotFoundError, ValueError: a model cannot be opened, or is not that of the index.
+        OSError: the vectors of `compare` cannot be written.
+    """
+    metrics = Metrics()
+    # A mesh belongs to a thread. One device suffices; the others are left to other servers.
+    enter = lambda: jax.set_mesh(layout.make_mesh((1, 1, 1)))
+    on_batch = lambda lane, count: metrics.add_batch(_kind(lane), count)
+    work = Work(enter, most=most, on_batch=on_batch)
+
+    def load() -> Service:
+        tuned = _searched(index)
+        return Service(
+            name=index.folder.name,
+            work=work,
+            metrics=metrics,
+            tuned=tuned,
+            base=_searched(index.with_model(compare)) if compare else None,
+            reranker=_reranker(reranker) if reranker else None,
+            reader=reader() if reader else None,
+            local=local,
+            token=token,
+        )
+
+    try:
+        return work.call(load)
+    except Exception:
+        work.close()
+        raise
+
+
+def _searched(index: Index) -> Searched:
+    """An index whose model is loaded, compiled, and tried."""
+    embedder = Embedder(index.retriever, model_name(index.model))
+    embedder.warm_up()
+    asked = Texts(["Who?"], "query", embedder.width, cut=True)
+    vectors = embedder.run(embedder.prepare(asked))[0].vector[None]
+    for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
+        index.search(["Who?"], by=by, vectors=vectors)
+    return Searched(index, embedder)
+
+
+def _reranker(folder: str) -> Reranker:
+    reranker = Reranker(PairScorer.from_pretrained(folder), model_name(folder))
+    reranker.warm_up()
+    return reranker
+
+
+def _kind(lane: Lane) -> str:
+    """What a lane is called among the counts."""
+    if lane is CALLS:
+        return "search"
+    names = {Embedder: "embed", Reranker: "rerank"}
+    return names.get(type(lane), "read")

@@ -1,0 +1,119 @@
+"""The page for people: a question, and what each ranking finds for it, side by side."""
+
+import functools
+import importlib.resources
+import string
+from collections.abc import Mapping, Sequence
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from ark_jax.index.index import Hit
+from ark_jax.index.reader import Answer
+from ark_jax.report.html import auto_direction, escape, passage
+from ark_jax.serve import requests
+from ark_jax.serve.service import Service
+
+K = 5  # passages of each ranking
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+Columns = Mapping[str, Sequence[Hit]]  # heading -> passages, best first
+
+
+async def page(service: Service, request: Request) -> Response:
+    """GET /."""
+    manifest = service.tuned.index.manifest
+    fields = {
+        "title": escape(service.name),
+        "about": f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
+        f"{escape(service.tuned.embedder.name)} and by words",
+        "reader": "yes" if service.reader else "no",
+    }
+    html = string.Template(_file("ark_jax.serve", "page.html")).substitute(fields)
+    return HTMLResponse(html, headers={"content-security-policy": POLICY})
+
+
+async def style(service: Service, request: Request) -> Response:
+    """GET /page.css: the report's look, and what the page adds."""
+    css = _file("ark_jax.report", "report.css") + _file("ark_jax.serve", "page.css")
+    return Response(css, media_type="text/css")
+
+
+async def script(service: Service, request: Request) -> Response:
+    """GET /page.js."""
+    return Response(_file("ark_jax.serve", "page.js"), media_type="text/javascript")
+
+
+async def search(service: Service, request: Request) -> Response:
+    """POST /page/search: the columns of a question."""
+    question = requests.text(await requests.read_json(request), "question")
+    columns = await _columns(service, request, question)
+    status = f"The best {K} passages by each of {len(columns)} rankings."
+    return JSONResponse({"status": status, "results": render_columns(columns, [])})
+
+
+async def answer(service: Service, request: Request) -> Response:
+    """POST /page/answer: the reader's answer, and the columns with its words marked."""
+    question = requests.text(await requests.read_json(request), "question")
+    columns = await _columns(service, request, question)
+    hits = columns["Hybrid"]
+    read = await service.answer(request, question, hits)
+    shown = {"answer": render_answer(read, hits), "results": render_columns(columns, [read.text])}
+    return JSONResponse(shown)
+
+
+async def _columns(service: Service, request: Request, question: str) -> Columns:
+    """What is found by the model before tuning, if there is one, the tuned one, words, and both."""
+    wanted = {f"Tuned: {service.tuned.embedder.name}": ("dense", service.tuned)}
+    wanted |= {"BM25": ("bm25", service.tuned), "Hybrid": ("hybrid", service.tuned)}
+    if service.base:
+        wanted = {f"Before: {service.base.embedder.name}": ("dense", service.base)} | wanted
+    return {
+        heading: await service.search(request, question, K, by, searched)
+        for heading, (by, searched) in wanted.items()
+    }
+
+
+def render_columns(columns: Columns, answers: Sequence[str]) -> str:
+    """The passages of each ranking as HTML, with the words of the answers marked."""
+    sections = []
+    for number, (heading, hits) in enumerate(columns.items()):
+        items = "".join(f"<li>{_place(hit)}{passage(hit.text, answers)}</li>" for hit in hits)
+        none = '<p class="none">No passage has a word of the question.</p>'
+        sections.append(
+            f'<section aria-labelledby="column{number}"><h2 id="column{number}">{escape(heading)}'
+            f"</h2>{f'<ol>{items}</ol>' if hits else none}</section>"
+        )
+    return f'<div class="columns">{"".join(sections)}</div>'
+
+
+def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
+    """An answer and where its passages stand, as HTML."""
+    text = auto_direction(escape(read.text)) if read.text else "no answer"
+    places = ", ".join(escape(_where(hits[i])) for i in read.sources)
+    if read.cited:
+        source = f"It cites {places}."
+    elif places:
+        source = f"It cites nothing. Its words stand in {places}."
+    else:
+        source = f"It cites nothing, and its words stand in none of the {read.read} passages read."
+    return (
+        f'<section class="reply" aria-label="Answer"><h2>Answer</h2><p class="said">{text}</p>'
+        f"<p>{source}</p></section>"
+    )
+
+
+def _place(hit: Hit) -> str:
+    title = f" {auto_direction(escape(hit.title))}" if hit.title not in ("", hit.document) else ""
+    return f'<p class="place"><b>{escape(_where(hit))}</b>{title} {hit.score:.4f}</p>'
+
+
+def _where(hit: Hit) -> str:
+    return f"{hit.document} [{hit.start}:{hit.end}]"
+
+
+@functools.cache
+def _file(package: str, name: str) -> str:
+    return (importlib.resources.files(package) / name).read_text(encoding="utf-8")

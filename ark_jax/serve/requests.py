@@ -1,0 +1,195 @@
+"""The requests of a server: their bodies, their fields, and what is wrong with them."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from ark_jax.serve.models import TooLong
+from ark_jax.serve.work import Busy, Lane, Work
+
+MOST_BYTES = 4 << 20  # of a body
+MOST_TEXTS = 2048  # of a request, as OpenAI allows
+PATIENCE = 30.0  # seconds in which a body must have come
+
+
+class Refused(Exception):
+    """A request that gets an error.
+
+    Args:
+        status: of HTTP.
+        kind: one of text-embeddings-inference's types of errors.
+        message: what is wrong, and the fix.
+    """
+
+    def __init__(self, status: int, kind: str, message: str):
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def bad_input(message: str) -> Refused:
+    return Refused(422, "Validation", message)
+
+
+def too_large(message: str) -> Refused:
+    return Refused(413, "Validation", message)
+
+
+async def read_json(request: Request) -> Mapping:
+    """The body of a request, a JSON object.
+
+    Raises:
+        Refused: it is too large, does not come, or is no such object.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # A page elsewhere can make a browser send any other type without being asked.
+        message = "the body must be JSON: send the header content-type: application/json"
+        raise Refused(415, "Validation", message)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            body = await _read_body(request)
+    except TimeoutError:
+        message = f"the body has not come within {PATIENCE:g} seconds"
+        raise Refused(408, "Validation", message) from None
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise bad_input(f"the body is not UTF-8: byte {error.start} is wrong") from None
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise bad_input(f"the body is no JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise bad_input("the body must be a JSON object with fields")
+    return value
+
+
+async def _read_body(request: Request) -> bytes:
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            # The rest is read too, and thrown away: a client that still sends reads no answer.
+            parts = [*parts, part] if size <= MOST_BYTES else []
+            if size > 16 * MOST_BYTES:
+                break
+    except ClientDisconnect:
+        raise gone() from None
+    if size > MOST_BYTES:
+        raise too_large(f"the body has more than {MOST_BYTES:,} bytes; send fewer texts at once")
+    return b"".join(parts)
+
+
+def gone() -> Refused:
+    return Refused(499, "Validation", "the client is gone")
+
+
+def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
+    """A field that has one of several values; null is the default."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if value not in choices or type(value) is not type(choices[choices.index(value)]):
+        shown = ", ".join(json.dumps(choice) for choice in choices)
+        raise bad_input(f"`{name}` must be one of {shown}")
+    return value
+
+
+def switch(body: Mapping, name: str, *, default: bool = False) -> bool:
+    """A field that is true or false."""
+    return choice(body, name, default, (True, False))
+
+
+def number(body: Mapping, name: str, default: int, most: int) -> int:
+    """A field that is a whole number from 1 to `most`."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not 1 <= value <= most:
+        raise bad_input(f"`{name}` must be a whole number from 1 to {most:,}")
+    return value
+
+
+def text(body: Mapping, name: str) -> str:
+    """A field that is a text with other characters than blanks."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise bad_input(f"`{name}` must be a text" if name in body else f"`{name}` is missing")
+    _check_text(value, name)
+    return value
+
+
+def texts(body: Mapping, name: str) -> list[str]:
+    """A field that is a list of texts.
+
+    Raises:
+        Refused: it is none, it is empty, or it has too many.
+    """
+    value = body.get(name)
+    if name not in body:
+        raise bad_input(f"`{name}` is missing")
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise bad_input(f"`{name}` must be a list of texts")
+    if not value:
+        raise Refused(400, "Empty", f"`{name}` cannot be empty")
+    if len(value) > MOST_TEXTS:
+        raise too_large(f"batch size {len(value)} > maximum allowed batch size {MOST_TEXTS}")
+    for x in value:
+        _check_text(x, name)
+    return value
+
+
+def one_or_more(body: Mapping, name: str) -> list[str]:
+    """A field that is a text or a list of texts."""
+    return [text(body, name)] if isinstance(body.get(name), str) else texts(body, name)
+
+
+def _check_text(value: str, name: str) -> None:
+    if not value.strip():
+        raise Refused(400, "Empty", f"`{name}` cannot be empty")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise bad_input(f"`{name}` holds half of a surrogate pair, which is no text") from None
+
+
+async def result(request: Request, work: Work, lane: Lane, asked: Any) -> list:
+    """The results of a request's items. If the client goes away, they are not computed.
+
+    Raises:
+        Refused: too much waits, a text is too long, the client is gone, or the model fails.
+    """
+    try:
+        future = work.submit(lane, asked)
+    except Busy:
+        message = "too many texts wait; try again later"
+        raise Refused(429, "Overloaded", message) from None
+    except RuntimeError as error:
+        raise Refused(503, "Unhealthy", str(error)) from None
+    try:
+        return await _unless_gone(request, future)
+    except TooLong as error:
+        raise too_large(str(error)) from None
+    except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
+        raise Refused(424, "Backend", str(error) or "out of memory") from error
+
+
+async def _unless_gone(request: Request, future: Future) -> list:
+    waiting = asyncio.wrap_future(future)
+    watch = asyncio.ensure_future(_client_gone(request))
+    try:
+        await asyncio.wait({waiting, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+        raise gone()
+    finally:
+        watch.cancel()
+        waiting.cancel()
+
+
+async def _client_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,107 @@
+"""What a server offers: its models, its index, and what it does with them for a request."""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from starlette.requests import Request
+
+from ark_jax.data.records import with_title
+from ark_jax.index.index import Hit, Index
+from ark_jax.index.reader import Answer, Reader
+from ark_jax.serve import requests
+from ark_jax.serve.metrics import Metrics
+from ark_jax.serve.models import Embedder, Reranker, Texts
+from ark_jax.serve.work import CALLS, Calls, Work
+
+READS = Calls(room=1)  # a local reader holds the device for seconds
+ENDPOINTS = 8  # questions that an endpoint is asked at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched:
+    """An index, and what embeds its questions."""
+
+    index: Index
+    embedder: Embedder
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """What a server offers.
+
+    Attributes:
+        name: of the index.
+        tuned: the index by its own model.
+        base: the same passages by another model, to compare with.
+        reader: answers questions.
+        local: whether the reader computes on the device of this process.
+        token: what requests must bear; empty: none.
+    """
+
+    name: str
+    work: Work
+    metrics: Metrics
+    tuned: Searched
+    base: Searched | None = None
+    reranker: Reranker | None = None
+    reader: Reader | None = None
+    local: bool = False
+    token: str = ""
+    endpoint_slots: asyncio.Semaphore = dataclasses.field(
+        default_factory=lambda: asyncio.Semaphore(ENDPOINTS)
+    )
+
+    async def search(
+        self, request: Request, question: str, k: int, by: str, searched: Searched | None = None
+    ) -> list[Hit]:
+        """The passages of a question.
+
+        Args:
+            searched: None: the index by its own model.
+
+        Raises:
+            Refused: see `requests.result`.
+        """
+        searched = searched or self.tuned
+        vectors: np.ndarray | None = None
+        if by != "bm25":
+            embedder = searched.embedder
+            asked = Texts([question], "query", embedder.width, cut=True)
+            embedded = await requests.result(request, self.work, embedder, asked)
+            vectors = embedded[0].vector[None]
+        find = lambda: searched.index.search([question], k=k, by=by, vectors=vectors)[0]
+        return (await requests.result(request, self.work, CALLS, find))[0]
+
+    async def compare(self, request: Request, question: str, k: int, by: str) -> Mapping:
+        """The passages of a question by both models: name -> passages, those of the base first."""
+        if self.base is None:
+            raise requests.bad_input(
+                "`compare`: there is no other model; start the server with --compare=MODEL"
+            )
+        base, tuned = self.base.embedder.name, self.tuned.embedder.name
+        names = (f"{base} (base)", f"{tuned} (tuned)") if base == tuned else (base, tuned)
+        found = [
+            await self.search(request, question, k, by, searched)
+            for searched in (self.base, self.tuned)
+        ]
+        return dict(zip(names, found, strict=True))
+
+    async def answer(self, request: Request, question: str, hits: Sequence[Hit]) -> Answer:
+        """What the reader answers from passages.
+
+        Raises:
+            Refused: there is no reader, it fails, or nothing was found.
+        """
+        if self.reader is None:
+            raise requests.bad_input("there is no reader; start the server with --reader=MODEL")
+        passages = [with_title(hit.title, hit.text) for hit in hits]
+        ask = lambda: self.reader.answer(question, passages)
+        if self.local:
+            return (await requests.result(request, self.work, READS, ask))[0]
+        try:
+            async with self.endpoint_slots:
+                return await asyncio.to_thread(ask)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise requests.Refused(424, "Backend", str(error)) from error

@@ -1,0 +1,54 @@
+"""The verb serve: its flags, and what is refused before anything is loaded."""
+
+import sys
+
+import pytest
+
+from ark_jax import __main__
+
+
+@pytest.fixture(autouse=True)
+def environment(mesh, monkeypatch, tmp_path):
+    """What the verb would set for good."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "TRANSFORMERS_VERBOSITY", "ARK_SERVE_TOKEN"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "the following arguments are required: index"),
+        (("i", "--port=70000"), "argument --port: '70000' is no port from 0 to 65535"),
+        (("i", "--port=web"), "argument --port: 'web' is no port"),
+        (("i", "--rerank=m"), "--rerank=m (did you mean --reranker?)"),
+        (("i", "--endpoint=http://x"), "--endpoint needs --reader=NAME"),
+        (("i", "--host=0.0.0.0"), "other machines reach this address, so requests need a token"),
+        (("i", "--host=::"), "set $ARK_SERVE_TOKEN to a long random word"),
+        (("i", "--host=localhost", "--port=0"), "i: no index; `ark-jax index MODEL CORPUS"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert __main__._main(["serve", *words]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and message in shown.err and len(shown.err.splitlines()) == 1
+
+
+def test_an_address_that_this_machine_has_not_is_told(capsys, monkeypatch):
+    monkeypatch.setenv("ARK_SERVE_TOKEN", "long-random-word")
+    assert __main__._main(["serve", "i", "--host=192.0.2.1"]) == 1
+    error = capsys.readouterr().err
+    assert "port 8000 of 192.0.2.1 cannot be used" in error and "long-random" not in error
+    monkeypatch.setenv("ARK_SERVE_TOKEN", "two words")
+    assert __main__._main(["serve", "i", "--host=0.0.0.0"]) == 1
+    assert "$ARK_SERVE_TOKEN must hold ASCII" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_fix_is_told(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    for name in [name for name in sys.modules if name.startswith("ark_jax.serve.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert __main__._main(["serve", "i"]) == 1
+    assert "uvicorn is not installed" in capsys.readouterr().err

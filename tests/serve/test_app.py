@@ -1,0 +1,281 @@
+"""What a server answers: vectors, scores, passages, counts, and errors in its clients' forms."""
+
+import base64
+import dataclasses
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from support import serving
+from support.serving import QUESTION, TEXTS
+
+from ark_jax import layout
+from ark_jax.index.index import Index
+from ark_jax.index.rows import hit_row
+from ark_jax.models import retriever as retrievers
+from ark_jax.models.pairs import PairScorer
+from ark_jax.models.retriever import Retriever
+from ark_jax.serve.app import make_app
+from ark_jax.serve.work import CALLS
+
+SENTENCES = [" ".join(text.split()[:4]) for text in TEXTS.values()]
+LONG = "tide " * 60  # the retriever reads 48 tokens
+
+
+@pytest.fixture(scope="module")
+def vectors(world):
+    """The retriever's vectors of `SENTENCES`, as documents."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        retriever = Retriever.from_pretrained(world / "tuned")
+        return retriever.encode(SENTENCES, kind="document")
+
+
+def test_openais_form_has_vectors_and_tokens(client, vectors):
+    status, answer = client.post("/v1/embeddings", {"input": SENTENCES, "model": "any"})
+    assert status == 200 and answer["object"] == "list" and answer["model"] == "tuned"
+    assert [row["index"] for row in answer["data"]] == [0, 1, 2, 3]
+    given = np.array([row["embedding"] for row in answer["data"]])
+    np.testing.assert_allclose(given, vectors, atol=1e-5)
+    tokens = answer["usage"]["prompt_tokens"]
+    assert tokens == answer["usage"]["total_tokens"] > 4 * 10
+    one = client.post("/v1/embeddings", {"input": SENTENCES[0], "encoding_format": "base64"})[1]
+    data = base64.b64decode(one["data"][0]["embedding"])
+    np.testing.assert_allclose(np.frombuffer(data, "<f4"), vectors[0], atol=1e-5)
+    assert 0 < one["usage"]["prompt_tokens"] < tokens
+
+
+def test_openais_own_client_is_served(client, vectors, monkeypatch):
+    openai = pytest.importorskip("openai", reason="needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    asks = openai.OpenAI(base_url=f"{client.url}/v1", api_key="none", max_retries=0)
+    with asks:
+        answer = asks.embeddings.create(model="tuned", input=SENTENCES)  # asks for base64
+        given = np.array([row.embedding for row in answer.data])
+        np.testing.assert_allclose(given, vectors, atol=1e-5)
+        few = asks.embeddings.create(model="tuned", input=SENTENCES[0], dimensions=8)
+        cut = vectors[0, :8] / np.linalg.norm(vectors[0, :8])
+        np.testing.assert_allclose(few.data[0].embedding, cut, atol=1e-5)
+        with pytest.raises(openai.BadRequestError, match="input` cannot be empty"):
+            asks.embeddings.create(model="tuned", input="")
+
+
+def test_texts_are_embedded_as_text_embeddings_inference_does(client, vectors):
+    status, given = client.post("/embed", {"inputs": SENTENCES})
+    assert status == 200
+    np.testing.assert_allclose(given, vectors, atol=1e-5)
+    assert len(client.post("/embed", {"inputs": SENTENCES[0]})[1]) == 1
+    raw = np.array(client.post("/embed", {"inputs": SENTENCES, "normalize": False})[1])
+    norms = np.linalg.norm(raw, axis=1)
+    assert np.abs(norms - 1).max() > 0.1
+    np.testing.assert_allclose(raw / norms[:, None], vectors, atol=1e-5)
+
+
+def test_a_long_text_is_cut_where_that_is_asked_for(client):
+    status, answer = client.post("/embed", {"inputs": [SENTENCES[0], LONG]})
+    assert status == 413 and answer["error_type"] == "Validation"
+    assert answer["error"].startswith("`inputs` must have at most 48 tokens, and 1 of them")
+    status, given = client.post("/embed", {"inputs": LONG, "truncate": True})
+    longer = client.post("/embed", {"inputs": LONG + "salt", "truncate": True})[1]
+    assert status == 200 and given == longer
+    assert client.post("/v1/embeddings", {"input": LONG})[0] == 413
+
+
+def test_the_kind_of_text_decides_the_prompt(world, client):
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        retriever = Retriever.from_pretrained(world / "tuned")
+        query = retriever.encode([QUESTION], kind="query")
+    given = client.post("/embed", {"inputs": QUESTION, "prompt_name": "query"})[1]
+    np.testing.assert_allclose(given, query, atol=1e-5)
+
+
+def test_pairs_are_ranked(world, client):
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        scorer = PairScorer.from_pretrained(world / "reranker")
+        logits = scorer.score([(QUESTION, text) for text in SENTENCES])
+    body = {"query": QUESTION, "texts": SENTENCES}
+    status, ranked = client.post("/rerank", body)
+    assert status == 200 and [set(row) for row in ranked] == [{"index", "score"}] * 4
+    assert [row["index"] for row in ranked] == np.argsort(-logits).tolist()
+    scores = [row["score"] for row in ranked]
+    np.testing.assert_allclose(scores, np.sort(1 / (1 + np.exp(-logits)))[::-1], atol=1e-5)
+    ranked = client.post("/rerank", body | {"raw_scores": True, "return_text": True})[1]
+    np.testing.assert_allclose([row["score"] for row in ranked], np.sort(logits)[::-1], atol=1e-4)
+    assert [row["text"] for row in ranked] == [SENTENCES[row["index"]] for row in ranked]
+    limit = scorer.max_length
+    status, answer = client.post("/rerank", body | {"texts": ["tide " * limit]})
+    assert status == 413 and f"at most {limit} tokens" in answer["error"]
+    assert client.post("/rerank", body | {"texts": ["tide " * limit], "truncate": True})[0] == 200
+
+
+@pytest.mark.parametrize("by", ["hybrid", "dense", "bm25"])
+def test_passages_are_those_of_the_index(by, world, client):
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        hits = Index.open(world / "index").search([QUESTION], k=2, by=by)[0]
+    status, answer = client.post("/search", {"question": QUESTION, "k": 2, "by": by})
+    assert status == 200 and list(answer) == ["question", "by", "passages"]
+    assert (answer["question"], answer["by"]) == (QUESTION, by)
+    rows = [hit_row(hit) for hit in hits]
+    scores = [[row.pop("score") for row in rows] for rows in (rows, answer["passages"])]
+    assert answer["passages"] == rows and scores[1] == pytest.approx(scores[0], abs=1e-5)
+
+
+def test_two_models_are_compared(client):
+    status, answer = client.post("/search", {"question": QUESTION, "k": 3, "compare": True})
+    assert status == 200 and list(answer["compared"]) == ["base", "tuned"]
+    assert {len(rows) for rows in answer["compared"].values()} == {3}
+
+
+def test_requests_of_any_length_compile_nothing(client):
+    words = " ".join(SENTENCES).split()
+    client.post("/search", {"question": QUESTION})
+    before = retrievers._pooled_jit._cache_size()
+    for size in range(1, 16):
+        texts = [" ".join(words[at : at + size]) for at in range(size)]
+        assert client.post("/embed", {"inputs": texts, "truncate": True})[0] == 200
+    assert retrievers._pooled_jit._cache_size() == before
+
+
+def test_counts_are_prometheus_text(client):
+    client.post("/embed", {"inputs": ["a", "b"]})
+    client.get("/nowhere")
+    status, headers, body = client.send("GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = body.decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert int(values['ark_requests_total{path="/embed",status="200"}']) >= 1
+    assert int(values['ark_requests_total{path="other",status="404"}']) >= 1
+    counts = [int(v) for k, v in values.items() if 'seconds_bucket{path="/embed"' in k]
+    assert counts == sorted(counts) and len(counts) == 14
+    assert counts[-1] == int(values['ark_request_seconds_count{path="/embed"}'])
+    items = int(values['ark_batch_items_total{kind="embed"}'])
+    assert items >= int(values['ark_batches_total{kind="embed"}']) >= 1
+    assert values["ark_waiting_items"] == "0"
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = {f.name: f.type for f in parser.text_string_to_metric_families(body.decode())}
+    assert families["ark_request_seconds"] == "histogram"
+
+
+def test_what_a_server_is_and_whether_it_lives(client):
+    assert client.get("/health") == (200, '{"status":"ok"}')
+    info = json.loads(client.get("/info")[1])
+    assert (info["model_id"], info["reranker"], info["index"]) == ("tuned", "reranker", "index")
+    assert info["max_input_length"] == 48 and info["model_type"]["embedding"] == {"pooling": "mean"}
+
+
+BAD = [
+    ("/embed", b"", 422, "the body is no JSON"),
+    ("/embed", b'{"inputs": "a\xff"}', 422, "the body is not UTF-8: byte 13 is wrong"),
+    ("/embed", b"[" * 100_000, 422, "nested too deeply"),
+    ("/embed", b'["a"]', 422, "the body must be a JSON object"),
+    ("/embed", {}, 422, "`inputs` is missing"),
+    ("/embed", {"inputs": 7}, 422, "`inputs` must be a list of texts"),
+    ("/embed", {"inputs": ["a", None]}, 422, "`inputs` must be a list of texts"),
+    ("/embed", {"inputs": []}, 400, "`inputs` cannot be empty"),
+    ("/embed", {"inputs": ["a", " "]}, 400, "`inputs` cannot be empty"),
+    ("/embed", b'{"inputs": "\\ud800"}', 422, "half of a surrogate pair"),
+    ("/embed", {"inputs": ["a"] * 2049}, 413, "batch size 2049 > maximum allowed batch size 2048"),
+    ("/embed", {"inputs": "a", "truncate": 1}, 422, "`truncate` must be one of true, false"),
+    ("/embed", {"inputs": "a", "truncation_direction": "Left"}, 422, 'must be one of "Right"'),
+    ("/embed", {"inputs": "a", "prompt_name": "q"}, 422, 'one of "query", "document"'),
+    ("/embed", {"inputs": "a", "dimensions": 33}, 422, "`dimensions` must be a whole number from"),
+    ("/rerank", {"texts": ["a"]}, 422, "`query` is missing"),
+    ("/rerank", {"query": "a", "texts": []}, 400, "`texts` cannot be empty"),
+    ("/search", {"question": ""}, 400, "`question` cannot be empty"),
+    ("/search", {"question": ["a"]}, 422, "`question` must be a text"),
+    ("/search", {"question": "a", "k": 0}, 422, "`k` must be a whole number from 1 to 100"),
+    ("/search", {"question": "a", "k": True}, 422, "`k` must be a whole number from 1 to 100"),
+    ("/search", {"question": "a", "by": "words"}, 422, "`by` must be one of"),
+    ("/ask", {"question": "a"}, 422, "there is no reader; start the server with --reader=MODEL"),
+    ("/nowhere", {}, 404, "POST /nowhere: Not Found; there are /v1/embeddings, "),
+    ("/health", {}, 405, "POST /health: Method Not Allowed"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), BAD)
+def test_bad_input_is_told_in_the_form_of_text_embeddings_inference(
+    path, body, status, message, client
+):
+    got, answer = client.post(path, body)
+    assert got == status and set(answer) == {"error", "error_type"} and message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "the body is no JSON"),
+        ({"model": "m"}, 400, "`input` is missing"),
+        ({"input": [1, 2]}, 400, "check_embedding_ctx_length=False"),
+        ({"input": [[1], [2]]}, 400, "token ids"),
+        ({"input": "a", "encoding_format": "int8"}, 400, '"float", "base64"'),
+        ({"input": ["a"] * 2049}, 413, "batch size 2049"),
+    ],
+)
+def test_bad_input_is_told_in_openais_form(body, status, message, client):
+    got, answer = client.post("/v1/embeddings", body)
+    assert got == status and list(answer) == ["error"]
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert message in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_a_body_of_another_type_is_refused(client):
+    """A page elsewhere can send such a body without asking the browser."""
+    status, _, answer = client.send("POST", "/embed", b'{"inputs": "a"}', content_type="text/plain")
+    assert status == 415 and b"content-type: application/json" in answer
+
+
+def test_without_models_their_paths_say_so(service):
+    bare = dataclasses.replace(service, base=None, reranker=None)
+    asks = TestClient(make_app(bare), base_url="http://localhost")  # starts and ends nothing
+    answer = asks.post("/rerank", json={"query": "a", "texts": ["b"]})
+    assert answer.status_code == 424 and "--reranker=FOLDER" in answer.json()["error"]
+    answer = asks.post("/search", json={"question": "a", "compare": True})
+    assert answer.status_code == 422 and "--compare=MODEL" in answer.json()["error"]
+
+
+def test_a_token_is_asked_for(service):
+    guarded = dataclasses.replace(service, token="s3cret")
+    asks = TestClient(make_app(guarded), base_url="http://search.example")
+    for headers in ({}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}):
+        for path in ("/info", "/metrics", "/nowhere"):
+            answer = asks.get(path, headers=headers)
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+    odd = {"authorization": b"Bearer \xe9"}
+    answer = asks.post("/v1/embeddings", json={"input": "a"}, headers=odd)
+    assert answer.status_code == 401 and "token" in answer.json()["error"]["message"]
+    assert asks.get("/info", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    for path in ("/", "/health", "/page.js", "/page.css"):
+        assert asks.get(path).status_code == 200
+
+
+def test_without_a_token_only_names_of_this_machine_are_answered(client):
+    """A page elsewhere may let its own name lead to 127.0.0.1."""
+    for name in ("localhost:1", "127.0.0.1", "[::1]:8000"):
+        assert client.send("GET", "/info", host=name)[0] == 200
+    for name in ("evil.example", "localhost.evil.example:8000", "0.0.0.0"):
+        status, _, body = client.send("GET", "/info", host=name)
+        assert status == 421 and "localhost alone" in body.decode()
+
+
+def test_too_much_waiting_is_refused_and_the_rest_answered(world):
+    service = serving.open_tiny(world, most=2)
+    gate, entered = threading.Event(), threading.Event()
+    blocked = service.work.submit(CALLS, lambda: (entered.set(), gate.wait(30)))
+    assert entered.wait(30)
+    with serving.serving(service) as client, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(client.post, "/search", {"question": "tide", "by": "bm25"})
+        while service.work.waiting < 2:
+            time.sleep(0.01)
+        status, headers, body = client.send(
+            "POST", "/embed", b'{"inputs": "a"}', content_type="application/json"
+        )
+        gate.set()
+        assert (status, headers["retry-after"]) == (429, "1")
+        assert json.loads(body)["error_type"] == "Overloaded"
+        assert accepted.result(30)[0] == 200 and blocked.result(30)
+    service.work.close()

@@ -1,0 +1,181 @@
+"""What goes wrong around a server: clients, bodies, signals, files, other servers."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support import serving
+from support.serving import QUESTION, Client
+
+from ark_jax.serve.work import CALLS
+
+
+def connect(client: Client) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", client.port), timeout=serving.TIMEOUT)
+
+
+def head(path: str, length: int) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def reset(link: socket.socket) -> None:
+    """Closes a connection as a crashed client does."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    link.close()
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+        time.sleep(0.01)
+
+
+def hold(service) -> threading.Event:
+    """Keeps the models busy until the event is set."""
+    gate, entered = threading.Event(), threading.Event()
+    service.work.submit(CALLS, lambda: (entered.set(), gate.wait(60)))
+    assert entered.wait(60)
+    return gate
+
+
+def test_a_client_that_goes_away_takes_its_work_along(service, client):
+    gate = hold(service)
+    body = json.dumps({"inputs": ["tide"] * 50}).encode()
+    link = connect(client)
+    link.sendall(head("/embed", len(body)) + body)
+    until(lambda: service.work.waiting == 51)
+    reset(link)
+    until(lambda: service.work.waiting == 1)
+    gate.set()
+    assert client.post("/embed", {"inputs": "salt"})[0] == 200
+    until(lambda: 'path="/embed",status="499"' in client.get("/metrics")[1])
+
+
+def test_a_client_that_goes_away_within_its_body_harms_no_other(client):
+    links = [connect(client) for _ in range(3)]
+    links[0].sendall(head("/embed", 1000) + b'{"inputs": "ti')
+    links[1].sendall(b"POST /embed HT")
+    for link in links:
+        reset(link)
+    assert client.post("/embed", {"inputs": "salt"})[0] == 200
+
+
+def test_nonsense_instead_of_http_harms_no_other(client):
+    with contextlib.closing(connect(client)) as link:
+        link.sendall(os.urandom(2000) + b"\r\n\r\n")
+        assert link.recv(100).startswith(b"HTTP/1.1 400")
+    assert client.post("/embed", {"inputs": "salt"})[0] == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_ten_megabytes_are_refused_and_the_client_reads_why(chunked, client):
+    body = b'{"inputs": "' + b"a" * 10_000_000 + b'"}'
+    parts = iter([body]) if chunked else body
+    status, _, answer = client.send("POST", "/embed", parts, content_type="application/json")
+    assert status == 413 and json.loads(answer)["error_type"] == "Validation"
+    assert b"4,194,304 bytes" in answer
+
+
+def ask_in_parallel(client: Client, count: int) -> list[tuple[int, object]]:
+    """The answers to `count` clients that all ask at once, in order."""
+    barrier = threading.Barrier(count)
+
+    def ask(number: int) -> tuple[int, object]:
+        barrier.wait()
+        text = " ".join(["tide", "salt", "bell"][: number % 3 + 1] * (number % 5 + 1))
+        return client.post("/embed", {"inputs": f"{number} {text}"})
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(ask, range(count)))
+
+
+def test_two_hundred_clients_at_once_get_their_own_answers(client):
+    answers = ask_in_parallel(client, 200)
+    assert {status for status, _ in answers} == {200}
+    alone = client.post("/embed", {"inputs": "0 tide"})[1][0]
+    assert answers[0][1][0] == pytest.approx(alone, abs=1e-5)
+    assert answers[1][1][0] != pytest.approx(alone, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_at_once_are_answered(world):
+    with serving.started(world) as (_, client):
+        answers = ask_in_parallel(client, 1000)
+        assert {status for status, _ in answers} == {200}
+        assert client.get("/health")[0] == 200
+
+
+def test_files_that_are_deleted_meanwhile_change_no_answer(tmp_path):
+    root = serving.world(tmp_path / "w")
+    service = serving.open_tiny(root, compare="base")
+    with serving.serving(service) as client:
+        bodies = [("/embed", {"inputs": "tide"}), ("/search", {"question": QUESTION, "k": 4})]
+        bodies += [("/search", {"question": QUESTION, "compare": True})]
+        before = [client.post(*body) for body in bodies]
+        for name in ("tuned", "base", "index"):
+            shutil.rmtree(root / name)
+        assert [client.post(*body) for body in bodies] == before
+        assert {status for status, _ in before} == {200}
+        assert client.get("/")[0] == 200 and client.get("/page.js")[0] == 200
+    service.work.close()
+
+
+def test_two_servers_share_an_index_while_it_is_made_again(service, client, world):
+    other = serving.open_tiny(world, compare="base")
+    with serving.serving(other) as second:
+        body = ("/search", {"question": QUESTION, "compare": True})
+        assert client.post(*body) == second.post(*body)
+    other.work.close()
+    assert client.post(*body)[0] == 200  # the end of one is not that of the other
+
+
+def test_a_port_that_is_taken_is_one_line(client, world):
+    command = [sys.executable, "-m", "ark_jax", "serve", str(world / "index")]
+    done = subprocess.run(
+        [*command, f"--port={client.port}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: port {client.port} of 127.0.0.1 cannot be used (Address alrea")
+    assert line.endswith("give another with --port=N")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_accepted_requests_finish_and_refuses_new_ones(number, world):
+    with serving.started(world) as (process, client):
+        body = json.dumps({"inputs": ["tide"]}).encode()
+        accepted, idle = connect(client), connect(client)
+        accepted.sendall(head("/embed", len(body)) + body[:5])  # it is still coming
+        until(lambda: client.get("/health")[0] == 200)
+        process.send_signal(number)
+
+        def refused() -> bool:
+            try:
+                connect(client).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        until(refused)
+        assert process.poll() is None
+        accepted.sendall(body[5:])
+        answer = accepted.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 200") and answer.rstrip().endswith(b"]]")
+        assert process.wait(60) == 0 and idle.recv(1) == b""
+        for link in (accepted, idle):
+            link.close()
+    assert (world / "stderr.txt").read_text().count("Traceback") == 0

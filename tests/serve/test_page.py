@@ -1,0 +1,195 @@
+"""The page for people: its HTML, and in a real browser its look, its keyboard, and its answers."""
+
+import dataclasses
+import re
+
+import pytest
+from support import llm_server, serving
+from support.browser import PROGRAM, Browser
+from support.serving import QUESTION
+
+from ark_jax.index.index import Hit
+from ark_jax.index.reader import Answer, Reader
+from ark_jax.serve import page
+
+LONG = "It was low. " * 40 + "Josiah  PENHALLOW founded the Tidal Board. " + "It was high. " * 40
+HITS = [
+    Hit(0.5, "a <b>", "The <i>Board</i>", 0, 1000, "a#0", LONG),
+    Hit(0.25, "b", "b", 3, 9, "b#0", "No name & no bell."),
+]
+
+
+def test_hostile_words_stay_words_and_the_answer_is_marked():
+    html = page.render_columns({"<Tuned>": HITS, "BM25": []}, ["josiah penhallow"])
+    assert html.count("<mark>Josiah  PENHALLOW</mark>") == 2  # in the excerpt and in the whole
+    assert "a &lt;b&gt; [0:1000]" in html and "The &lt;i&gt;Board&lt;/i&gt;" in html
+    assert "&lt;Tuned&gt;" in html and "No passage has a word of the question" in html
+    assert "<mark>" not in page.render_columns({"BM25": HITS}, [""])
+
+
+def test_an_answer_names_its_passages():
+    read = lambda **fields: page.render_answer(
+        dataclasses.replace(Answer("<i>Josiah</i>", (0, 1), True, 2, ""), **fields), HITS
+    )
+    assert "&lt;i&gt;Josiah&lt;/i&gt;" in read()
+    assert "It cites a &lt;b&gt; [0:1000], b [3:9]." in read()
+    assert "It cites nothing. Its words stand in b [3:9]." in read(sources=(1,), cited=False)
+    assert "in none of the 2 passages read" in read(sources=(), cited=False)
+    assert "no answer" in read(text="", sources=(), cited=False)
+
+
+def test_the_page_loads_nothing_from_elsewhere(client):
+    status, headers, body = client.send("GET", "/")
+    policy = headers["content-security-policy"]
+    assert status == 200 and policy.startswith("default-src 'none'; ") and "unsafe" not in policy
+    html = body.decode()
+    assert "4 documents, " in html and "<title>index</title>" in html and "$" not in html
+    assert re.findall(r'(?:src|href)="([^"]*)"', html) == [
+        "data:,",
+        "page.css",
+        "page.js",
+        "#results",
+    ]
+    css, script = (client.get(path)[1] for path in ("/page.css", "/page.js"))
+    assert "http" not in html + script and "url(" not in css and "@import" not in css
+    assert "style=" not in html and "--accent" in css and "prefers-color-scheme: dark" in css
+
+
+def test_the_columns_are_those_of_all_rankings(client):
+    status, found = client.post("/page/search", {"question": QUESTION})
+    assert status == 200 and found["status"] == "The best 5 passages by each of 4 rankings."
+    headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", found["results"])
+    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
+    assert "<script>" not in found["results"] and "&lt;script&gt;" in found["results"]
+    assert client.post("/page/answer", {"question": QUESTION})[0] == 422
+    assert client.post("/page/search", {"question": " "})[0] == 400
+
+
+# --- In a browser ---------------------------------------------------------------------------------
+
+in_a_browser = pytest.mark.skipif(
+    PROGRAM is None, reason="no chromium, chromium-browser or google-chrome on PATH"
+)
+WIDTHS = (400, 1400)
+# Visible elements that reach beyond the window.
+BEYOND = """[...document.querySelectorAll("body *")].filter(e => e.checkVisibility()
+    && !e.closest(".skip")
+    && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .map(e => e.outerHTML.slice(0, 120))"""
+FOCUSED = """(e => e === document.body ? "" : e.tagName + "#" + e.id)(document.activeElement)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def reading(service, tmp_path_factory):
+    """A server whose reader is a model behind an endpoint."""
+    pytest.importorskip("openai", reason="the reader needs pip install 'ark-jax[llm]'")
+
+    def model(messages):
+        return "<think>Doc [1] says so.</think><answer>Josiah Penhallow</answer>"
+
+    with pytest.MonkeyPatch.context() as patch, llm_server.serving(model) as endpoint:
+        patch.setenv("OPENAI_API_KEY", "k")
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        cache = tmp_path_factory.mktemp("replies") / "replies.jsonl"
+        reader = Reader.endpoint(endpoint.url, "m", cache)
+        with serving.serving(dataclasses.replace(service, reader=reader)) as client:
+            yield client
+
+
+def type_question(browser: Browser, text: str = QUESTION) -> None:
+    """Types into what has the focus, and presses Enter."""
+    browser.ask("Input.insertText", text=text)
+    browser.press("Enter", 13, "\r")
+
+
+def wait_for(browser: Browser, expression: str):
+    """The value of an expression once it is true."""
+    return browser.run(
+        f"""new Promise((done, fail) => {{
+            const start = Date.now(), look = () => {{
+                const value = {expression};
+                if (value) done(value);
+                else if (Date.now() - start > 60000) fail(new Error("never: " +
+                    document.body.innerText));
+                else setTimeout(look, 20);
+            }};
+            look();
+        }})"""
+    )
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, reading):
+    browser.show(f"{reading.url}/", width=width)
+    assert browser.run(FOCUSED) == "INPUT#question"
+    type_question(browser)
+    said = wait_for(browser, 'document.querySelector(".said")?.innerText')
+    assert said == "Josiah Penhallow"
+    headings = browser.run('[...document.querySelectorAll("#results h2")].map(h => h.innerText)')
+    assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
+    marks = browser.run('[...document.querySelectorAll("mark")].map(m => m.innerText)')
+    assert set(marks) == {"Josiah Penhallow"}
+    tops = browser.run(
+        '[...document.querySelectorAll(".columns section")].map(s => s.getBoundingClientRect().y)'
+    )
+    assert len(set(tops)) == (4 if width == 400 else 1)  # below or beside each other
+    assert browser.run("document.documentElement.scrollWidth") == width
+    assert browser.run(BEYOND) == []
+    assert browser.run("document.title") == "index"  # the script of a document did not run
+    requests = browser.messages()
+    assert requests and all(x.startswith((reading.url, "data:,")) for x in requests)
+
+
+@in_a_browser
+def test_everything_is_reached_by_keyboard(browser, reading):
+    browser.show(f"{reading.url}/", width=WIDTHS[0])
+    browser.run('document.activeElement.blur(); document.querySelector(".skip").focus()')
+    browser.press("Tab", 9)
+    type_question(browser)
+    wait_for(browser, 'document.querySelector(".said")')
+    reached = []
+    for _ in range(3):
+        browser.press("Tab", 9)
+        reached.append(browser.run(FOCUSED))
+    assert reached[0] == "BUTTON#"
+    browser.run('document.querySelector(".skip").focus()')
+    browser.press("Enter", 13, "\r")
+    wait_for(browser, 'document.activeElement.id === "results"')
+
+
+@in_a_browser
+def test_an_error_is_said_and_the_next_question_answered(browser, client):
+    browser.show(f"{client.url}/", width=WIDTHS[1])
+    type_question(browser, "   ")
+    wait_for(browser, 'document.querySelector("#status.wrong")')
+    assert browser.run('document.querySelector("#status").innerText') == (
+        "`question` cannot be empty"
+    )
+    browser.run('document.querySelector("#question").value = ""')
+    type_question(browser)
+    wait_for(browser, 'document.querySelectorAll(".columns section").length === 4')
+    assert browser.run('document.querySelector("#status.wrong")') is None
+    assert browser.run('document.querySelector("#answer").innerText') == ""
+
+
+@in_a_browser
+def test_a_token_is_asked_for_and_sent(browser, service):
+    guarded = dataclasses.replace(service, token="s3cret")
+    with serving.serving(guarded) as client:
+        browser.show(f"{client.url}/", width=WIDTHS[0])
+        assert not browser.run('document.querySelector("#key").checkVisibility()')
+        type_question(browser)
+        wait_for(browser, 'document.querySelector("#key").checkVisibility()')
+        browser.run('document.querySelector("#token").focus()')
+        type_question(browser, "s3cret")
+        wait_for(browser, 'document.querySelectorAll(".columns section").length === 4')
+        assert not browser.run('document.querySelector("#key").checkVisibility()')
+        assert browser.run(BEYOND) == []
