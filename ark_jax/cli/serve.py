@@ -1,11 +1,13 @@
 """`ark-jax serve`: an index and its models behind HTTP."""
 
 import argparse
+import contextlib
 import os
 from pathlib import Path
 
 from ark_jax.cli.arguments import Parser
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
+from ark_jax.runtime import log
 
 TOKEN = "ARK_SERVE_TOKEN"  # the environment variable
 
@@ -31,7 +33,8 @@ def serve(verb: str, args: list[str]) -> int:
         service, about = _open(values, token)
         host, port = listener.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        print(f"{about}: {address}; Ctrl-C ends it", file=results, flush=True)
+        with contextlib.redirect_stdout(results):
+            log.show(f"{about}: {address}; Ctrl-C ends it\n")
         server.run(make_app(service), listener)
         service.work.close()
     return 0

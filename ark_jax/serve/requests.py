@@ -38,6 +38,14 @@ def too_large(message: str) -> Refused:
     return Refused(413, "Validation", message)
 
 
+def overloaded(message: str) -> Refused:
+    return Refused(429, "Overloaded", message)
+
+
+def gone() -> Refused:
+    return Refused(499, "Validation", "the client is gone")
+
+
 async def read_json(request: Request) -> Mapping:
     """The body of a request, a JSON object.
 
@@ -81,10 +89,6 @@ async def _read_body(request: Request) -> bytes:
     if size > MOST_BYTES:
         raise too_large(f"the body has more than {MOST_BYTES:,} bytes; send fewer texts at once")
     return b"".join(parts)
-
-
-def gone() -> Refused:
-    return Refused(499, "Validation", "the client is gone")
 
 
 def choice(body: Mapping, name: str, default: Any, choices: Sequence) -> Any:
@@ -165,8 +169,7 @@ async def result(request: Request, work: Work, lane: Lane, asked: Any) -> list:
     try:
         future = work.submit(lane, asked)
     except Busy:
-        message = "too many texts wait; try again later"
-        raise Refused(429, "Overloaded", message) from None
+        raise overloaded("too many texts wait; try again later") from None
     except RuntimeError as error:
         raise Refused(503, "Unhealthy", str(error)) from None
     try:

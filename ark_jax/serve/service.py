@@ -16,7 +16,7 @@ from ark_jax.serve.models import Embedder, Reranker, Texts
 from ark_jax.serve.work import CALLS, Calls, Work
 
 READS = Calls(room=1)  # a local reader holds the device for seconds
-ENDPOINTS = 8  # questions that an endpoint is asked at once
+MOST_ASKED = 32  # questions that may wait for an endpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Service:
         reader: answers questions.
         local: whether the reader computes on the device of this process.
         token: what requests must bear; empty: none.
+        places: for questions that wait for an endpoint.
     """
 
     name: str
@@ -49,8 +50,8 @@ class Service:
     reader: Reader | None = None
     local: bool = False
     token: str = ""
-    endpoint_slots: asyncio.Semaphore = dataclasses.field(
-        default_factory=lambda: asyncio.Semaphore(ENDPOINTS)
+    places: asyncio.Semaphore = dataclasses.field(
+        default_factory=lambda: asyncio.Semaphore(MOST_ASKED)
     )
 
     async def search(
@@ -100,8 +101,10 @@ class Service:
         ask = lambda: self.reader.answer(question, passages)
         if self.local:
             return (await requests.result(request, self.work, READS, ask))[0]
+        if self.places.locked():
+            raise requests.overloaded("too many questions wait for the reader; try again later")
         try:
-            async with self.endpoint_slots:
+            async with self.places:
                 return await asyncio.to_thread(ask)
         except (ValueError, RuntimeError, OSError) as error:
             raise requests.Refused(424, "Backend", str(error)) from error

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import ark_jax.serve
 from ark_jax import __main__
 
 
@@ -48,7 +49,7 @@ def test_an_address_that_this_machine_has_not_is_told(capsys, monkeypatch):
 
 def test_without_the_extra_the_fix_is_told(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in [name for name in sys.modules if name.startswith("ark_jax.serve.server")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "ark_jax.serve.server", raising=False)
+    monkeypatch.delattr(ark_jax.serve, "server", raising=False)
     assert __main__._main(["serve", "i"]) == 1
     assert "uvicorn is not installed" in capsys.readouterr().err

@@ -17,6 +17,7 @@ import pytest
 from support import serving
 from support.serving import QUESTION, Client
 
+from ark_jax.serve import requests
 from ark_jax.serve.work import CALLS
 
 
@@ -72,6 +73,13 @@ def test_a_client_that_goes_away_within_its_body_harms_no_other(client):
     for link in links:
         reset(link)
     assert client.post("/embed", {"inputs": "salt"})[0] == 200
+
+
+def test_a_body_that_does_not_come_is_waited_for_no_longer(client, monkeypatch):
+    monkeypatch.setattr(requests, "PATIENCE", 0.05)
+    with contextlib.closing(connect(client)) as link:
+        link.sendall(head("/embed", 1000) + b'{"inputs": "ti')
+        assert b"HTTP/1.1 408" in link.recv(1000)
 
 
 def test_nonsense_instead_of_http_harms_no_other(client):
@@ -154,7 +162,9 @@ def test_a_port_that_is_taken_is_one_line(client, world):
     assert line.endswith("give another with --port=N")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_lets_accepted_requests_finish_and_refuses_new_ones(number, world):
     with serving.started(world) as (process, client):
         body = json.dumps({"inputs": ["tide"]}).encode()

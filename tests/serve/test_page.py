@@ -103,12 +103,6 @@ def reading(service, tmp_path_factory):
             yield client
 
 
-def type_question(browser: Browser, text: str = QUESTION) -> None:
-    """Types into what has the focus, and presses Enter."""
-    browser.ask("Input.insertText", text=text)
-    browser.press("Enter", 13, "\r")
-
-
 def wait_for(browser: Browser, expression: str):
     """The value of an expression once it is true."""
     return browser.run(
@@ -123,6 +117,13 @@ def wait_for(browser: Browser, expression: str):
             look();
         }})"""
     )
+
+
+def type_question(browser: Browser, text: str = QUESTION) -> None:
+    """Types into what has the focus, and presses Enter."""
+    wait_for(browser, 'document.activeElement.tagName === "INPUT"')
+    browser.ask("Input.insertText", text=text)
+    browser.press("Enter", 13, "\r")
 
 
 @in_a_browser

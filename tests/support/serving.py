@@ -33,6 +33,13 @@ TEXTS = {
 }
 QUESTION = "Who founded the Tidal Board?"
 TIMEOUT = 120
+# `ark-jax` with few shapes, as `open_tiny` has them.
+PROGRAM = """
+from ark_jax.serve import ladder
+ladder.LENGTHS, ladder.ROOMS = (64,), 1
+from ark_jax.__main__ import main
+main()
+"""
 
 
 def world(root: Path) -> Path:
@@ -110,7 +117,7 @@ def serving(service: Service) -> Iterator[Client]:
 @contextlib.contextmanager
 def started(root: Path, *words: str, **variables: str) -> Iterator[tuple[subprocess.Popen, Client]]:
     """`ark-jax serve` of a world in another process, once it answers."""
-    command = [sys.executable, "-m", "ark_jax", "serve", str(root / "index"), "--port=0", *words]
+    command = [sys.executable, "-c", PROGRAM, "serve", str(root / "index"), "--port=0", *words]
     environment = os.environ | {"ARK_CACHE": str(root / "cache"), "JAX_PLATFORMS": "cpu"}
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(root / "xla")} | variables
     with (root / "stderr.txt").open("w+") as errors:
