@@ -130,7 +130,7 @@ def type_question(browser: Browser, text: str = QUESTION) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_question_shows_four_columns_and_marks_the_answer(width, browser, reading):
     browser.show(f"{reading.url}/", width=width)
-    assert browser.run(FOCUSED) == "INPUT#question"
+    wait_for(browser, f'{FOCUSED} === "INPUT#question"')
     type_question(browser)
     said = wait_for(browser, 'document.querySelector(".said")?.innerText')
     assert said == "Josiah Penhallow"
