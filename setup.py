@@ -12,7 +12,7 @@ from setuptools import find_packages, setup
 EVALUATE = ["rouge>=1.0.1"]
 TENSORBOARD = ["tensorboardX>=2.6"]
 GRAPHS = ["pyoxigraph>=0.5"]
-SERVE = ["starlette>=0.40", "uvicorn>=0.30"]
+SERVE = ["starlette>=0.40", "uvicorn>=0.30", "prometheus_client>=0.20"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
 TEST = [
     "beartype>=0.21",

@@ -20,7 +20,7 @@ def serve(verb: str, args: list[str]) -> int:
         from ark_jax.serve import server
         from ark_jax.serve.app import make_app
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        if error.name not in ("starlette", "uvicorn", "prometheus_client"):
             raise
         raise ValueError(
             f"{error.name} is not installed: install ark-jax with its extra, as in "

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -57,9 +57,7 @@ async def health(service: Service, request: Request) -> Response:
 
 async def counts(service: Service, request: Request) -> Response:
     """GET /metrics."""
-    waiting = ("Texts, pairs and calls that are not finished.", service.work.waiting)
-    text = service.metrics.text({"ark_waiting_items": waiting})
-    return PlainTextResponse(text, headers={"content-type": metrics.CONTENT_TYPE})
+    return Response(service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
 
 PATHS: dict[str, tuple[str, Handler]] = {

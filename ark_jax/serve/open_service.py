@@ -38,11 +38,11 @@ def open_service(
         FileNotFoundError, ValueError: a model cannot be opened, or is not that of the index.
         OSError: the vectors of `compare` cannot be written.
     """
-    metrics = Metrics()
     # A mesh belongs to a thread. One device suffices; the others are left to other servers.
     enter = lambda: jax.set_mesh(layout.make_mesh((1, 1, 1)))
-    on_batch = lambda lane, count: metrics.add_batch(_kind(lane), count)
-    work = Work(enter, most=most, on_batch=on_batch)
+    work = Work(enter, most=most)
+    metrics = Metrics(lambda: work.waiting)
+    work.on_batch = lambda lane, count: metrics.add_batch(_kind(lane), count)
 
     def load() -> Service:
         tuned = _searched(index)

@@ -95,19 +95,17 @@ class Work:
     Args:
         set_up: called in the thread before all else, such as to enter a mesh.
         most: items that may wait.
+
+    Attributes:
         on_batch: is given lane and number of the items of each finished batch.
     """
 
-    def __init__(
-        self,
-        set_up: Callable[[], object] = lambda: None,
-        *,
-        most: int = 4096,
-        on_batch: Callable[[Lane, int], None] = lambda lane, count: None,
-    ):
-        self.most, self._on_batch = most, on_batch
+    def __init__(self, set_up: Callable[[], object] = lambda: None, *, most: int = 4096):
+        self.most = most
+        self.on_batch: Callable[[Lane, int], None] = lambda lane, count: None
         self._lanes: dict[Lane, collections.deque[_Job]] = {}
-        self._waiting, self._closed = 0, False
+        self._open: set[_Job] = set()  # whose futures are not done
+        self._closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._main, args=(set_up,), daemon=True)
         self._thread.start()
@@ -115,7 +113,7 @@ class Work:
     @property
     def waiting(self) -> int:
         """Items that are not finished."""
-        return self._waiting
+        return sum(job.size for job in tuple(self._open))
 
     @property
     def alive(self) -> bool:
@@ -134,9 +132,9 @@ class Work:
         with self._changed:
             if self._closed or not self.alive:
                 raise RuntimeError("the server is stopping")
-            if self._waiting + job.size > self.most:
+            if self.waiting + job.size > self.most:
                 raise Busy
-            self._waiting += job.size
+            self._open.add(job)
             job.future.add_done_callback(lambda _: self._forget(job))
             self._lanes.setdefault(lane, collections.deque()).append(job)
             self._changed.notify()
@@ -155,7 +153,7 @@ class Work:
 
     def _forget(self, job: _Job) -> None:
         with self._changed:
-            self._waiting -= job.size
+            self._open.discard(job)
 
     def _main(self, set_up: Callable[[], object]) -> None:
         error: BaseException = RuntimeError("the server is stopping")
@@ -169,8 +167,7 @@ class Work:
         finally:
             with self._changed:
                 self._closed = True
-                left = [job for jobs in self._lanes.values() for job in jobs]
-            for job in left:
+            for job in tuple(self._open):
                 job.fail(error)
 
     def _next_batch(self) -> tuple[Lane, list[Place]] | None:
@@ -223,4 +220,4 @@ class Work:
         for (job, position), result in zip(places, results, strict=True):
             job.finish(position, result)
         if items:
-            self._on_batch(lane, len(items))
+            self.on_batch(lane, len(items))

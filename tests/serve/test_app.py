@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from support import serving
+from support import serving, tiny
 from support.serving import QUESTION, TEXTS
 
 from ark_jax import layout
+from ark_jax.index import reader
 from ark_jax.index.index import Index
 from ark_jax.index.rows import hit_row
 from ark_jax.models import retriever as retrievers
@@ -130,6 +131,19 @@ def test_two_models_are_compared(client):
     assert {len(rows) for rows in answer["compared"].values()} == {3}
 
 
+def test_a_local_reader_answers_in_the_thread_of_the_models(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "MAX_NEW_TOKENS", 4)
+    changes = {"max_position_embeddings": 1200}
+    tiny.write(tmp_path / "lm", "llama", tokenizer="plain", changes=changes)
+    lm = service.work.call(lambda: reader.Reader.local(str(tmp_path / "lm")))
+    with serving.serving(dataclasses.replace(service, reader=lm, local=True)) as client:
+        status, answer = client.post("/ask", {"question": QUESTION, "k": 2})
+        passages = client.post("/search", {"question": QUESTION, "k": 2})[1]["passages"]
+    assert status == 200 and answer["question"] == QUESTION
+    assert list(answer) == ["question", "answer", "cited", "sources", "read", "reply"]
+    assert answer["read"] == [hit["chunk"] for hit in passages]
+
+
 def test_requests_of_any_length_compile_nothing(client):
     words = " ".join(SENTENCES).split()
     client.post("/search", {"question": QUESTION})
@@ -144,20 +158,16 @@ def test_counts_are_prometheus_text(client):
     client.post("/embed", {"inputs": ["a", "b"]})
     client.get("/nowhere")
     status, headers, body = client.send("GET", "/metrics")
-    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=")
     lines = body.decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert int(values['ark_requests_total{path="/embed",status="200"}']) >= 1
-    assert int(values['ark_requests_total{path="other",status="404"}']) >= 1
-    counts = [int(v) for k, v in values.items() if 'seconds_bucket{path="/embed"' in k]
-    assert counts == sorted(counts) and len(counts) == 14
-    assert counts[-1] == int(values['ark_request_seconds_count{path="/embed"}'])
-    items = int(values['ark_batch_items_total{kind="embed"}'])
-    assert items >= int(values['ark_batches_total{kind="embed"}']) >= 1
-    assert values["ark_waiting_items"] == "0"
-    parser = pytest.importorskip("prometheus_client.parser")
-    families = {f.name: f.type for f in parser.text_string_to_metric_families(body.decode())}
-    assert families["ark_request_seconds"] == "histogram"
+    assert float(values['ark_requests_total{path="/embed",status="200"}']) >= 1
+    assert float(values['ark_requests_total{path="other",status="404"}']) >= 1
+    counted = float(values['ark_request_seconds_count{path="/embed"}'])
+    assert float(values['ark_request_seconds_bucket{le="+Inf",path="/embed"}']) == counted >= 1
+    items = float(values['ark_batch_items_total{kind="embed"}'])
+    assert items > float(values['ark_batches_total{kind="embed"}']) >= 1
+    assert values["ark_waiting_items"] == "0.0"
 
 
 def test_what_a_server_is_and_whether_it_lives(client):

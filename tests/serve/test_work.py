@@ -126,7 +126,8 @@ def test_the_end_waits_for_what_was_accepted(lane):
 
 def test_batches_are_counted_and_errors_of_the_start_reach_who_waits():
     counts = []
-    work = Work(on_batch=lambda lane, count: counts.append((lane, count)))
+    work = Work()
+    work.on_batch = lambda lane, count: counts.append((lane, count))
     calls = Calls(room=1)
     assert work.submit(calls, lambda: 1).result(30) == [1]
     work.close()
