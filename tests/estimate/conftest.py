@@ -12,8 +12,8 @@ from ark_jax import layout
 from ark_jax.estimate import device_work, plan
 from ark_jax.llm import complete
 from ark_jax.pipeline import engine
-from ark_jax.recipes.ark import estimate
 from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.recipes.ark.recording import Recording
 from ark_jax.runtime.log import Metrics
 
 
@@ -23,7 +23,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
     probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
     once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
-    monkeypatch.setattr(estimate.Recording, "read", once)
+    monkeypatch.setattr(Recording, "read", once)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ from ark_jax import LanguageModel, Retriever
 from ark_jax.data.records import Question
 from ark_jax.estimate import device_time
 from ark_jax.models import prefix_plan
-from ark_jax.recipes.ark import alignment, curriculum, estimate, scored_prompts
-from ark_jax.recipes.common import estimate as common_estimate
+from ark_jax.recipes.ark import alignment, curriculum, scored_prompts
+from ark_jax.recipes.ark.estimate_scoring import Draw, scoring_work
+from ark_jax.recipes.common import estimate
 from ark_jax.recipes.common.corpus import candidate_chunks
 from ark_jax.train import batches
 
@@ -23,11 +24,11 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
     c = settings(run.workdir.parent)
     c.score.update(changes)
     questions, chunks = questions_and_chunks(run)
-    drawn = {q.id: estimate.Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
+    drawn = {q.id: Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
     templates = scored_prompts.load_templates({})
     scorer = device_time.RecordingScorer.from_model(judge)
-    planned, flops = estimate._scoring_work(scorer, judge, templates, questions, drawn, c)
+    planned, flops = scoring_work(scorer, judge, templates, questions, drawn, c)
     lm = LanguageModel.from_pretrained(c.generator.path)
     pairs = [
         pair
@@ -78,23 +79,19 @@ def test_scoring_is_what_the_scorer_computes(run, mesh, changes):
 def test_many_pairs_are_sampled(run, mesh, monkeypatch):
     c = settings(run.workdir.parent)
     questions, chunks = questions_and_chunks(run)
-    drawn = {q.id: estimate.Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
+    drawn = {q.id: Draw.from_chunks(q, candidate_chunks(q, chunks), c) for q in questions}
     judge = model(run.workdir.parent, "generator")
     lm = device_time.RecordingScorer.from_model(judge)
-    whole, _ = estimate._scoring_work(
-        lm, judge, scored_prompts.load_templates({}), questions, drawn, c
-    )
+    whole, _ = scoring_work(lm, judge, scored_prompts.load_templates({}), questions, drawn, c)
     alone = (
         statistics.fmean(len(ids) for ids, _ in lm.rows)
         * 2
         * sum(3 * len(q.answers) for q in questions)
     )
-    monkeypatch.setattr(common_estimate, "SAMPLE", 12)
+    monkeypatch.setattr(estimate, "SAMPLE", 12)
     seen, real = [], lm.log_likelihood
     lm.log_likelihood = lambda pairs, **named: seen.append(len(pairs)) or real(pairs, **named)
-    some, _ = estimate._scoring_work(
-        lm, judge, scored_prompts.load_templates({}), questions, drawn, c
-    )
+    some, _ = scoring_work(lm, judge, scored_prompts.load_templates({}), questions, drawn, c)
     assert max(seen) <= 12 and sum(seen) <= 24
     assert whole < some < alone  # fewer questions share a passage
 
@@ -131,7 +128,7 @@ def test_training_is_the_fullest_batch_in_every_step(world, mesh):
     c.train.batch, c.train.epochs, c.train.order, c.train.save_every = 3, (2, 1, 1), "document", 1
     c.score.keep = 1.0
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(3)]
-    drawn = {f"q{i}": estimate.Draw([], [f"p{i}"], ["n"]) for i in range(3)}
+    drawn = {f"q{i}": Draw([], [f"p{i}"], ["n"]) for i in range(3)}
     lengths = {"q0": 10, "q1": 20, "q2": 30}, {"p0": 40, "p1": 50, "p2": 60, "n": 20}
     base = model(world, "retriever")
     steps, tokens, flops = training(base, questions, drawn, lengths, c, 1)

@@ -11,7 +11,7 @@ from support.plans import calls_of_kind, settings
 from ark_jax.estimate import llm_calls, plan
 from ark_jax.llm import complete, rule_based
 from ark_jax.llm.reply_cache import ReplyCache
-from ark_jax.recipes.ark import config, estimate
+from ark_jax.recipes.ark import config, estimate_calls
 from ark_jax.recipes.ark.extract import extraction_calls
 from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.runtime.log import append_row
@@ -89,7 +89,7 @@ def test_an_unknown_price_is_told_with_the_fix(world, mesh):
 
 def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_path, monkeypatch):
     monkeypatch.setattr(llm_calls, "ENOUGH_REPLIES", 6)
-    monkeypatch.setattr(estimate, "ENOUGH_REPLIES", 6)
+    monkeypatch.setattr(estimate_calls, "ENOUGH_REPLIES", 6)
     c = settings(run.workdir.parent, "openai")
     c.llm.concurrency = 1
     asks = complete.LLMSettings(
@@ -123,7 +123,7 @@ def answered(c, folder: Path) -> list[dict]:
         **{f.name: c.llm[f.name] for f in dataclasses.fields(complete.LLMSettings)}
     )
     with plan._shadow(RECIPE, c, c, folder) as (shadow, _):
-        calls = extraction_calls(shadow, estimate.chunks_to_extract(shadow, set()))
+        calls = extraction_calls(shadow, estimate_calls.chunks_to_extract(shadow, set()))
     replies = ReplyCache(folder / "llm" / "replies.jsonl")
     for call, text in zip(
         calls, rule_based.make_replies([call.fields for call in calls]), strict=True
@@ -162,7 +162,7 @@ def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
     c.llm.max_tokens = 10**6
     count, _ = llm_calls.token_counter(c)
     with plan._shadow(RECIPE, c, c, tmp_path) as (shadow, _):
-        calls = extraction_calls(shadow, estimate.chunks_to_extract(shadow, set()))
+        calls = extraction_calls(shadow, estimate_calls.chunks_to_extract(shadow, set()))
     asked = count([x.turns[0] for x in calls])
     ratio = sum(count([complete.reply_text(x["reply"]) for x in kept])) / sum(
         asked[: llm_calls.ENOUGH_REPLIES]

@@ -19,8 +19,11 @@ from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
-from ark_jax.recipes.ark import config, estimate
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.estimate_calls import _empty_communities
+from ark_jax.recipes.ark.estimate_scoring import Draw
 from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.recipes.ark.recording import REPEATED, Recording
 from ark_jax.recipes.ark.rewrite import rewriting_calls
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.runtime.log import Metrics
@@ -55,7 +58,7 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
         count(
             [
                 call.turns[0]
-                for call in rewriting_calls(run.context, estimate._empty_communities(run.context))
+                for call in rewriting_calls(run.context, _empty_communities(run.context))
             ]
         )
     )
@@ -63,7 +66,7 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
         len(calls) / 2 * (20 + 30 / 4 + 3 + 7 / 4)
     )  # a quarter of the way from the least to the most
     assert planned.input_tokens == pytest.approx(
-        bare + entities * estimate.Recording.read(count).line, abs=1
+        bare + entities * Recording.read(count).line, abs=1
     )
     assert calls_of_kind(run.plans["rewrite"], "rewrite").input_tokens == real
     assert not any("an estimate until" in note for note in run.plans["rewrite"].notes)
@@ -79,7 +82,7 @@ def test_replies_of_the_recording_are_about_as_long_as_told(run):
     assert planned == pytest.approx(
         sum(count([replies[call.item] for call in run.asked["rewrite"]])), rel=0.1
     )
-    recording = estimate.Recording.read(count)
+    recording = Recording.read(count)
     passages = sum(count([call.fields["passage"] for call in run.asked["extract"]]))
     assert calls_of_kind(run.plans["data"], "extract").output_tokens == pytest.approx(
         recording.written * passages, abs=1
@@ -238,7 +241,7 @@ def test_what_is_chosen_among_a_questions_chunks():
     )
     chunks = [Chunk(f"c{i}", "d", 0, 1, 1, "") for i in range(10)]
     q = Question("q", "?", ("a",), ("d",))
-    drawn = estimate.Draw.from_chunks(q, chunks, c)
+    drawn = Draw.from_chunks(q, chunks, c)
     assert (len(drawn.candidates), len(drawn.positives), len(drawn.negatives)) == (
         4,
         2,
@@ -247,9 +250,9 @@ def test_what_is_chosen_among_a_questions_chunks():
     assert set(drawn.positives) <= {x.id for x in drawn.candidates} and not set(
         drawn.positives
     ) & set(drawn.negatives)
-    assert estimate.Draw.from_chunks(q, chunks, c) == drawn
+    assert Draw.from_chunks(q, chunks, c) == drawn
     c.score.candidates, c.graph.rewrites = 0, 10
-    drawn = estimate.Draw.from_chunks(q, chunks, c)
+    drawn = Draw.from_chunks(q, chunks, c)
     assert (len(drawn.candidates), len(drawn.negatives)) == (10, 8)
 
 
@@ -294,7 +297,7 @@ def test_a_reranker_by_hand(run, world, mesh):
     pairs = []
     for q, tokens in zip(questions, asked, strict=True):
         pool = [x for document in q.documents for x in chunks[document]]
-        drawn = estimate.Draw.from_chunks(q, pool, c).candidates[:2]
+        drawn = Draw.from_chunks(q, pool, c).candidates[:2]
         passages = count([x.passage for x in drawn], "document")
         pairs += [*(tokens + n for n in passages), tokens, *passages]
     assert work.kind == "training" and work.tokens == 3 * sum(pairs) > 0
@@ -462,7 +465,7 @@ def test_the_demo_as_it_is_known(real_models, mesh):
     for x in planned.calls:
         real = sum(count([text for item, text in replies.items() if item.startswith(x.label)]))
         assert x.output_tokens == pytest.approx(real, rel=0.03)
-    assert (c.data.chunk_tokens / (c.data.chunk_tokens - c.data.chunk_overlap)) == estimate.REPEATED
+    assert (c.data.chunk_tokens / (c.data.chunk_tokens - c.data.chunk_overlap)) == REPEATED
     assert (
         planned.disk["checkpoints"]
         == 6

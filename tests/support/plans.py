@@ -3,13 +3,13 @@
 from support.world import EMBEDDED, tiny_config
 
 from ark_jax.estimate import device_work, plan
-from ark_jax.recipes.ark import estimate
+from ark_jax.recipes.ark.recording import Recording
 from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
 
 RATE = 1e9  # FLOP/s of every device here
 
 
-read, known = estimate.Recording.read, {}
+read, known = Recording.read, {}
 
 
 def settings(world, backend="replay"):

@@ -10,7 +10,8 @@ import functools
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.ark import (
-    estimate,
+    estimate_calls,
+    estimate_devices,
     export,
     mine,
     report,
@@ -349,7 +350,7 @@ RECIPE = Recipe(
     pool=folds.pool_folds,
     training_files={name: _training_file(name) for name in trainer_formats.FORMATS},
     prepared=("data",),
-    llm_calls=estimate.llm_calls,
-    forecast=estimate.forecast,
+    llm_calls=estimate_calls.llm_calls,
+    forecast=estimate_devices.forecast,
     next_step=export.search_command,
 )
