@@ -2,24 +2,15 @@
 
 import dataclasses
 
+from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSection:
+class DataSection(GraphInput):
     """The graph, and the questions that test what is retrieved from it."""
 
-    path: str = field(
-        "", "The graph: a file, a pattern such as `kb_*.tsv`, or a folder; see `ark-jax check`."
-    )
-    names: str = field("", "File with a line per node: id, name, aliases joined by `|`; tabs.")
-    relation_names: str = field("", "The same for relations.")
-    relations: str = field(
-        "last",
-        "Text of a relation without a name: the last part of its id, or the whole id.",
-        choices=("last", "whole"),
-    )
     questions: str = field(
         "",
         "File or pattern of questions with answers, to measure with; empty: nothing is measured.",
@@ -29,13 +20,6 @@ class DataSection:
         "Share of these questions to measure with, drawn by a hash of their topics; the rest is "
         "for choosing settings.",
         unit="fraction of topics",
-        minimum=0,
-        maximum=1,
-    )
-    tolerate: float = field(
-        0.0,
-        "Share of rows that may be bad: they are listed and left out, and the rest is read.",
-        unit="fraction of rows",
         minimum=0,
         maximum=1,
     )

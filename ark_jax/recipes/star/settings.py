@@ -7,24 +7,15 @@ that of their published code, which is nearest to it. Other defaults are ours.
 
 import dataclasses
 
+from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSection:
+class DataSection(GraphInput):
     """The graph, and questions with answers: one part to train on, one to measure with."""
 
-    path: str = field(
-        "", "The graph: a file, a pattern such as `kb_*.tsv`, or a folder; see `ark-jax check`."
-    )
-    names: str = field("", "File with a line per node: id, name, aliases joined by `|`; tabs.")
-    relation_names: str = field("", "The same for relations.")
-    relations: str = field(
-        "last",
-        "Text of a relation without a name: the last part of its id, or the whole id.",
-        choices=("last", "whole"),
-    )
     questions: str = field(
         "", "File or pattern of questions with answers and, if possible, topic entities."
     )
@@ -41,13 +32,6 @@ class DataSection:
         "Questions to train on, drawn by a hash evenly over the groups; 0: all.",
         unit="questions",
         minimum=0,
-    )
-    tolerate: float = field(
-        0.0,
-        "Share of rows that may be bad: they are listed and left out, and the rest is read.",
-        unit="fraction of rows",
-        minimum=0,
-        maximum=1,
     )
 
 
