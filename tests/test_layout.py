@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from support import pod, tiny
 
 from ark_jax import layout
-from ark_jax.models import hf, language, prefix, retriever
+from ark_jax.models import hf, prefix, retriever, token_probabilities
 from ark_jax.train import fit, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
@@ -429,7 +429,7 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
         tokens_per_prefix=x("b t", 2, 32, dtype=bool),
     )
     targets = x("b t", 1, 64), x("b t", 1, 64)
-    traced = language._suffix_log_probs.trace(
+    traced = token_probabilities.suffix_log_probs.trace(
         model, cfg, memory, x("b s", 2, 8, dtype=bool), batch, 64, *targets, 1
     )
     assert_exact(traced.jaxpr.jaxpr)

@@ -11,21 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
 from ark_jax import layout
-from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, hf, packing, prefix, sampling
 from ark_jax.models.generate import Generation
 from ark_jax.models.prefix_plan import Rows, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
+from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 
 SPLIT = "\ufdd0"  # a character that no text may hold; a prompt is tokenised in parts around it
-LOGIT_BLOCK = 64  # positions whose logits a device holds at a time
 GENERATION_CONFIG = "generation_config.json"
 # Texts of one call to the tokenizer, whose own results take far more memory than token ids.
 TOKENIZER_TEXTS = 1024
@@ -229,10 +227,10 @@ class LanguageModel:
         batch: SuffixBatch,
         counts: Sequence[int],
     ) -> tuple[dict[int, tuple[int, int, int]], jax.Array]:
-        """The spans of `_target_positions`, and the log-probabilities that the device computes."""
-        positions, labels, spans = _target_positions(batch, counts)
+        """The spans of `target_positions`, and the log-probabilities that the device computes."""
+        positions, labels, spans = target_positions(batch, counts)
         blocks = -(-max(end for _, _, end in spans.values()) // LOGIT_BLOCK)
-        log_probs = _suffix_log_probs(
+        log_probs = suffix_log_probs(
             self.model,
             self.cfg,
             cache,
@@ -626,135 +624,3 @@ def _batch_tokens() -> int:
 def _on_devices(batch: SuffixBatch) -> prefix.Suffixes:
     """The arrays of a batch, each device holding its own rows."""
     return prefix.Suffixes(*(layout.rows(getattr(batch, name)) for name in prefix.Suffixes._fields))
-
-
-def _target_positions(
-    batch: SuffixBatch, counts: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, dict[int, tuple[int, int, int]]]:
-    """Where the targets of a batch are predicted.
-
-    Args:
-        counts: number of target tokens of each row.
-
-    Returns:
-        (positions, labels, spans). Positions in each device's stream of tokens `[D p]`, the target
-        tokens that they predict `[D p]`, and for each row (device, start, end) of its part of both.
-    """
-    devices = layout.batch_multiple()
-    positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
-    labels, spans = np.zeros_like(positions), {}
-    stream = end = 0  # tokens and target tokens of the device so far
-    for number, i in enumerate(batch.members):
-        device, row = divmod(number, len(batch.members) // devices)
-        if not row:
-            stream = end = 0
-        if i is None:
-            continue
-        size, start, end = int(batch.mask[number].sum()), end, end + counts[i]
-        positions[device, start:end] = stream + np.arange(size - counts[i] - 1, size - 1)
-        labels[device, start:end] = batch.tokens[number, size - counts[i] : size]
-        spans[i] = device, start, end
-        stream += size
-    return positions, labels, spans
-
-
-@functools.partial(jax.jit, static_argnums=(1, 5))
-def _suffix_log_probs(
-    model: decoder.Decoder,
-    cfg: decoder.Config,
-    cache: prefix.PrefixCache,
-    prefix_mask: Bool[Array, "prefixes s"],
-    batch: prefix.Suffixes,
-    capacity: int,
-    positions: Int[Array, "streams targets"],
-    labels: Int[Array, "streams targets"],
-    blocks: int | Int[Array, ""],
-) -> Float[Array, "streams targets"]:
-    """Log-probabilities `[D p]` of the tokens `labels`, each predicted at its position.
-
-    Only the first `blocks` blocks are computed, one at a time, since a position has as many logits
-    as the vocabulary has tokens.
-    """
-    x, _ = prefix.run_suffixes(model, cfg, cache, prefix_mask, batch, capacity, keep=False)
-
-    def block(i, out):
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
-        log_probs = _log_probs(model, cfg, layout.pick(x, cut(positions)), cut(labels))
-        return jax.lax.dynamic_update_slice_in_dim(out, log_probs, i * LOGIT_BLOCK, axis=1)
-
-    zeros = jnp.zeros(positions.shape, jnp.float32, out_sharding=activation_spec("b t"))
-    return jax.lax.fori_loop(0, blocks, block, zeros)
-
-
-def token_log_probs(
-    model: decoder.Decoder,
-    cfg: decoder.Config,
-    tokens: Int[Array, "b t"],
-    mask: Bool[Array, "b t"],
-    capacity: int | None = None,
-) -> Float[Array, "b t"]:
-    """log p(token | tokens before it) of every visible token, in nats; differentiable in `model`.
-
-    Padding gets zero, and so does a row's first visible token, which has none before it. The sum
-    over a pair's target tokens equals `LanguageModel.log_likelihood`.
-
-    A device holds the logits of LOGIT_BLOCK positions at a time, or of one position of each of its
-    rows if these are more. The backward pass computes each block's logits again.
-
-    Args:
-        tokens: `[b t]`, sharded over the batch axes (`layout.rows`).
-        mask: `[b t]`, true for visible tokens; padding may stand on either side.
-        capacity: an upper bound on the visible tokens of a device. With it, the layers skip
-            padding.
-    """
-    hidden = model(tokens, mask, cfg, capacity)
-    length = max(LOGIT_BLOCK // max(len(tokens) // layout.batch_multiple(), 1), 1)
-    predict = lambda hidden, labels: _log_probs(model, cfg, hidden, labels)
-    log_probs = map_positions(predict, length, hidden[:, :-1], tokens[:, 1:])
-    is_predicted = mask[:, 1:] & mask[:, :-1]
-    return jnp.pad(jnp.where(is_predicted, log_probs, 0), ((0, 0), (1, 0)))
-
-
-def map_positions(function: Callable, length: int, *arrays: Array) -> Any:
-    """`function` of blocks of `length` positions, one block after another.
-
-    The backward pass computes each block again, so that no more than one is in memory.
-
-    Args:
-        function: blocks `[b length ...]` of the arrays -> a tree of arrays `[b length]`.
-        arrays: `[b t ...]`, sharded over the batch axes.
-
-    Returns:
-        A tree of arrays `[b t]`.
-    """
-    blocks = tuple(_split_time(x, length) for x in arrays)
-    results = jax.lax.map(jax.checkpoint(lambda block: function(*block)), blocks)
-    return jax.tree.map(lambda x: _join_time(x)[:, : arrays[0].shape[1]], results)
-
-
-def _split_time(x: Array, length: int) -> Array:
-    """`[b t ...]` -> `[blocks b length ...]`; zeros fill the last block."""
-    padding = -x.shape[1] % length
-    x = jnp.pad(x, ((0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)))
-    rows, _, *features = jax.typeof(x).sharding.spec
-    shape = (len(x), -1, length, *x.shape[2:])
-    return jnp.moveaxis(x.reshape(shape, out_sharding=P(rows, None, None, *features)), 1, 0)
-
-
-def _join_time(x: Float[Array, "blocks b length"]) -> Float[Array, "b t"]:
-    rows = x.shape[1]
-    return jnp.moveaxis(x, 0, 1).reshape(rows, -1, out_sharding=activation_spec("b t"))
-
-
-def _log_probs(
-    model: decoder.Decoder,
-    cfg: decoder.Config,
-    hidden: Float[Array, "b t d"],
-    labels: Int[Array, "b t"],
-) -> Float[Array, "b t"]:
-    """Log-probabilities of `labels`, each predicted from the hidden state at its position."""
-    b, t = labels.shape
-    logits = model.logits(hidden.reshape(b * t, -1, out_sharding=activation_spec("a d")), cfg)
-    flat_labels = labels.reshape(b * t, out_sharding=activation_spec("a"))
-    log_probs = layout.pick(logits, flat_labels) - jax.nn.logsumexp(logits, axis=-1)
-    return log_probs.reshape(b, t, out_sharding=activation_spec("b t"))

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix
-from ark_jax.models.language import map_positions
+from ark_jax.models.token_probabilities import map_positions
 from ark_jax.text import tokens as tk
 from ark_jax.train import fit, flops
 from ark_jax.train.groups import BatchShape, Group, place_prompts

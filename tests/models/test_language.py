@@ -25,6 +25,7 @@ from ark_jax import layout
 from ark_jax.data.records import Chunk, Question
 from ark_jax.models import hf, language
 from ark_jax.models.language import SPLIT, LanguageModel
+from ark_jax.models.token_probabilities import LOGIT_BLOCK, token_log_probs
 from ark_jax.recipes.ark import alignment, scored_prompts
 from ark_jax.text import prompts
 
@@ -226,21 +227,21 @@ def test_batches_order_and_company_change_nothing(folder, mesh):
 
 
 def test_no_array_holds_the_logits_of_more_than_a_block(folder, monkeypatch, mesh):
-    programs, suffix = [], language._suffix_log_probs
+    programs, suffix = [], language.suffix_log_probs
 
     def heard(*args):
         programs.append((args[-2].shape, suffix.lower(*args).compile().as_text()))
         return suffix(*args)
 
-    monkeypatch.setattr(language, "_suffix_log_probs", heard)
+    monkeypatch.setattr(language, "suffix_log_probs", heard)
     lm = open_model(folder("plain"))
     lm.log_likelihood(PAIRS)
-    assert sum(shape[1] for shape, _ in programs) > 4 * language.LOGIT_BLOCK
+    assert sum(shape[1] for shape, _ in programs) > 4 * LOGIT_BLOCK
     for _, text in programs:
         shapes = {tuple(map(int, dims.split(","))) for dims in re.findall(r"f32\[([\d,]+)\]", text)}
         of_vocabulary = {shape for shape in shapes if tiny.VOCAB in shape}
-        assert (language.LOGIT_BLOCK, tiny.VOCAB) in of_vocabulary
-        assert max(map(math.prod, of_vocabulary)) == language.LOGIT_BLOCK * tiny.VOCAB
+        assert (LOGIT_BLOCK, tiny.VOCAB) in of_vocabulary
+        assert max(map(math.prod, of_vocabulary)) == LOGIT_BLOCK * tiny.VOCAB
 
 
 def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -257,7 +258,7 @@ def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.n
 # Compiled in half the time; partitioning, where a mesh could go wrong, is the same.
 
 
-log_probs = jax.jit(language.token_log_probs, static_argnums=(1, 4))
+log_probs = jax.jit(token_log_probs, static_argnums=(1, 4))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
@@ -291,7 +292,7 @@ def small_batch(lm: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @functools.partial(jax.jit, static_argnums=1)
 def policy_gradient(model, cfg, tokens, mask, weights):
-    loss = lambda model: policy_loss(language.token_log_probs(model, cfg, tokens, mask), weights)
+    loss = lambda model: policy_loss(token_log_probs(model, cfg, tokens, mask), weights)
     return jax.grad(loss)(model)
 
 
@@ -347,7 +348,7 @@ def test_no_gradient_step_holds_the_logits_of_more_than_a_block(folder, mesh):
     compiled = policy_gradient.lower(lm.model, lm.cfg, *map(layout.rows, small_batch(lm))).compile()
     shapes = re.findall(r"f32\[([\d,]+)\]", compiled.as_text())
     sizes = [math.prod(map(int, dims.split(","))) for dims in shapes if str(tiny.VOCAB) in dims]
-    assert max(sizes) == language.LOGIT_BLOCK * tiny.VOCAB < 8 * 96 * tiny.VOCAB
+    assert max(sizes) == LOGIT_BLOCK * tiny.VOCAB < 8 * 96 * tiny.VOCAB
 
 
 def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):

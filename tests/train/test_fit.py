@@ -27,8 +27,8 @@ from support.short_run import (
 
 from ark_jax import layout
 from ark_jax.models import decoder, encoder, hf, lora
-from ark_jax.models.language import token_log_probs
 from ark_jax.models.retriever import embed, pool
+from ark_jax.models.token_probabilities import token_log_probs
 from ark_jax.runtime import preemption
 from ark_jax.train import batches, fit, optim
 from ark_jax.train.checkpoints import Checkpoints

@@ -13,7 +13,7 @@ from support.decoders import open_model
 
 from ark_jax import layout
 from ark_jax.models import lora
-from ark_jax.models.language import token_log_probs
+from ark_jax.models.token_probabilities import token_log_probs
 from ark_jax.train import likelihood
 from ark_jax.train.groups import BatchShape, Group
 from ark_jax.train.likelihood import LikelihoodObjective, group_arrays, step_flops
