@@ -62,7 +62,9 @@ def study():
     c.data.path = str(FILE)
     c.data.held_out_documents = HELD_OUT
     c.data.pool, c.data.chunk_tokens, c.data.chunk_overlap = "corpus", 48, 0
+    c.pool.size = 10
     c.evaluate.scope, c.evaluate.gold, c.evaluate.max_new_tokens = "held_out", "answers", 16
+    c.evaluate.sizes = (1, 3, 5, 10)
     c.filter.questions = 300
     return c
 

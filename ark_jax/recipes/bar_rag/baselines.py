@@ -14,7 +14,11 @@ def measure_baselines(context: Context, folder: Path) -> dict:
     """Stores the rows of both readers, which all arms of a study share."""
     questions = measured_questions(context)
     if questions:
-        rows = [row for name in (UNTUNED, WARM) for row in measure_reader(context, name, folder)]
+        rows = measure_reader(context, UNTUNED, folder)
+        if context.config.warm.steps:
+            rows += measure_reader(context, WARM, folder)
+        else:  # the same reader
+            rows += [row | {"system": WARM} for row in rows]
         save_rows(rows, folder / FILE)
     return {"questions": len(questions)}
 

@@ -13,6 +13,7 @@ from ark_jax.recipes.bar_rag.measures import (
     CITED_ALONE,
     MEASURE_SETTINGS,
     METRICS,
+    NEEDED,
     RETRIEVED,
     WITHOUT_CITED,
     measure_reader,
@@ -86,7 +87,10 @@ def evaluate(context: Context, folder: Path) -> dict:
         "metrics": METRICS,
         "base": WARM,
         "table": table,
-        "sizes": {str(size): _by_size(rows, size, compare) for size in config.evaluate.sizes},
+        "sizes": {
+            str(size): _of_set(rows, size_name(size), compare) for size in config.evaluate.sizes
+        },
+        "needed": _of_set(rows, NEEDED, compare),
         "removal": {row["system"]: _removal(rows, row["system"], compare) for row in table},
         "ways": _compare_ways(ways, compare),
     }
@@ -99,9 +103,10 @@ def evaluate(context: Context, folder: Path) -> dict:
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 
 
-def _by_size(rows: Sequence[dict], size: int, compare) -> list[dict]:
-    """The table of p where readers get so many retrieved chunks."""
-    return compare([row for row in rows if row["set"] == size_name(size)], ("p",), base=WARM)
+def _of_set(rows: Sequence[dict], kind: str, compare) -> list[dict]:
+    """The table of readers where their chunks are chosen in this way; empty if none is."""
+    chosen = [row for row in rows if row["set"] == kind]
+    return compare(chosen, METRICS, base=WARM) if chosen else []
 
 
 def _removal(rows: Sequence[dict], system: str, compare) -> dict:
@@ -170,18 +175,16 @@ def _compare_ways(ways: Sequence[dict], compare) -> dict:
 def _say_results(found: dict, questions: int, passages: int) -> None:
     say(f"  {questions:,} held-out questions, {passages} retrieved passages each")
     say(as_text(found["table"], METRICS, WARM))
+    means = lambda table, metric: ", ".join(
+        f"{row['system']} {row['values'][metric]['mean']:.3f}" for row in table
+    )
     for size, table in found["sizes"].items():
-        values = ", ".join(f"{row['system']} {row['values']['p']['mean']:.3f}" for row in table)
-        say(f"  p of {size} retrieved: {values}")
+        say(f"  exact match of {size} retrieved: {means(table, 'exact_match')}")
+    if found["needed"]:
+        say(f"  exact match of the needed passages: {means(found['needed'], 'exact_match')}")
     for system, removal in found["removal"].items():
-        means = ", ".join(
-            f"{row['system']} {row['values']['exact_match']['mean']:.3f}"
-            for row in removal["table"]
-        )
-        if means:
-            say(f"  exact match of {system}, {removal['questions']:,} questions: {means}")
+        if values := means(removal["table"], "exact_match"):
+            say(f"  exact match of {system}, {removal['questions']:,} questions: {values}")
     if found["ways"]:
-        means = ", ".join(
-            f"{row['system']} {row['values']['p']['mean']:.3f}" for row in found["ways"]["table"]
-        )
-        say(f"  p of {found['ways']['reader']} by how passages are chosen: {means}")
+        values = means(found["ways"]["table"], "p")
+        say(f"  p of {found['ways']['reader']} by how passages are chosen: {values}")

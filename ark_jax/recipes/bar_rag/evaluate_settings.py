@@ -32,8 +32,7 @@ class EvaluateSection:
     )
     sizes: tuple[int, ...] = field(
         (1, 3, 5),
-        "Numbers of retrieved chunks for which p, the probability of a right answer, is measured "
-        "too; none: no such table.",
+        "Numbers of retrieved chunks with which each reader is measured too; none: no such table.",
         unit="chunks",
         minimum=1,
     )

@@ -190,13 +190,13 @@ class _Works:
         ]
 
     def _measuring(self, stage: str, readers: int, passages: int) -> list[Work]:
-        """p and the answer of readers on what the retriever finds."""
+        """p and the answer of readers on what the retriever finds, and on what they need."""
         config, asked = self.config.evaluate, readers * self.sizes.measured
         if not asked:
             return []
-        works = self._success(stage, asked, passages)
-        for size in config.sizes:
+        works = []
+        for size in (passages, 1, *config.sizes, *((passages, passages) if config.removal else ())):
+            length = self.sizes.prompt(size)
             works += self._success(stage, asked, size)
-        answers = asked * (3 if config.removal else 1)
-        length = self.sizes.prompt(passages)
-        return [*works, self.model.generation(stage, answers, length, config.max_new_tokens)]
+            works.append(self.model.generation(stage, asked, length, config.max_new_tokens))
+        return works

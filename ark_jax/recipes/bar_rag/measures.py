@@ -5,6 +5,7 @@ the chunks were chosen.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # its module starts jax
 
 METRICS = ("p", "answer_f1", "exact_match")
 RETRIEVED = "retrieved"  # the set that results are of
+NEEDED = "needed"  # the chunks that hold the answer, wherever the retriever ranks them
 WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
 MEASURE_SETTINGS = (
     *(
@@ -73,8 +75,10 @@ def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
 def _measure(context: Context, name: str) -> list[dict]:
     config, questions = context.config, measured_questions(context)
     success, lm = Success(context, name), load_reader(context, name)
-    count = passages_read(config)
-    retrieved = [(pooled, pooled.chunk_ids[:count]) for pooled in questions]
+    nearest = lambda size: [(pooled, pooled.chunk_ids[:size]) for pooled in questions]
+    size = passages_read(config)
+    sets = {RETRIEVED: nearest(size)} | {size_name(n): nearest(n) for n in config.evaluate.sizes}
+    sets[NEEDED] = [(pooled, needed) for pooled in questions if (needed := pooled.needed(size))]
     read = functools.partial(
         answer_sets,
         lm,
@@ -83,24 +87,23 @@ def _measure(context: Context, name: str) -> list[dict]:
         max_new_tokens=config.evaluate.max_new_tokens,
         batch_tokens=config.generator.batch_tokens,
     )
-    answered = read(retrieved, label=f"{name}: read")
     # What a question's sets begin with is computed once if they are asked for together.
-    names = {size_name(n): n for n in config.evaluate.sizes}
-    by_size = [(pooled, pooled.chunk_ids[:n]) for pooled in questions for n in names.values()]
-    success.of([*retrieved, *by_size], f"{name}: p")
-    rows = set_rows(name, RETRIEVED, retrieved, success, answered)
-    for size, n in names.items():
-        nearest = [(pooled, pooled.chunk_ids[:n]) for pooled in questions]
-        rows += set_rows(name, size, nearest, success)
+    together = [one for of_kind in sets.values() for one in of_kind]
+    success.of(together, f"{name}: p")
+    answered = iter(read(together, label=f"{name}: read"))
+    rows = []
+    for kind, of_kind in sets.items():
+        replies = list(itertools.islice(answered, len(of_kind)))
+        rows += set_rows(name, kind, of_kind, success, replies)
     if config.evaluate.removal:
+        citing = [row["cited"] for row in rows[: len(questions)]]  # of the retrieved sets
         for kind, kept in ((WITHOUT_CITED, False), (CITED_ALONE, True)):
             changed = [
-                (pooled, [chunk for chunk in ids if (chunk in answer["cited"]) == kept])
-                for (pooled, ids), answer in zip(retrieved, answered, strict=True)
-                if answer["cited"]
+                (pooled, [chunk for chunk in ids if (chunk in cited) == kept])
+                for (pooled, ids), cited in zip(sets[RETRIEVED], citing, strict=True)
+                if cited
             ]
-            replies = read(changed, label=f"{name}: {kind}")
-            rows += set_rows(name, kind, changed, success, replies)
+            rows += set_rows(name, kind, changed, success, read(changed, label=f"{name}: {kind}"))
     return rows
 
 
@@ -155,35 +158,40 @@ def answer_sets(
 ) -> list[dict]:
     """What a reader answers from each set, greedily: the answer, chunks that it cites, scores.
 
+    Equal sets of a question are read once.
+
     Args:
         chunks: id -> chunk.
         max_new_tokens, batch_tokens, label: as of `LanguageModel.generate`.
     """
-    asked = [(pooled.question.question, [chunks[x].passage for x in ids]) for pooled, ids in sets]
+    keys = [(pooled.id, tuple(ids)) for pooled, ids in sets]
+    distinct = dict(zip(keys, sets, strict=True))
+    asked = [
+        (pooled.question.question, [chunks[x].passage for x in ids])
+        for pooled, ids in distinct.values()
+    ]
     prompts = reading_prompts(lm, form, asked, max_new_tokens).texts
     replies = best_answers(
         lm,
         form,
         prompts,
-        [len(ids) for _, ids in sets],
+        [len(ids) for _, ids in distinct.values()],
         max_new_tokens=max_new_tokens,
         batch_tokens=batch_tokens,
         label=label,
     )
-    rows = []
-    for (pooled, ids), reply in zip(sets, replies, strict=True):
+    rows = {}
+    for (key, (pooled, ids)), reply in zip(distinct.items(), replies, strict=True):
         references = usable_references(pooled.question.answers)
         shown = [chunks[x] for x in ids]
         cited = [ids[i - 1] for i in reply.citations] if form.cite else holders(reply.answer, shown)
-        rows.append(
-            {
-                "answer": reply.answer,
-                "cited": cited,
-                "answer_f1": f1(reply.answer, references),
-                "exact_match": exact_match(reply.answer, references),
-            }
-        )
-    return rows
+        rows[key] = {
+            "answer": reply.answer,
+            "cited": cited,
+            "answer_f1": f1(reply.answer, references),
+            "exact_match": exact_match(reply.answer, references),
+        }
+    return [rows[key] for key in keys]
 
 
 def holders(answer: str, chunks: Sequence[Chunk]) -> list[str]:

@@ -162,7 +162,7 @@ def _closing_stages(config) -> list[Stage]:
         Stage(
             "baselines",
             after=("data", "pool", WARM),
-            settings=measures.MEASURE_SETTINGS,
+            settings=(*measures.MEASURE_SETTINGS, "warm.steps"),
             run=baselines.measure_baselines,
             external=dependencies.all_of(dependencies.models("generator"), reading),
         ),

@@ -7,7 +7,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.bar_rag.measures import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, stage_of, tuned_readers
-from ark_jax.recipes.bar_rag.report_sections import EXAMPLES, LEARNING, REMOVAL, SIZES, WAYS
+from ark_jax.recipes.bar_rag.report_sections import EXAMPLES, LEARNING, NEEDED, REMOVAL, SIZES, WAYS
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.group_tables import by_system
@@ -52,6 +52,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "base": evaluated["base"],
         "table": table,
         "sizes": evaluated.get("sizes", {}),
+        "needed": evaluated.get("needed", []),
         "removal": evaluated.get("removal", {}),
         "ways": _ways(context, evaluated.get("ways", {})),
         "facts": _facts(context, counts),
@@ -164,6 +165,7 @@ SECTIONS: Sequence[page.Section] = (
     page.FACTS,
     page.RESULTS,
     SIZES,
+    NEEDED,
     REMOVAL,
     WAYS,
     LEARNING,

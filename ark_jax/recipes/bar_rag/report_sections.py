@@ -22,21 +22,35 @@ BINS = 10  # of a histogram of p
 
 
 def sizes(data: Mapping) -> str:
-    """The section of p by the number of retrieved passages."""
+    """The section of each metric by the number of retrieved passages."""
     if not data["sizes"]:
         return empty_note("No other numbers of passages were measured.")
     columns = {f"first {size}": rows for size, rows in data["sizes"].items()}
     systems = [row["system"] for row in next(iter(columns.values()))]
-    body = [[escape(system)] for system in systems]
-    for rows in columns.values():
-        values = {row["system"]: row["values"]["p"] for row in rows}
-        for cells, system in zip(body, systems, strict=True):
-            base = values[data["base"]] if system != data["base"] else None
-            cells.append(result_cell(values[system], base, math.nan))
+    out = (
+        "<p>By how many of the retrieved passages a reader gets. Differences are to "
+        f"{escape(data['base'])}.</p>"
+    )
+    for metric in data["metrics"]:
+        body = [[escape(system)] for system in systems]
+        for rows in columns.values():
+            values = {row["system"]: row["values"][metric] for row in rows}
+            for cells, system in zip(body, systems, strict=True):
+                base = values[data["base"]] if system != data["base"] else None
+                cells.append(result_cell(values[system], base, math.nan))
+        name = f"{metric_heading(metric)} by number of passages"
+        out += table(name, ["reader", *(f"#{x}" for x in columns)], body, "results")
+    return out
+
+
+def needed(data: Mapping) -> str:
+    """The section of answers from the passages that hold them."""
+    if not data["needed"]:
+        return empty_note("No held-out question has a passage that is known to hold its answer.")
     return (
-        "<p>p, the probability of a reference answer, by how many of the retrieved passages a "
-        f"reader gets. Differences are to {escape(data['base'])}.</p>"
-        + table("p by number of passages", ["reader", *(f"#{x}" for x in columns)], body, "results")
+        "<p>What the readers answer from the passages that hold the answer, wherever the retriever "
+        "ranks them. Questions without such a passage are left out.</p>"
+        + _compared("reader", "the needed passages alone", data["needed"])
     )
 
 
@@ -149,6 +163,7 @@ def _example(number: int, example: Mapping) -> str:
 
 
 SIZES = Section("sizes", "Numbers of passages", sizes)
+NEEDED = Section("needed", "The needed passages alone", needed)
 REMOVAL = Section("removal", "Without cited passages", removal)
 WAYS = Section("ways", "Ways to choose passages", ways)
 LEARNING = Section("learning", "Learning", learning)

@@ -35,6 +35,13 @@ class PooledQuestion:
     def id(self) -> str:
         return self.question.id
 
+    def needed(self, most: int) -> list[str]:
+        """A chunk of each needed passage, the nearest of those that hold it; at most so many."""
+        ranks = {chunk: rank for rank, chunk in enumerate(self.chunk_ids)}
+        rank = lambda chunk: ranks.get(chunk, len(ranks))
+        nearest = (min(holders, key=rank) for holders in self.gold if holders)
+        return list(dict.fromkeys(nearest))[:most]
+
 
 @dataclasses.dataclass(frozen=True)
 class Prompts:
@@ -114,12 +121,7 @@ def sets_with_gold(
     random, sets = np.random.default_rng([seed, 1]), []
     for numbers in itertools.islice(questions_of_steps(len(questions), batch, seed), steps):
         for pooled in (questions[i] for i in numbers):
-            ranks = {chunk: rank for rank, chunk in enumerate(pooled.chunk_ids)}
-            rank = lambda chunk, ranks=ranks: ranks.get(chunk, len(ranks))
-            needed = list(
-                dict.fromkeys(min(holders, key=rank) for holders in pooled.gold if holders)
-            )
-            needed = needed[:size]
+            needed = pooled.needed(size)
             holding = {chunk for holders in pooled.gold for chunk in holders}
             others = [chunk for chunk in pooled.chunk_ids if chunk not in holding]
             count = min(size - len(needed), len(others))

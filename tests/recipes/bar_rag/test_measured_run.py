@@ -41,6 +41,17 @@ def test_every_reader_gets_the_same_sets(run):
             rows = sets(run, system=system, set=kind)
             found = {row["question"]: row["chunk_ids"] for row in rows}
             assert found == {id: ids[:count] for id, ids in pools.items()}
+            assert all(row["answer"] is not None for row in rows)
+    passages = texts(run)
+    for system in READERS:
+        rows = sets(run, system=system, set=measures.NEEDED)
+        found = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
+        assert found == {
+            pooled.id: [
+                f"The bell of {pooled.question.documents[0]} is of {pooled.question.answers[0]}."
+            ]
+            for pooled in questions
+        }
 
 
 def test_p_and_answers_are_those_of_the_model(run):
@@ -102,6 +113,12 @@ def test_readers_are_compared_with_the_warm_one(run):
     assert untuned["against_base"]["p"] == 0.5
     assert warm["mean"] > 10 * untuned["mean"]
     assert list(found["sizes"]) == ["1", "3"]
+    for kind, table in (("top 3", found["sizes"]["3"]), (measures.NEEDED, found["needed"])):
+        for row in table:
+            own = sets(run, system=row["system"], set=kind)
+            for metric in measures.METRICS:
+                mean = np.mean([x[metric] for x in own])
+                assert row["values"][metric]["mean"] == pytest.approx(mean)
     outcome = RECIPE.outcome(run.workdir)
     assert outcome.system == "read-1" and set(outcome.values) == set(RECIPE.metrics)
 
@@ -144,7 +161,12 @@ def test_ark_asks_an_exported_reader_as_it_was_trained(run):
 
 def test_the_page_shows_what_was_measured(run):
     page = (run.workdir / "report.html").read_text()
-    for head in ("Numbers of passages", "Without cited passages", "Questions and answers"):
+    for head in (
+        "exact match by number of passages",
+        "The needed passages alone",
+        "Without cited passages",
+        "Questions and answers",
+    ):
         assert head in page
     assert "differences to warm" in page and "the warm reader on the held-out questions" in page
     assert "mean reward of select-1" in page and "mean reward of read-1" in page

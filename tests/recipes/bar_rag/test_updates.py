@@ -180,7 +180,12 @@ def test_presets_and_studies_are_valid(tmp_path):
         changed = base.copy_and_resolve_references()
         changed.update_from_flattened_dict(changes)
         assert [stage.name for stage in stages(changed)][-2:] == ["export", "report"]
-    assert len(config.study(base)) == 14
+    arms = config.study(base)
+    assert len(arms) == 14
+    steps = {name: changes.get("read.steps", base.read.steps) for name, changes in arms.items()}
+    supervised = {name for name in arms if name.startswith("supervised")}
+    # Equal times, not equal steps.
+    assert {name for name in arms if steps[name] > base.read.steps} == supervised
 
 
 def test_presets_say_what_paper_and_code_do():
