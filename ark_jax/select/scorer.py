@@ -179,15 +179,21 @@ class Selector:
         if not pools:
             return []
         most = max(len(pool.passages) for pool in pools)
-        arrays = place_pools(pools, self.cfg.width, _round_up(len(pools)), _round_up(most))
-        sets, log_probs = map(layout.fetch, compute(self.model, arrays, *place))
-        return [
-            DrawnSets([one[one != pl.NOT_DRAWN] for one in rows], values)
-            for rows, values in zip(sets[: len(pools)], log_probs[: len(pools)], strict=True)
-        ]
+        arrays = place_pools(pools, self.cfg.width, round_up(len(pools)), round_up(most))
+        return drawn_sets(compute(self.model, arrays, *place), len(pools))
 
 
-def _round_up(count: int) -> int:
+def drawn_sets(arrays: tuple[jax.Array, jax.Array], count: int) -> list[DrawnSets]:
+    """The sets of the first `count` questions, from what `with_log_probs` returns."""
+    sets, log_probs = map(layout.fetch, arrays)
+    return [
+        DrawnSets([one[one != pl.NOT_DRAWN] for one in rows], values)
+        for rows, values in zip(sets[:count], log_probs[:count], strict=True)
+    ]
+
+
+def round_up(count: int) -> int:
+    """A number of questions or candidates, rounded up so that few shapes are compiled."""
     return -(-count // SIZE_STEP) * SIZE_STEP
 
 
@@ -208,7 +214,7 @@ def _drawn(
 ) -> tuple[Int[Array, "q m k"], Float[Array, "q m"]]:
     n = arrays["present"].shape[1]
     noise = lambda number: pl.gumbel(seed, step, number, draws=draws, k=k, candidates=n)
-    return _with_log_probs(candidates_of(model, arrays), jax.vmap(noise)(arrays["numbers"]))
+    return with_log_probs(candidates_of(model, arrays), jax.vmap(noise)(arrays["numbers"]))
 
 
 @functools.partial(jax.jit, static_argnames="k")
@@ -216,10 +222,10 @@ def _best(
     model: SmallSelector, arrays: dict, *, k: int
 ) -> tuple[Int[Array, "q 1 k"], Float[Array, "q 1"]]:
     q, n = arrays["present"].shape
-    return _with_log_probs(candidates_of(model, arrays), jnp.zeros((q, 1, k, n)))
+    return with_log_probs(candidates_of(model, arrays), jnp.zeros((q, 1, k, n)))
 
 
-def _with_log_probs(
+def with_log_probs(
     candidates: pl.Candidates, noise: Float[Array, "q m k n"]
 ) -> tuple[Int[Array, "q m k"], Float[Array, "q m"]]:
     """Draws and their log-probabilities, by the path that training differentiates."""

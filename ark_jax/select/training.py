@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
 from ark_jax.select import plackett_luce as pl
-from ark_jax.select.pools import Pool, place_pools
+from ark_jax.select.pools import Pool, TextPool, place_pools
 from ark_jax.select.scorer import Selector, SmallSelector, candidates_of
 from ark_jax.train import fit, optim
 
@@ -26,7 +26,7 @@ class SelectorGroup:
     """The sets that were drawn for one question, and what they earned."""
 
     id: str  # of the question
-    pool: Pool
+    pool: Pool | TextPool
     sets: Sequence[np.ndarray]  # places in the pool from 0, in order
     rewards: Sequence[float] | np.ndarray  # of each set; for the curve
     advantages: Sequence[float] | np.ndarray  # of each set; 0 throughout for a dead group
@@ -84,7 +84,20 @@ def train(
         ids = {"questions": [group.id for group in groups]}
         return fit.TrainingBatch(arrays, ids, tokens=0, flops=0.0)
 
-    run = fit.TrainingRun(
+    trained, curve = fit.fit(
+        training_run(config, folder),
+        PolicyGradient(vector_candidates),
+        make_batch,
+        selector.model,
+        on_step=on_step,
+        on_pace=on_pace,
+    )
+    return dataclasses.replace(selector, model=trained), curve
+
+
+def training_run(config: SelectorTraining, folder: Path) -> fit.TrainingRun:
+    """How long and how fast a selector is trained."""
+    return fit.TrainingRun(
         label="select",
         folder=folder,
         steps=config.steps,
@@ -92,23 +105,28 @@ def train(
         optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
         save_every=config.save_every,
     )
-    trained, curve = fit.fit(
-        run, PolicyGradient(), make_batch, selector.model, on_step=on_step, on_pace=on_pace
-    )
-    return dataclasses.replace(selector, model=trained), curve
+
+
+def vector_candidates(trainable: SmallSelector, frozen: Any, batch: Mapping) -> pl.Candidates:
+    """The candidates of a step's questions, from `place_groups`."""
+    return candidates_of(trainable, batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyGradient:
     """Minus the mean over all drawn sets of advantage x log-probability of the ordered draw."""
 
-    def __call__(self, trainable: SmallSelector, frozen: Any, batch: Mapping) -> tuple:
+    # Makes the candidates of a step's questions from the arguments of the objective.
+    candidates: Callable[[Any, Any, Mapping], pl.Candidates] = vector_candidates
+
+    def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple:
         """The loss; see `fit.Objective`.
 
         Args:
-            batch: from `place_groups`. Dead groups have no gradient and count in the mean.
+            batch: with what `place_draws` returns. Dead groups have no gradient and count in the
+                mean.
         """
-        candidates = candidates_of(trainable, batch)
+        candidates = self.candidates(trainable, frozen, batch)
         log_probs = jax.vmap(pl.place_log_probs)(candidates, batch["sets"]).sum(-1)
         drawn = batch["drawn"]
         mean = lambda values, mask: jnp.where(mask, values, 0).sum() / mask.sum()
@@ -125,7 +143,18 @@ class PolicyGradient:
 def place_groups(
     groups: Sequence[SelectorGroup], width: int, config: SelectorTraining
 ) -> dict[str, jax.Array]:
-    """The groups of a step as arrays of one shape on every device.
+    """The groups of a step as arrays of one shape on every device: their draws and pools.
+
+    Raises:
+        ValueError: see `place_draws` and `place_pools`.
+    """
+    draws = place_draws(groups, config)
+    pools = [group.pool for group in groups]
+    return draws | place_pools(pools, width, config.questions, config.candidates)
+
+
+def place_draws(groups: Sequence[SelectorGroup], config: SelectorTraining) -> dict[str, jax.Array]:
+    """The sets, rewards and advantages of a step as arrays of one shape on every device.
 
     Raises:
         ValueError: there is no group or there are too many, a set is no draw from its pool, or a
@@ -133,8 +162,7 @@ def place_groups(
     """
     if not 0 < len(groups) <= config.questions:
         raise ValueError(f"{len(groups)} groups in a step; it must have 1 to {config.questions}")
-    rows = config.questions
-    shape = (rows, config.draws)
+    shape = (config.questions, config.draws)
     sets = np.full((*shape, config.k), pl.NOT_DRAWN, np.int32)
     drawn = np.zeros(shape, bool)
     rewards, advantages = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -148,8 +176,7 @@ def place_groups(
     # A set that was not drawn repeats the first, whose probability is finite.
     sets = np.where(drawn[..., None], sets, sets[:, :1])
     arrays = {"sets": sets, "drawn": drawn, "rewards": rewards, "advantages": advantages}
-    pools = place_pools([group.pool for group in groups], width, rows, config.candidates)
-    return pools | {name: layout.put(array, P()) for name, array in arrays.items()}
+    return {name: layout.put(array, P()) for name, array in arrays.items()}
 
 
 def _check(group: SelectorGroup, config: SelectorTraining) -> None:
