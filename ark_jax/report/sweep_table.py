@@ -16,10 +16,16 @@ import pyarrow.parquet as pq
 from ark_jax.evaluate.significance import bootstrap_interval
 from ark_jax.pipeline.recipe import Outcome, Pooled
 from ark_jax.report import html, svg
+from ark_jax.report.arms import arms_cells, compare_arms
 from ark_jax.report.pooled_table import pooled_html, pooled_markdown, save_pooled
 from ark_jax.runtime.log import duration, read_rows
 
 TEXTS = ("run", "state", "changes", "error", "system", "metric")
+ARMS_NOTE = (
+    "Runs that differ in their seed alone are one arm: means over seeds, the difference to base of "
+    "each question's mean with its 95 % bootstrap interval, and p of a paired randomisation test, "
+    "two-sided, Holm-corrected over arms."
+)
 NUMBERS = ("mean", "low", "high", "difference", "difference_low", "difference_high")
 
 
@@ -106,11 +112,38 @@ def write_results(
             f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
             f"best first. How often a stage was run for all {len(runs)} runs: {times}."
         )
-        above = pooled_markdown(pooled) if pooled else ""
+        arms = _arms(runs, done, comparison)
+        above = pooled_markdown(pooled) if pooled else _arms_markdown(arms)
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
-        drawing, above = plot(done, comparison.title), pooled_html(pooled) if pooled else ""
+        above = pooled_html(pooled) if pooled else _arms_html(arms)
+        drawing = plot(done, comparison.title)
         write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, above))
     return rows
+
+
+def _arms(
+    runs: Sequence[SweepRun], done: Sequence[dict], comparison: Comparison
+) -> list[list[str]]:
+    """The lines of the table of arms; none if no seed was repeated."""
+    if comparison.pool:
+        return []
+    names = {row["run"] for row in done}
+    outcomes = {
+        run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in names
+    }
+    rows = compare_arms(outcomes, list(comparison.names))
+    return arms_cells(rows, comparison.names) if rows else []
+
+
+def _arms_markdown(lines: Sequence[Sequence[str]]) -> str:
+    return f"{markdown_table(lines)}\n\n{ARMS_NOTE}" if lines else ""
+
+
+def _arms_html(lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    rows = [list(map(html.escape, line)) for line in lines[1:]]
+    return html.table("Arms over seeds", lines[0], rows, "results") + f"<p>{ARMS_NOTE}</p>"
 
 
 def _pool(
@@ -256,11 +289,15 @@ def as_markdown(
     title: str, table: Sequence[Sequence[str]], failed: Sequence[str], caption: str, above: str = ""
 ) -> str:
     """The runs as a table, with lines on failures and a caption, below other Markdown."""
-    rule = ["---"] * len(table[0])
-    lines = ["| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:])]
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
     heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
-    return "\n".join([*heads, "", *lines, "", *failures, caption, ""])
+    return "\n".join([*heads, "", markdown_table(table), "", *failures, caption, ""])
+
+
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """A table whose first line is its head."""
+    rule = ["---"] * len(table[0])
+    return "\n".join("| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:]))
 
 
 def plot(done: Sequence[dict], title: str) -> str:

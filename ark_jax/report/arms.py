@@ -1,0 +1,103 @@
+"""Arms of a sweep: runs that differ in their seed alone are one, and arms are compared with base.
+
+A difference between two runs may be one of their seeds. That of two arms is of each question's mean
+over the seeds that both have.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
+from ark_jax.pipeline.recipe import Outcome
+from ark_jax.report.html import format_number
+
+BASE = "base"
+FLIPS = 10_000  # of the paired randomisation test
+SEED = "seed"  # the field that runs of an arm differ in
+
+
+def compare_arms(runs: Mapping[str, tuple[Mapping, Outcome]], metrics: Sequence[str]) -> list[dict]:
+    """A row of each arm: `arm`, `seeds`, and `values` by metric, with `against_base` if it is not.
+
+    There are none unless base has several seeds, and no values of an arm that shares no seed with
+    it or was asked other questions.
+
+    Args:
+        runs: name -> its changes of the config, and its outcome.
+    """
+    arms: dict[str, dict[object, Outcome]] = {}
+    names: dict[str, str] = {}
+    for run, (changes, outcome) in runs.items():
+        key = json.dumps({name: x for name, x in changes.items() if name != SEED}, sort_keys=True)
+        arm = names.setdefault(key, run)
+        arms.setdefault(arm, {})[changes.get(SEED)] = outcome
+    if len(arms.get(BASE, {})) < 2 or len(arms) < 2:
+        return []
+    rows = [
+        {"arm": arm, "seeds": len(by_seed), "values": _values(by_seed, arms[BASE], metrics)}
+        for arm, by_seed in arms.items()
+    ]
+    for metric in metrics:
+        compared = [row["values"][metric] for row in rows[1:] if metric in row["values"]]
+        corrected = holm([value["against_base"]["p"] for value in compared])
+        for value, p in zip(compared, corrected, strict=True):
+            value["against_base"]["p_holm"] = float(p)
+    return rows
+
+
+def _values(
+    arm: Mapping[object, Outcome], base: Mapping[object, Outcome], metrics: Sequence[str]
+) -> dict[str, dict]:
+    seeds = [seed for seed in base if seed in arm]
+    values = {}
+    for metric in metrics:
+        of_arm, of_base = (
+            [outcomes[seed].by_question.get(metric, {}) for seed in seeds]
+            for outcomes in (arm, base)
+        )
+        questions = list(of_base[0]) if seeds else []
+        if not questions or any(set(x) != set(questions) for x in (*of_arm, *of_base)):
+            continue
+        ours, theirs = (
+            np.array([[by_question[q] for q in questions] for by_question in outcomes]).mean(0)
+            for outcomes in (of_arm, of_base)
+        )
+        draw = {"draws": base[seeds[0]].draws, "seed": base[seeds[0]].seed}
+        values[metric] = bootstrap_interval(ours, **draw)
+        if arm is not base:
+            difference = bootstrap_interval(ours - theirs, **draw)
+            (p,) = sign_flip((ours - theirs)[:, None], draws=FLIPS, seed=draw["seed"])
+            difference["difference"] = difference.pop("mean")
+            values[metric]["against_base"] = difference | {"p": float(p)}
+    return values
+
+
+def arms_cells(rows: Sequence[dict], names: Mapping[str, str]) -> list[list[str]]:
+    """The arms as lines of a table, its head first.
+
+    Args:
+        names: metric -> how the table calls it.
+    """
+    head = ["arm", "seeds", *names.values()]
+    return [
+        head,
+        *(
+            [row["arm"], str(row["seeds"]), *(_cell(row["values"].get(m)) for m in names)]
+            for row in rows
+        ),
+    ]
+
+
+def _cell(value: Mapping | None) -> str:
+    if value is None:
+        return "–"
+    mean, against = format_number(value["mean"]), value.get("against_base")
+    if against is None:
+        return mean
+    difference, low, high, p = (
+        format_number(against[name]) for name in ("difference", "low", "high", "p_holm")
+    )
+    sign = "+" if against["difference"] > 0 else ""
+    return f"{mean}: {sign}{difference} [{low}, {high}], p {p}"

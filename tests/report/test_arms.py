@@ -1,0 +1,60 @@
+"""Arms of a sweep over seeds."""
+
+import numpy as np
+import pytest
+
+from ark_jax.pipeline.recipe import Outcome
+from ark_jax.report.arms import arms_cells, compare_arms
+
+QUESTIONS = [f"q{i}" for i in range(60)]
+
+
+def outcome(values, questions=QUESTIONS) -> Outcome:
+    by_question = dict(zip(questions, map(float, values), strict=True))
+    return Outcome("read-1", {"p": {"mean": np.mean(values)}}, {"p": by_question}, draws=200)
+
+
+def runs(gain: float = 0.1, questions=QUESTIONS) -> dict:
+    random = np.random.default_rng(0)
+    values = {seed: random.random(60) * 0.5 for seed in (None, 1, 2)}
+    made = {}
+    for seed, of_seed in values.items():
+        suffix, changes = (f"-seed{seed}", {"seed": seed}) if seed else ("", {})
+        made[f"base{suffix}"] = (changes, outcome(of_seed))
+        noise = random.normal(0, 0.05, 60)
+        made[f"arm{suffix}"] = ({"x": 1} | changes, outcome(of_seed + gain + noise, questions))
+    return made
+
+
+def test_an_arm_is_compared_over_its_seeds():
+    base, arm = compare_arms(runs(), ["p"])
+    assert (base["arm"], base["seeds"]) == ("base", 3) and (arm["arm"], arm["seeds"]) == ("arm", 3)
+    assert "against_base" not in base["values"]["p"]
+    against = arm["values"]["p"]["against_base"]
+    assert against["difference"] == pytest.approx(0.1, abs=0.02)
+    assert against["low"] > 0.07 and against["p_holm"] < 0.001
+    head, _, line = arms_cells([base, arm], {"p": "p"})
+    assert head == ["arm", "seeds", "p"] and line[0] == "arm" and ": +0.1" in line[2]
+
+
+def test_no_difference_is_no_finding():
+    _, arm = compare_arms(runs(0.0), ["p"])
+    assert arm["values"]["p"]["against_base"]["p_holm"] > 0.01
+
+
+def test_of_two_arms_p_is_corrected():
+    made = runs()
+    others = {f"other{name}": ({**c, "y": 2}, o) for name, (c, o) in runs(0.005).items()}
+    rows = compare_arms(made | others, ["p"])
+    values = [row["values"]["p"]["against_base"] for row in rows[1:]]
+    assert len(values) == 3 and all(value["p_holm"] >= value["p"] for value in values)
+
+
+def test_only_equal_questions_are_compared():
+    rows = compare_arms(runs(questions=[f"other{i}" for i in range(60)]), ["p"])
+    assert rows[1]["values"] == {} and arms_cells(rows, {"p": "p"})[2][2] == "–"
+
+
+def test_one_seed_is_no_arm():
+    made = {name: run for name, run in runs().items() if "seed" not in name}
+    assert compare_arms(made, ["p"]) == []
