@@ -12,6 +12,7 @@ from ark_jax.recipes.bar_rag import config
 from ark_jax.runtime.log import Metrics
 
 call = functools.partial(gpr_world.call, module="bar_world")
+start = functools.partial(gpr_world.start, module="bar_world")
 
 PLACES = ("Arl", "Brod", "Cray", "Dunn", "Esk", "Fell", "Garth", "Holm", "Inch", "Jarr")
 METALS = ("tin", "iron")
@@ -47,6 +48,7 @@ def make_world(root: Path) -> Path:
     retriever = tiny.write(root / "retriever", "bert", tokenizer="cls")
     tiny.sentence_transformer(retriever, pooling="mean")
     tiny.write(root / "generator", "llama", tokenizer="plain")
+    (root / "select.txt").write_text("{passages}\n{question} Pick {count}:")
     return root
 
 

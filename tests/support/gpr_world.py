@@ -49,16 +49,34 @@ def call(
     world: Path, workdir: Path, verb: str = "run", *flags: str, module: str = "gpr_world", **options
 ):
     """Runs a verb of the command line with the config of a module of `support`."""
-    path = world / "config.py"
-    tests = str(REPOSITORY / "tests")
-    path.write_text(CONFIG.format(tests=tests, module=module, world=str(world)))
-    words = [sys.executable, "-m", "ark_jax", verb, f"--config={path}", f"--workdir={workdir}"]
     return subprocess.run(
-        [*words, *flags],
-        cwd=world,
-        env=environment(world) | {"PYTHONPATH": str(REPOSITORY)},
+        command(world, workdir, verb, *flags, module=module),
+        **process_options(world),
         capture_output=True,
         encoding="utf-8",
         check=False,
         **options,
     )
+
+
+def start(world: Path, workdir: Path, *, module: str = "gpr_world") -> subprocess.Popen:
+    """Starts a run of the command line, which says nothing."""
+    return subprocess.Popen(
+        command(world, workdir, "run", module=module),
+        **process_options(world),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def command(world: Path, workdir: Path, verb: str, *flags: str, module: str) -> list[str]:
+    path = world / "config.py"
+    tests = str(REPOSITORY / "tests")
+    path.write_text(CONFIG.format(tests=tests, module=module, world=str(world)))
+    words = [sys.executable, "-m", "ark_jax", verb, f"--config={path}", f"--workdir={workdir}"]
+    return [*words, *flags]
+
+
+def process_options(world: Path) -> dict:
+    """Where a process runs, and its environment."""
+    return {"cwd": world, "env": environment(world) | {"PYTHONPATH": str(REPOSITORY)}}

@@ -13,6 +13,11 @@ PUBLISHED = {
     "pool.size": 25,
     "warm.steps": 0,
     "success.by": "samples",
+    "selector.kind": "writer",
+    "selector.max_new_tokens": 1024,
+    "selector.kl": "k3",
+    "selector.lora_rank": 32,
+    "selector.lora_alpha": 16.0,
     "filter.low": 0.25,
     "filter.high": 0.85,
     "filter.variance": 0.02,
@@ -20,6 +25,7 @@ PUBLISHED = {
     "filter.reader": False,
     "select.passages": 5,
     "select.steps": 0,
+    "select.learning_rate": 4e-6,
     "select.outcome_decides": False,
     "read.steps": 0,
     "read.outcome_decides": False,
@@ -32,6 +38,8 @@ PUBLISHED = {
     "evaluate.max_new_tokens": 1024,
 }
 PAPER = PUBLISHED | {
+    "filter.each": False,
+    "filter.right_at": 0.5,
     "read.prompts": 8,
     "read.samples": 10,
     "read.learning_rate": 4e-6,
@@ -39,12 +47,19 @@ PAPER = PUBLISHED | {
     "train.lora_alpha": 16.0,
 }
 OFFICIAL = PUBLISHED | {
+    "filter.temperature": 0.7,
+    "filter.top_p": 0.95,
+    "selector.strict": False,
     "select.centre": 0.6,
+    "select.format_bonus": 0.1,
+    "select.relevance": 0.1,  # the code halves it
     "select.relevance_form": "saturating",
     "read.prompts": 32,
     "read.learning_rate": 5e-6,
+    "read.citable": 31,
     "train.lora_rank": 64,
     "train.lora_alpha": 32.0,
+    "evaluate.temperature": 0.3,
 }
 # preset -> its changes of the defaults
 PRESETS = {"small": {}, "paper": PAPER, "official": OFFICIAL}
@@ -55,7 +70,7 @@ def bar_rag(preset: str = "small") -> ConfigDict:
 
     Args:
         preset: `small` is the defaults, for models and machines at hand. `paper` follows the
-            publication, `official` the released code, both with the small selector.
+            publication, `official` the released code, both with a language model that selects.
 
     Raises:
         ValueError: no such preset.

@@ -4,11 +4,10 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.bar_rag.baselines import load_baselines
+from ark_jax.recipes.bar_rag.evidence import shuffled
 from ark_jax.recipes.bar_rag.measures import (
     CITED_ALONE,
     MEASURE_SETTINGS,
@@ -22,10 +21,9 @@ from ark_jax.recipes.bar_rag.measures import (
     set_rows,
     size_name,
 )
-from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, tuned_readers
-from ark_jax.recipes.bar_rag.selectors import load_selector
-from ark_jax.recipes.bar_rag.success import EvidenceSet, Success
+from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, load_selector
+from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.recipes.common.table import as_text, tabulate
@@ -38,6 +36,7 @@ EVALUATE_SETTINGS = (
     "evaluate.randomisation",
     "read.evidence",
     "iterations",
+    *SELECTOR_SETTINGS,
 )
 RANDOM, NEAREST, SELECTED = "random", "nearest", "selected"  # ways to choose a set to train on
 
@@ -138,22 +137,14 @@ def _ways(
     known = [row for row in rows if row["system"] == reader]
     success.remember({**row, "question_id": row["question"]} for row in known)
     seed = stage_seed(config, "evaluate")
-    shuffled = [
-        np.random.default_rng([seed, x.number]).permutation(len(x.chunk_ids)) for x in questions
-    ]
-    best = load_selector(context, last).best(PoolVectors(context).pools(questions), k=k)
-    places = {
-        RANDOM: [order[:k] for order in shuffled],
-        NEAREST: [range(min(k, len(pooled.chunk_ids))) for pooled in questions],
-        SELECTED: [drawn.sets[0] for drawn in best],
+    chosen = {
+        RANDOM: [shuffled(pooled, seed)[:k] for pooled in questions],
+        NEAREST: [list(pooled.chunk_ids[:k]) for pooled in questions],
+        SELECTED: [best.chunk_ids for best in load_selector(context, last).best(questions)],
     }
     made = []
-    for way, of_questions in places.items():
-        sets: list[EvidenceSet] = [
-            (pooled, [pooled.chunk_ids[place] for place in chosen])
-            for pooled, chosen in zip(questions, of_questions, strict=True)
-        ]
-        made += set_rows(reader, way, sets, success)
+    for way, of_questions in chosen.items():
+        made += set_rows(reader, way, list(zip(questions, of_questions, strict=True)), success)
     return made
 
 

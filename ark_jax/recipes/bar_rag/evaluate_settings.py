@@ -42,6 +42,9 @@ class EvaluateSection:
         "alone. An answer without citations cites the chunks that contain it.",
     )
     max_new_tokens: int = field(32, "Longest answer.", unit="tokens", minimum=1)
+    temperature: float = field(
+        0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
+    )
     bootstrap: int = field(
         1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
     )

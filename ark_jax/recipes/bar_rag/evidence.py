@@ -6,14 +6,16 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.bar_rag.choices import ChosenSet
 from ark_jax.recipes.bar_rag.filter import load_kept
-from ark_jax.recipes.bar_rag.pool import PoolVectors, load_pools
+from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.bar_rag.selectors import load_selector
+from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, load_selector
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.runtime.log import say
 
-EVIDENCE_SETTINGS = ("read.evidence", "filter.reader", "select.passages")
+EVIDENCE_SETTINGS = ("read.evidence", "filter.reader", *SELECTOR_SETTINGS)
 BLOCK = 1024  # questions whose sets the selector chooses at a time
 
 
@@ -26,32 +28,43 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
         questions = load_pools(context, "train")
     sets = _sets(context, questions, iteration)
     rows = [
-        {"question_id": pooled.id, "chunk_ids": [pooled.chunk_ids[place] for place in places]}
-        for pooled, places in zip(questions, sets, strict=True)
+        {"question_id": pooled.id, "chunk_ids": one.chunk_ids, "problem": one.problem}
+        for pooled, one in zip(questions, sets, strict=True)
     ]
+    if unreadable := sum(bool(one.problem) for one in sets):
+        say(
+            f"  {unreadable:,} replies of the selector name no set of passages: the nearest ones "
+            "take its place"
+        )
     save_rows(rows, folder / "sets.parquet")
     needed = {pooled.id: {x for holders in pooled.gold for x in holders} for pooled in questions}
     holding = sum(not needed[row["question_id"]].isdisjoint(row["chunk_ids"]) for row in rows)
-    return {"questions": len(rows), "share_with_gold": round(holding / len(rows), 4)}
+    return {
+        "questions": len(rows),
+        "share_with_gold": round(holding / len(rows), 4),
+        **({"unreadable": unreadable} if unreadable else {}),
+    }
 
 
-def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> list[np.ndarray]:
-    """The places of each question's set in its pool."""
+def _sets(context: Context, questions: list[PooledQuestion], iteration: int) -> list[ChosenSet]:
+    """The set of each question."""
     config = context.config
-    k, by = config.select.passages, config.read.evidence
-    if by == "retrieved":
-        return [np.arange(min(k, len(pooled.chunk_ids))) for pooled in questions]
-    if by == "random":
+    if config.read.evidence == "selected":
+        selector, sets = load_selector(context, iteration), []
+        for start in range(0, len(questions), BLOCK):
+            sets += selector.best(questions[start : start + BLOCK])
+        return sets
+    chosen = [list(pooled.chunk_ids) for pooled in questions]
+    if config.read.evidence == "random":
         seed = stage_seed(config, stage_of("evidence", iteration))
-        draw = lambda pooled: np.random.default_rng([seed, pooled.number]).permutation(
-            len(pooled.chunk_ids)
-        )
-        return [draw(pooled)[:k] for pooled in questions]
-    selector, vectors, sets = load_selector(context, iteration), PoolVectors(context), []
-    for start in range(0, len(questions), BLOCK):
-        pools = vectors.pools(questions[start : start + BLOCK])
-        sets += [best.sets[0] for best in selector.best(pools, k=k)]
-    return sets
+        chosen = [shuffled(pooled, seed) for pooled in questions]
+    return [ChosenSet(ids[: config.select.passages]) for ids in chosen]
+
+
+def shuffled(pooled: PooledQuestion, seed: int) -> list[str]:
+    """The chunks of a pool in an order that follows from the seed and the question."""
+    order = np.random.default_rng([seed, pooled.number]).permutation(len(pooled.chunk_ids))
+    return [pooled.chunk_ids[place] for place in order]
 
 
 def load_evidence(context: Context, iteration: int) -> list[tuple[PooledQuestion, list[str]]]:

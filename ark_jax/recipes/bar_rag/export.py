@@ -38,7 +38,9 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
         tags=["question-answering", "rag", "bar-rag"],
     )
     title = plain_line(f"{name}, tuned to read with BAR-RAG")
-    settings = settings_text(context.config, "warm", "filter", "select", "read", "train")
+    settings = settings_text(
+        context.config, "warm", "filter", "selector", "select", "read", "train"
+    )
     return f"""---
 {data.to_yaml()}
 ---

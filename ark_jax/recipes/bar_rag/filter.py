@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
-from ark_jax.recipes.bar_rag.pool import PoolVectors, load_pools
+from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
-from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, Success
+from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.success import RULE_SETTINGS, SUCCESS_SETTINGS, Rule, Success
 from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.reader_training import PooledQuestion
@@ -17,11 +17,17 @@ from ark_jax.select import zone
 
 FILTER_SETTINGS = (
     *(f"filter.{name}" for name in ("questions", "sets", "low", "high", "variance", "chance")),
-    "select.passages",
-    "select.rank",
+    *RULE_SETTINGS,
+    *SELECTOR_SETTINGS,
     *SUCCESS_SETTINGS,
 )
 SHARD = 32  # questions between two saves
+SHOWN = 200  # characters of a reply that could not be read
+
+
+def filter_of(config, iteration: int) -> str:
+    """The stage that keeps the questions of an iteration."""
+    return stage_of("filter", iteration if config.filter.each else 1)
 
 
 def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -31,29 +37,34 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
     config, stage = context.config, stage_of("filter", iteration)
-    questions = _questions(context)
-    selector, vectors = selector_before(context, iteration), PoolVectors(context)
-    success = Success(context, reader_before(iteration))
+    questions, selector = _questions(context), selector_before(context, iteration)
+    success = Success(context, reader_before(iteration), Rule.of_filter(config))
     steps = StepRows(folder / "sets.parquet")
     for shard, start in enumerate(range(0, len(questions), SHARD)):
         part = questions[start : start + SHARD]
         drawn = functools.partial(
             drawn_rows,
             selector,
-            vectors,
             part,
             success,
-            k=config.select.passages,
             draws=config.filter.sets,
             seed=stage_seed(config, stage),
             label=f"{stage}, questions {start + 1:,} to {start + len(part):,} of "
             f"{len(questions):,}",
         )
         steps.of(shard, drawn)
-    rows = steps.stored
-    p: dict[str, list[float]] = {pooled.id: [] for pooled in questions}
+    rows = [row for row in steps.stored if row["p"] is not None]
+    if not rows:
+        reply = steps.stored[0]["text"][:SHOWN]
+        raise ValueError(
+            f"config.selector: none of {len(steps.stored):,} replies of the selector names a set "
+            f"of passages; the first says: {reply!r}. Name a larger model "
+            "(config.selector.path), let it write longer (config.selector.max_new_tokens), or take "
+            "config.selector.strict=False"
+        )
+    p: dict[str, list[float]] = {}
     for row in rows:
-        p[row["question_id"]].append(row["p"])
+        p.setdefault(row["question_id"], []).append(row["p"])
     settings = zone.Zone(
         low=config.filter.low,
         high=config.filter.high,
@@ -84,7 +95,9 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     counts = zone.counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
-    steps.join()
+    drawn = steps.join()
+    if unread := len(questions) - len(p):
+        say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
     distinct = {(row["question_id"], tuple(row["chunk_ids"])) for row in rows}
     return {
         "questions": len(questions),
@@ -92,6 +105,7 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
         "mean_p": mean([row["p"] for row in rows]),
         "sets_computed": len(distinct),
         "sets_remembered": len(rows) - len(distinct),
+        **({"unreadable": len(drawn) - len(rows)} if len(drawn) > len(rows) else {}),
     }
 
 
@@ -106,6 +120,16 @@ def _questions(context: Context) -> list[PooledQuestion]:
 
 def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     """The questions that the filter of an iteration kept."""
-    rows = load_rows(context / stage_of("filter", iteration) / "questions.parquet")
+    rows = load_rows(context / filter_of(context.config, iteration) / "questions.parquet")
     kept = {row["question_id"] for row in rows if row["kept"]}
     return [pooled for pooled in load_pools(context, "train") if pooled.id in kept]
+
+
+def judged_sets(context: Context, iteration: int) -> list[dict]:
+    """The sets of which the filter computed p as the selector's stage computes it."""
+    config = context.config
+    if filter_of(config, iteration) != stage_of("filter", iteration):
+        return []  # under an earlier reader
+    if Rule.of_filter(config) != Rule.of_training(config):
+        return []
+    return load_rows(context / stage_of("filter", iteration) / "sets.parquet")

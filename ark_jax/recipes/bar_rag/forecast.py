@@ -10,6 +10,7 @@ from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note, 
 from ark_jax.estimate.device_work import WeightlessModel, Work
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import steps_for
@@ -147,17 +148,21 @@ class _Works:
         for iteration in range(1, config.iterations + 1):
             name = functools.partial(stage_of, iteration=iteration)
             for kind, sets in _sets(config, sizes).items():
-                works += self._success(name(kind), sets, k) if sets else []
+                if sets and name(kind) in (filter_of(config, iteration), name("select")):
+                    works += self._selecting(name(kind), sets)
+                    works += self._success(name(kind), sets, k)
             works += self._reading(name("read"))
         read = config.evaluate.passages or k
         works += self._measuring("baselines", 2, read)
         works += self._measuring("evaluate", config.iterations, read)
         return works
 
-    def _training(self, stage: str, prompts: int, samples: int = 1, new: float = 0) -> Work:
+    def _training(
+        self, stage: str, prompts: int, samples: int = 1, new: float = 0, passages: int = 0
+    ) -> Work:
         """Updates from `samples` completions of each prompt."""
         new = new or self.sizes.answer
-        length = self.sizes.prompt(self.config.select.passages)
+        length = self.sizes.prompt(passages or self.config.select.passages)
         tokens = prompts * (length + samples * new)
         pairs = prompts * (length**2 / 2 + samples * new * (length + new / 2))
         flops = self.model.flops(tokens, pairs, prompts * samples * new)
@@ -172,6 +177,23 @@ class _Works:
         sampled = self._sampled(stage, prompts, self.config.select.passages, read.samples)
         return [*sampled, self._training(stage, prompts, read.samples, read.max_new_tokens)]
 
+    def _selecting(self, stage: str, sets: int) -> list[Work]:
+        """What a selector that is a model computes for so many sets, as large as the generator."""
+        kind, pool = self.config.selector.kind, self.config.pool.size
+        if kind == "vectors":
+            return []
+        draws = self.config.filter.sets if stage.startswith("filter") else self.config.select.sets
+        questions = sets // draws
+        if kind == "pairs":
+            length = self.sizes.question + self.sizes.passage
+            flops = questions * pool * self.model.text_flops([length])
+            return [self.model.work(stage, "scoring", questions * pool * length, flops)]
+        works = self._sampled(stage, questions, pool, draws, self.config.selector.max_new_tokens)
+        if stage.startswith("select"):
+            new = self.config.selector.max_new_tokens
+            works.append(self._training(stage, questions, draws, new, pool))
+        return works
+
     def _success(self, stage: str, sets: int, passages: int) -> list[Work]:
         """p of so many sets."""
         if self.config.success.by == "samples":
@@ -180,9 +202,11 @@ class _Works:
         flops = sets * self.model.text_flops([length], self.sizes.answer)
         return [self.model.work(stage, "likelihoods", sets * length, flops)]
 
-    def _sampled(self, stage: str, prompts: int, passages: int, samples: int) -> list[Work]:
-        """Sampled answers, as long as they may be; a prompt is computed once for all of them."""
-        length, new = self.sizes.prompt(passages), self.config.read.max_new_tokens
+    def _sampled(
+        self, stage: str, prompts: int, passages: int, samples: int, new: int = 0
+    ) -> list[Work]:
+        """Sampled replies, as long as they may be; a prompt is computed once for all of them."""
+        length, new = self.sizes.prompt(passages), new or self.config.read.max_new_tokens
         shared = prompts * self.model.text_flops([length])
         return [
             self.model.work(stage, "reading", prompts * length, shared),

@@ -19,6 +19,7 @@ from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
+from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import chunks_by_document
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
@@ -34,7 +35,7 @@ WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
 MEASURE_SETTINGS = (
     *(
         f"evaluate.{name}"
-        for name in ("questions", "passages", "sizes", "removal", "max_new_tokens")
+        for name in ("questions", "passages", "sizes", "removal", "max_new_tokens", "temperature")
     ),
     "select.passages",
     *SUCCESS_SETTINGS,
@@ -85,6 +86,8 @@ def _measure(context: Context, name: str) -> list[dict]:
         reading_prompt(config),
         chunks=chunks_by_id(context),
         max_new_tokens=config.evaluate.max_new_tokens,
+        temperature=config.evaluate.temperature,
+        seed=stage_seed(config, f"measure {name}"),
         batch_tokens=config.generator.batch_tokens,
     )
     # What a question's sets begin with is computed once if they are asked for together.
@@ -152,17 +155,15 @@ def answer_sets(
     sets: Sequence[EvidenceSet],
     *,
     chunks: Mapping[str, Chunk],
-    max_new_tokens: int,
-    batch_tokens: int = 0,
-    label: str = "",
+    **generation,
 ) -> list[dict]:
-    """What a reader answers from each set, greedily: the answer, chunks that it cites, scores.
+    """What a reader answers from each set: the answer, chunks that it cites, scores.
 
     Equal sets of a question are read once.
 
     Args:
         chunks: id -> chunk.
-        max_new_tokens, batch_tokens, label: as of `LanguageModel.generate`.
+        generation: the length and other arguments of `best_answers`.
     """
     keys = [(pooled.id, tuple(ids)) for pooled, ids in sets]
     distinct = dict(zip(keys, sets, strict=True))
@@ -170,15 +171,9 @@ def answer_sets(
         (pooled.question.question, [chunks[x].passage for x in ids])
         for pooled, ids in distinct.values()
     ]
-    prompts = reading_prompts(lm, form, asked, max_new_tokens).texts
+    prompts = reading_prompts(lm, form, asked, generation["max_new_tokens"]).texts
     replies = best_answers(
-        lm,
-        form,
-        prompts,
-        [len(ids) for _, ids in distinct.values()],
-        max_new_tokens=max_new_tokens,
-        batch_tokens=batch_tokens,
-        label=label,
+        lm, form, prompts, [len(ids) for _, ids in distinct.values()], **generation
     )
     rows = {}
     for (key, (pooled, ids)), reply in zip(distinct.items(), replies, strict=True):

@@ -1,26 +1,24 @@
 """The read stages: the reader learns from its own answers to the sets of evidence."""
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.answers import Asked, draw_answers, group_of, summary
 from ark_jax.recipes.bar_rag.evidence import load_evidence
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
-from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt, sample_answers
+from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import (
     ASKING_SETTINGS,
+    POLICY_SETTINGS,
     REWARD_SETTINGS,
     SAMPLING_SETTINGS,
     UPDATE_SETTINGS,
     StepRows,
-    mean,
+    policy_loss,
     stage_seed,
     steps_for,
     update_settings,
@@ -34,8 +32,9 @@ from ark_jax.recipes.common.reader_training import (
 )
 from ark_jax.runtime.log import say
 
-if TYPE_CHECKING:  # its module starts jax
+if TYPE_CHECKING:  # their modules start jax
     from ark_jax.train import tuning
+    from ark_jax.train.groups import Group
 
 READ_SETTINGS = (
     *(
@@ -50,22 +49,15 @@ READ_SETTINGS = (
             "scale",
             "outcome_decides",
             "outcome",
-            "mean",
-            "ratio",
-            "clip_low",
-            "clip_high",
             "kl",
-            "kl_coefficient",
-            "keep_dead",
-            "keep_cut_off",
         )
     ),
+    *POLICY_SETTINGS,
     *ASKING_SETTINGS,
     *REWARD_SETTINGS,
     *SAMPLING_SETTINGS,
     *UPDATE_SETTINGS,
 )
-OUTCOMES = {"f1": "f1", "exact_match": "em"}  # `read.outcome` -> column
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
@@ -89,16 +81,6 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
     return _reinforce(context, folder, sets, chosen, before, stage)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Asked:
-    """A question with its set, as the reader gets it."""
-
-    pooled: PooledQuestion
-    documents: int  # that the prompt shows
-    prompt: str
-    ids: list[int]
-
-
 def _reinforce(
     context: Context,
     folder: Path,
@@ -114,10 +96,9 @@ def _reinforce(
         before: the reader to begin with.
     """
     from ark_jax.train import tuning
-    from ark_jax.train.groups import Group
 
     config, reader = context.config, load_reader(context, before)
-    settings, form = config.read, reading_prompt(config)
+    settings, form, seed = config.read, reading_prompt(config), stage_seed(config, stage)
     passages = Passages(chunks_by_document(context))
     prompts = reading_prompts(
         reader,
@@ -127,32 +108,20 @@ def _reinforce(
     )
     ids = reader.prompt_ids(prompts.texts)
     asked = [
-        _Asked(pooled, len(chunks), *prompt)
+        Asked(pooled, len(chunks), *prompt)
         for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
     drawn, summaries = StepRows(folder / "answers.parquet"), {}
 
-    def make_groups(step: int, model) -> list[Group]:
+    def make_groups(step: int, model) -> "list[Group]":
         batch = [asked[i] for i in chosen[step]]
-        make = functools.partial(_answer, context, model, reader, form, batch, step, stage)
-        rows = drawn.of(step, make)
+        draw = functools.partial(
+            draw_answers, model, reader, form, batch, config, seed=seed, step=step
+        )
+        rows = drawn.of(step, draw)
         summaries[step] = summary(rows)
-        groups = []
-        for item in batch:
-            own = [row for row in rows if row["question_id"] == item.pooled.id]
-            column = lambda name, own=own: [row[name] for row in own] if name in own[0] else None
-            groups.append(
-                Group(
-                    item.ids,
-                    [np.array(row["ids"], np.int32) for row in own],
-                    column("advantage"),
-                    old=column("old"),
-                    reference=column("reference"),
-                    ended=column("ended"),
-                    name=item.pooled.id,
-                )
-            )
-        return groups
+        of = lambda item: [row for row in rows if row["question_id"] == item.pooled.id]
+        return [group_of(of(item), item.ids, item.pooled.id) for item in batch]
 
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.
@@ -181,7 +150,7 @@ def _training(
         chosen: the numbers of each step's sets.
         prompt_tokens: of the longest prompt.
     """
-    from ark_jax.train import policy, tuning
+    from ark_jax.train import tuning
 
     settings = config.read
     return tuning.ReinforceConfig(
@@ -189,14 +158,7 @@ def _training(
         learning_rate=settings.learning_rate,
         steps=len(chosen),
         updates=settings.updates,
-        loss=policy.PolicyLoss(
-            mean=settings.mean,
-            ratio=settings.ratio,
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            kl=settings.kl,
-            kl_coefficient=settings.kl_coefficient,
-        ),
+        loss=policy_loss(config, kl=settings.kl),
         keep_dead=settings.keep_dead,
         keep_cut_off=settings.keep_cut_off,
         entropy=True,
@@ -205,110 +167,6 @@ def _training(
         prompt_tokens=prompt_tokens,
         completion_tokens=settings.max_new_tokens,
     )
-
-
-def _answer(
-    context: Context,
-    model,
-    frozen,
-    form: ReadingPrompt,
-    batch: Sequence[_Asked],
-    step: int,
-    stage: str,
-) -> list[dict]:
-    """The rows of a step: what the model answers, and what that is worth.
-
-    Args:
-        frozen: the reader before the stage, which a KL is measured to.
-    """
-    config = context.config
-    settings = config.read
-    rollouts = sample_answers(
-        model,
-        settings,
-        [item.prompt for item in batch],
-        n=settings.samples,
-        seed=stage_seed(config, stage),
-        places=np.array([(step, item.pooled.number) for item in batch]),
-        log_probs=settings.updates > 1,
-        batch_tokens=config.generator.batch_tokens,
-    )
-    rows = [
-        {"sample": int(sample), "ids": ids.tolist(), "text": text, "ended": bool(end)}
-        for sample, ids, text, end in zip(
-            rollouts.samples, rollouts.ids, rollouts.texts, rollouts.ended, strict=True
-        )
-    ]
-    if rollouts.log_probs is not None:
-        rows = [
-            row | {"old": values.tolist()}
-            for row, values in zip(rows, rollouts.log_probs, strict=True)
-        ]
-    if settings.kl != "none":
-        values = frozen.token_log_likelihood(
-            [batch[i].ids for i in rollouts.prompts],
-            rollouts.ids,
-            batch_tokens=config.generator.batch_tokens,
-        )
-        rows = [row | {"reference": x.tolist()} for row, x in zip(rows, values, strict=True)]
-    owners = [batch[i] for i in rollouts.prompts]
-    return rewarded(rows, owners, rollouts.prompts, form, config)
-
-
-def rewarded(
-    rows: Sequence[dict], owners: Sequence[_Asked], groups: np.ndarray, form: ReadingPrompt, config
-) -> list[dict]:
-    """The rows of answers with what each says, earns and is worth in its group.
-
-    Args:
-        owners: the question of each row.
-        groups: the number of each row's group.
-    """
-    from ark_jax.train import policy
-
-    settings, reward, judged = config.read, answer_reward(config), []
-    for row, item in zip(rows, owners, strict=True):
-        reply = form.parse(row["text"], item.documents)
-        score = reward(reply, item.pooled.question.answers)
-        judged.append(
-            {
-                "question_id": item.pooled.id,
-                **row,
-                "answer": reply.answer,
-                "well_formed": score.well_formed,
-                "f1": score.f1,
-                "em": score.exact_match,
-                "citations": list(reply.citations),
-                "reward": score.reward,
-            }
-        )
-    outcomes = np.array([row[OUTCOMES[settings.outcome]] for row in judged])
-    rewards = np.array([row["reward"] for row in judged])
-    live = policy.live_groups(outcomes, groups)
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
-    return [
-        row | {"advantage": float(advantage), "live": bool(live[group])}
-        for row, advantage, group in zip(judged, advantages, groups, strict=True)
-    ]
-
-
-def summary(rows: Sequence[dict]) -> dict[str, float]:
-    """What the answers of a step are worth, in means and shares.
-
-    `phantom` is the share of answers whose group has one outcome and several rewards.
-    """
-    rewards: dict[str, set[float]] = {}
-    for row in rows:
-        rewards.setdefault(row["question_id"], set()).add(row["reward"])
-    column = lambda name: mean([row[name] for row in rows])
-    return {
-        **{name: column(name) for name in ("reward", "f1", "em", "well_formed", "ended", "live")},
-        "phantom": mean([not row["live"] and len(rewards[row["question_id"]]) > 1 for row in rows]),
-        "tokens": mean([len(row["ids"]) for row in rows]),
-        "citations": mean([len(row["citations"]) for row in rows]),
-    }
 
 
 def _counts(rows: Sequence[dict], steps: int, questions: int, cut: int) -> dict:

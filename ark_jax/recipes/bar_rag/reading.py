@@ -13,7 +13,6 @@ from ark_jax.text.cited import CitedAnswer
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
-    from ark_jax.models.rollout import Rollouts
 
 
 def reading_prompt(config) -> ReadingPrompt:
@@ -34,6 +33,11 @@ def answer_reward(config) -> AnswerReward:
         exact_weight=1 - settings.f1,
         citations=settings.citations,
     )
+
+
+def citable(config, shown: int) -> int:
+    """The largest number that counts as a citation where so many passages are shown."""
+    return config.read.citable or shown
 
 
 def likelihoods(
@@ -79,38 +83,6 @@ def likelihoods(
     return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
 
 
-def sample_answers(
-    lm: "LanguageModel",
-    settings,
-    prompts: Sequence[str],
-    *,
-    n: int,
-    seed: int,
-    places: np.ndarray,
-    log_probs: bool = False,
-    batch_tokens: int = 0,
-    label: str = "",
-) -> "Rollouts":
-    """n replies to each prompt, drawn as `config.read` says.
-
-    Args:
-        settings: `config.read`.
-        seed, places, log_probs, batch_tokens, label: as in `LanguageModel.sample`.
-    """
-    return lm.sample(
-        prompts,
-        n=n,
-        max_new_tokens=settings.max_new_tokens,
-        seed=seed,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        places=places,
-        log_probs=log_probs,
-        batch_tokens=batch_tokens,
-        label=label,
-    )
-
-
 def best_answers(
     lm: "LanguageModel",
     form: ReadingPrompt,
@@ -118,18 +90,23 @@ def best_answers(
     documents: Sequence[int],
     *,
     max_new_tokens: int,
+    temperature: float = 0.0,
+    seed: int = 0,
     batch_tokens: int = 0,
     label: str = "",
 ) -> list[CitedAnswer]:
-    """What a reader replies greedily.
+    """What a reader replies, by default greedily.
 
     Args:
         documents: how many each prompt shows.
+        max_new_tokens, temperature, seed, batch_tokens, label: as of `LanguageModel.generate`.
     """
     texts = lm.generate(
         prompts,
         max_new_tokens=max_new_tokens,
         stop=form.stop,
+        temperature=temperature,
+        seed=seed,
         batch_tokens=batch_tokens,
         label=label,
     )

@@ -27,6 +27,7 @@ from ark_jax.recipes.bar_rag import (
 )
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.settings import BarRag
+from ark_jax.recipes.bar_rag.success import RULE_SETTINGS
 from ark_jax.recipes.common import dependencies, ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.dependencies import COMPUTE
@@ -47,11 +48,13 @@ def check_bar_rag(config) -> None:
     check_documents(config)
     for name, path in config.prompts.items():
         prompts.load_template(name, path)
-    if urllib.parse.urlsplit(config.generator.path).scheme in ("http", "https"):
-        raise ValueError(
-            f"config.generator.path={config.generator.path!r}: an endpoint's weights cannot be "
-            "trained; name the folder of a model, or its Hub name"
-        )
+    for section in ("generator", "selector"):
+        path = config[section].path
+        if urllib.parse.urlsplit(path).scheme in ("http", "https"):
+            raise ValueError(
+                f"config.{section}.path={path!r}: an endpoint's weights cannot be trained; name "
+                "the folder of a model, or its Hub name"
+            )
     if config.filter.low > config.filter.high:
         raise ValueError(
             f"config.filter.low={config.filter.low} is above config.filter.high="
@@ -62,7 +65,6 @@ def check_bar_rag(config) -> None:
             f"config.select.passages={config.select.passages}: a pool has only "
             f"config.pool.size={config.pool.size} passages; set one of them otherwise"
         )
-    evaluate.check_evaluation(config)
     if config.read.cite and not (config.read.chat and config.success.by == "samples"):
         raise ValueError(
             "config.read.cite=True: a reply in tags is a turn of a chat and has a thought whose "
@@ -87,6 +89,20 @@ def stages(config) -> list[Stage]:
 
 def _reading(config) -> dependencies.Fingerprints:
     return dependencies.prompt_texts("cite" if config.read.cite else "read")
+
+
+def _choosing(config) -> dict[str, str]:
+    """What a selector of the config is made of: the words that a writer is asked in, its model."""
+    prints = {}
+    if config.selector.kind == "writer":
+        prints = dependencies.prompt_texts("select")(config)
+        if not config.selector.path:
+            prints |= dependencies.models("generator")(config)
+    elif config.selector.kind == "pairs" and not config.selector.path:
+        prints = dependencies.models("retriever")(config)
+    if config.selector.path:
+        prints |= dependencies.models("selector")(config)
+    return prints
 
 
 def _first_stages() -> list[Stage]:
@@ -117,22 +133,45 @@ def _first_stages() -> list[Stage]:
 def _iteration(config, iteration: int) -> list[Stage]:
     """Filter, selector, evidence and reader."""
     stage = functools.partial(stage_of, iteration=iteration)
-    before = reader_before(iteration)
+    before, filtering = reader_before(iteration), filter.filter_of(config, iteration)
+    asking = dependencies.all_of(_reading(config), _choosing)
     selects = config.read.evidence == "selected"
     earlier = (stage_of("select", iteration - 1),) if selects and iteration > 1 else ()
-    made = [
-        Stage(
-            stage("filter"),
-            after=("data", "pool", before, *earlier),
-            settings=(*filter.FILTER_SETTINGS, "seed"),
-            run=functools.partial(filter.filter_questions, iteration=iteration),
-            external=_reading(config),
-        ),
+    made = []
+    if filtering == stage("filter"):
+        made.append(
+            Stage(
+                filtering,
+                after=("data", "pool", before, *earlier),
+                settings=(*filter.FILTER_SETTINGS, "seed"),
+                run=functools.partial(filter.filter_questions, iteration=iteration),
+                external=asking,
+            )
+        )
+    if selects:
+        writes = config.selector.kind == "writer"
+        made.append(
+            Stage(
+                stage("select"),
+                after=("data", "pool", before, filtering, *earlier),
+                settings=(
+                    *select.SELECT_SETTINGS,
+                    *(select.WRITER_SETTINGS if writes else ()),
+                    "filter.each",
+                    *RULE_SETTINGS,
+                    "seed",
+                ),
+                run=functools.partial(select.train_selector, iteration=iteration),
+                external=asking,
+            )
+        )
+    made += [
         Stage(
             stage("evidence"),
-            after=("data", "pool", stage("filter"), *((stage("select"),) if selects else ())),
-            settings=(*evidence.EVIDENCE_SETTINGS, "seed"),
+            after=("data", "pool", filtering, *((stage("select"),) if selects else ())),
+            settings=(*evidence.EVIDENCE_SETTINGS, "filter.each", "seed"),
             run=functools.partial(evidence.choose_evidence, iteration=iteration),
+            external=_choosing,
         ),
         Stage(
             stage("read"),
@@ -142,15 +181,6 @@ def _iteration(config, iteration: int) -> list[Stage]:
             external=_reading(config),
         ),
     ]
-    if selects:
-        selecting = Stage(
-            stage("select"),
-            after=("data", "pool", before, stage("filter"), *earlier),
-            settings=(*select.SELECT_SETTINGS, "seed"),
-            run=functools.partial(select.train_selector, iteration=iteration),
-            external=_reading(config),
-        )
-        made.insert(1, selecting)
     return made
 
 
@@ -171,7 +201,7 @@ def _closing_stages(config) -> list[Stage]:
             after=("data", "pool", "baselines", *tuned, *chosen),
             settings=evaluate.EVALUATE_SETTINGS,
             run=evaluate.evaluate,
-            external=reading,
+            external=dependencies.all_of(reading, _choosing) if chosen else reading,
         ),
         Stage("export", ("data", tuned[-1], "evaluate"), (), export.export_reader, alone=True),
     ]
@@ -181,7 +211,11 @@ def needs(config) -> Needs:
     """The input and models that a config names."""
     return Needs(
         data=config.data.path,
-        models={"retriever.path": config.retriever.path, "generator.path": config.generator.path},
+        models={
+            f"{section}.path": config[section].path
+            for section in ("retriever", "generator", "selector")
+            if config[section].path
+        },
         read=functools.partial(ingest.look_at, config.data.path),
     )
 

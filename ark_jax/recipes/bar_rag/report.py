@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.measures import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.report_sections import EXAMPLES, LEARNING, NEEDED, REMOVAL, SIZES, WAYS
@@ -29,6 +30,10 @@ OF_ITERATIONS = {
     ("filter", "too_easy"): "questions left out as too easy",
     ("filter", "no_set_better_than_another"): "questions left out, since no set is better than "
     "another",
+    ("filter", "unreadable"): "replies of the selector in the filter that name no set",
+    ("select", "unreadable"): "replies of the selector in training that name no set",
+    ("evidence", "unreadable"): "questions read with their nearest passages, since the selector "
+    "named no set",
     ("read", "cut_prompts"): "prompts that were cut to fit the reader",
 }
 
@@ -76,7 +81,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         ["Steps of the warm start", counts[WARM]["steps"]],
     ]
     for i in range(1, config.iterations + 1):
-        filtered, read = counts[stage_of("filter", i)], counts[stage_of("read", i)]
+        filtered, read = counts[filter_of(context.config, i)], counts[stage_of("read", i)]
         selected = counts.get(stage_of("select", i), {})
         saved = filtered["sets_remembered"] + selected.get("sets_remembered", 0)
         computed = filtered["sets_computed"] + selected.get("sets_computed", 0)

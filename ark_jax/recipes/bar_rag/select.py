@@ -8,33 +8,39 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.bar_rag.filter import load_kept
-from ark_jax.recipes.bar_rag.pool import PoolVectors
+from ark_jax.recipes.bar_rag.choices import EvidenceSelector
+from ark_jax.recipes.bar_rag.filter import judged_sets, load_kept
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, drawn_rows, selector_before
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, Success
-from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed, steps_for
+from ark_jax.recipes.bar_rag.updates import (
+    POLICY_SETTINGS,
+    UPDATE_SETTINGS,
+    StepRows,
+    mean,
+    stage_seed,
+    steps_for,
+)
 from ark_jax.recipes.common.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
-from ark_jax.select.rewards import SetReward
+from ark_jax.select.rewards import MALFORMED, SetReward
 
 SELECT_SETTINGS = (
+    *SELECTOR_SETTINGS,
     *(
         f"select.{name}"
         for name in (
-            "passages",
             "steps",
             "questions",
             "sets",
             "learning_rate",
-            "rank",
             "centre",
             "boundary",
             "relevance",
             "relevance_form",
             "tau",
+            "format_bonus",
             "spread",
             "outcome_decides",
             "scale",
@@ -44,86 +50,58 @@ SELECT_SETTINGS = (
     "pool.size",
     *SUCCESS_SETTINGS,
 )
+# Those that a writer's updates depend on beside.
+WRITER_SETTINGS = (
+    *(f"selector.{name}" for name in ("kl", "lora_rank", "lora_alpha")),
+    *POLICY_SETTINGS,
+    *UPDATE_SETTINGS,
+)
+NEVER = 0.05  # p below it, or above 1 less it, counts as never, or always
 
 
 def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     """Trains the selector on the questions of the filter; stores it under `selector`."""
-    from ark_jax.select.scorer import Selector
-    from ark_jax.select.training import SelectorGroup, SelectorTraining, train
-
     config, stage = context.config, stage_of("select", iteration)
     settings, seed = config.select, stage_seed(config, stage)
-    questions, vectors = load_kept(context, iteration), PoolVectors(context)
+    questions, selector = load_kept(context, iteration), selector_before(context, iteration)
     by_id = {pooled.id: pooled for pooled in questions}
     success = Success(context, reader_before(iteration))
-    known = load_rows(context / stage_of("filter", iteration) / "sets.parquet")
-    drawn = StepRows(folder / "sets.parquet")
+    drawn, summaries = StepRows(folder / "sets.parquet"), {}
+    known = judged_sets(context, iteration)
     # What earlier steps computed decides which sets a step computes together, and so the last bits.
     success.remember([*known, *drawn.stored])
     steps = steps_for(settings.steps, len(questions), settings.questions)
     orders = itertools.islice(questions_of_steps(len(questions), settings.questions, seed), steps)
     chosen = [[questions[i] for i in numbers] for numbers in orders]
 
-    def make_rows(step: int, selector: Selector) -> list[dict]:
+    def draw(step: int, selector: EvidenceSelector) -> list[dict]:
         rows = drawn_rows(
-            selector,
-            vectors,
-            chosen[step],
-            success,
-            k=settings.passages,
-            draws=settings.sets,
-            seed=seed,
-            step=step,
+            selector, chosen[step], success, draws=settings.sets, seed=seed, step=step
         )
         return rewarded(rows, by_id, config)
 
-    def make_groups(step: int, selector: Selector) -> list[SelectorGroup]:
-        rows = drawn.of(step, functools.partial(make_rows, step, selector))
-        groups = []
-        for pooled, pool in zip(chosen[step], vectors.pools(chosen[step]), strict=True):
-            own = [row for row in rows if row["question_id"] == pooled.id]
-            places = {chunk: place for place, chunk in enumerate(pooled.chunk_ids)}
-            groups.append(
-                SelectorGroup(
-                    pooled.id,
-                    pool,
-                    [np.array([places[x] for x in row["chunk_ids"]], np.int32) for row in own],
-                    [row["reward"] for row in own],
-                    [row["advantage"] for row in own],
-                )
-            )
-        return groups
+    def make_rows(step: int, selector: EvidenceSelector) -> list[dict]:
+        rows = drawn.of(step, functools.partial(draw, step, selector))
+        summaries[step + 1] = summary(rows)
+        return rows
 
-    selector, curve = train(
-        selector_before(context, iteration),
-        make_groups,
-        SelectorTraining(
-            steps=steps,
-            learning_rate=settings.learning_rate,
-            warmup=config.train.warmup,
-            weight_decay=config.train.weight_decay,
-            clip=config.train.clip,
-            save_every=config.train.save_every,
-            questions=min(settings.questions, len(questions)),
-            candidates=config.pool.size,
-            draws=settings.sets,
-            k=settings.passages,
-        ),
+    trained, curve = selector.train(
+        chosen,
+        make_rows,
         folder,
-        on_step=functools.partial(context.metrics.step, stage),
-        on_pace=functools.partial(context.metrics.write, stage),
+        lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {})),
+        functools.partial(context.metrics.write, stage),
     )
-    selector.save_pretrained(folder / "selector")
+    trained.save(folder / "selector")
     sizes = {"questions": len(questions), "steps": len(curve)}
-    return sizes | _counts(drawn.join(), known, [row["reward"] for row in curve])
+    return sizes | _counts(drawn.join(), known)
 
 
-def _counts(rows: Sequence[dict], known: Sequence[dict], rewards: Sequence[float]) -> dict:
+def _counts(rows: Sequence[dict], known: Sequence[dict]) -> dict:
     """Counts for the manifest.
 
     Args:
         rows: of all sets that were drawn; those of `known` had their p from the filter.
-        rewards: the mean of each step.
     """
     if not any(row["live"] for row in rows):
         say(
@@ -131,17 +109,54 @@ def _counts(rows: Sequence[dict], known: Sequence[dict], rewards: Sequence[float
             "nothing; choose from more candidates (config.pool.size), or keep other questions "
             "(config.filter)"
         )
-    live = sum(row["live"] for row in rows)
+    readable = [row for row in rows if row["p"] is not None]
+    if not readable:
+        say(
+            "  warning: no reply of the selector named a set, so it has learned nothing; name a "
+            "larger model (config.selector.path), let it write longer "
+            "(config.selector.max_new_tokens), or take config.selector.strict=False"
+        )
     of_set = lambda row: (row["question_id"], tuple(row["chunk_ids"]))
-    computed = len(set(map(of_set, rows)) - set(map(of_set, known)))
-    quarter = len(rewards) // 4 or 1
+    computed = len(set(map(of_set, readable)) - set(map(of_set, known)))
+    last = max(row["step"] for row in rows)
+    first = summary([row for row in rows if row["step"] <= last // 4])
+    final = summary([row for row in rows if row["step"] >= last - last // 4])
+    whole, unreadable = summary(rows), len(rows) - len(readable)
     return {
         "sets": len(rows),
-        "live_share": round(live / len(rows), 4),
-        "first_reward": mean(rewards[:quarter]),
-        "last_reward": mean(rewards[-quarter:]),
+        "live_share": whole["live"],
+        "phantom_share": whole["phantom"],
+        "first_reward": first["reward"],
+        "last_reward": final["reward"],
         "sets_computed": computed,
-        "sets_remembered": len(rows) - computed,
+        "sets_remembered": len(readable) - computed,
+        **({"unreadable": unreadable} if unreadable else {}),
+    }
+
+
+def summary(rows: Sequence[dict]) -> dict[str, float]:
+    """What the sets of a step are worth, in means and shares.
+
+    p and the parts of the reward are those of sets that could be read. `phantom` is the share of
+    sets whose group has one outcome and several rewards.
+    """
+    rewards: dict[str, set[float]] = {}
+    for row in rows:
+        rewards.setdefault(row["question_id"], set()).add(row["reward"])
+    readable = [row for row in rows if row["p"] is not None]
+    share = lambda test: mean([bool(test(row["p"])) for row in readable])
+    return {
+        **{name: mean([row[name] for row in rows]) for name in ("reward", "live")},
+        **{
+            name: mean([row[name] for row in readable])
+            for name in ("p", "boundary", "relevance", "penalty")
+        },
+        "p_near_0": share(lambda p: p < NEVER),
+        "p_near_1": share(lambda p: p > 1 - NEVER),
+        "well_formed": len(readable) / len(rows),
+        "phantom": mean([not row["live"] and len(rewards[row["question_id"]]) > 1 for row in rows]),
+        **({"ended": mean([row["ended"] for row in rows])} if "ended" in rows[0] else {}),
+        **({"tokens": mean([len(row["ids"]) for row in rows])} if "ids" in rows[0] else {}),
     }
 
 
@@ -161,6 +176,9 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
     groups = np.array([ids.index(row["question_id"]) for row in rows])
     scores = []
     for row in rows:
+        if row["p"] is None:
+            scores.append(MALFORMED)
+            continue
         pooled = questions[row["question_id"]]
         cosines = dict(zip(pooled.chunk_ids, pooled.cosines, strict=True))
         reward = SetReward(
@@ -169,12 +187,13 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
             centre=settings.centre,
             relevance_form=settings.relevance_form,
             tau=settings.tau,
+            format_bonus=settings.format_bonus,
             target=min(settings.passages, len(pooled.chunk_ids)),
         )
         scores.append(reward(row["p"], [cosines[chunk] for chunk in row["chunk_ids"]]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
-    p = np.array([row["p"] for row in rows])
-    live = np.array([zone.outcomes_differ(p[groups == i], spread=spread) for i in range(len(ids))])
+    p = np.array([np.nan if row["p"] is None else row["p"] for row in rows])
+    live = np.array([_differ(p[groups == i], spread) for i in range(len(ids))])
     rewards = np.array([score.reward for score in scores])
     advantages = policy.advantages(
         rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
@@ -191,3 +210,15 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
         }
         for row, score, advantage, group in zip(rows, scores, advantages, groups, strict=True)
     ]
+
+
+def _differ(p: np.ndarray, spread: float) -> bool:
+    """Whether the sets of a question differ in their outcome.
+
+    Args:
+        p: NaN where what the selector wrote names no set, which is an outcome too.
+    """
+    readable = p[np.isfinite(p)]
+    if not readable.size or readable.size < p.size:
+        return bool(readable.size)
+    return zone.outcomes_differ(p, spread=spread)

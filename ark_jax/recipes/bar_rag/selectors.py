@@ -1,58 +1,72 @@
 """The selectors of a run, and the sets that they draw."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.pool import PoolVectors
+from ark_jax.recipes.bar_rag.choices import EvidenceSelector
+from ark_jax.recipes.bar_rag.drawing import DrawingSelector
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.success import Success
+from ark_jax.recipes.bar_rag.writer import WritingSelector
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
-if TYPE_CHECKING:  # its module starts jax
-    from ark_jax.select.scorer import Selector
+# What decides which sets a selector draws, beside its weights.
+SELECTOR_SETTINGS = (
+    *(f"selector.{name}" for name in ("kind", "max_new_tokens", "temperature", "top_p", "strict")),
+    "select.passages",
+    "select.rank",
+    "retriever.compute",
+)
+KINDS = {
+    "vectors": DrawingSelector.by_vectors,
+    "pairs": DrawingSelector.by_pairs,
+    "writer": WritingSelector.open,
+}
 
 
-def selector_before(context: Context, iteration: int) -> "Selector":
-    """The selector that an iteration begins with: a new one, which draws by cosine, or the last."""
-    from ark_jax.select.scorer import Selector
-
-    context.enter_mesh()
+def selector_before(context: Context, iteration: int) -> EvidenceSelector:
+    """The selector that an iteration begins with: that of the config, or the last one."""
     config = context.config
     if iteration > 1 and config.read.evidence == "selected":
         return load_selector(context, iteration - 1)
-    return Selector.new(PoolVectors(context).width, rank=config.select.rank, seed=config.seed)
-
-
-def load_selector(context: Context, iteration: int) -> "Selector":
-    """The selector that an iteration trained."""
-    from ark_jax.select.scorer import Selector
-
     context.enter_mesh()
-    return Selector.from_pretrained(context / stage_of("select", iteration) / "selector")
+    return KINDS[config.selector.kind](context, None)
+
+
+def load_selector(context: Context, iteration: int) -> EvidenceSelector:
+    """The selector that an iteration trained."""
+    context.enter_mesh()
+    folder = context / stage_of("select", iteration) / "selector"
+    return KINDS[context.config.selector.kind](context, folder)
 
 
 def drawn_rows(
-    selector: "Selector",
-    vectors: PoolVectors,
+    selector: EvidenceSelector,
     questions: Sequence[PooledQuestion],
     success: Success,
     *,
-    k: int,
     draws: int,
     seed: int,
     step: int = 0,
     label: str = "",
 ) -> list[dict]:
-    """Sets that a selector draws of questions, with their p: a row of each."""
-    drawn = selector.draw(vectors.pools(questions), k=k, draws=draws, seed=seed, step=step)
+    """Sets that a selector draws of questions, with their p: a row of each.
+
+    p is None where what the selector wrote names no set.
+    """
+    drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
-        (pooled, [pooled.chunk_ids[place] for place in one], float(log_prob))
-        for pooled, of_question in zip(questions, drawn, strict=True)
-        for one, log_prob in zip(of_question.sets, of_question.log_probs, strict=True)
+        (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
     ]
-    values = success.of([(pooled, chunks) for pooled, chunks, _ in sets], label)
+    values = iter(
+        success.of([(pooled, one.chunk_ids) for pooled, one in sets if not one.problem], label)
+    )
     return [
-        {"question_id": pooled.id, "chunk_ids": chunks, "log_prob": log_prob, "p": p}
-        for (pooled, chunks, log_prob), p in zip(sets, values, strict=True)
+        {
+            "question_id": pooled.id,
+            "chunk_ids": one.chunk_ids,
+            **one.columns,
+            "p": None if one.problem else next(values),
+        }
+        for pooled, one in sets
     ]

@@ -1,4 +1,4 @@
-"""Config sections of the BAR-RAG recipe: pools, warm start, zone, selector, reader.
+"""Config sections of the BAR-RAG recipe: pools, warm start, success, filter, updates, prompts.
 
 Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
 """
@@ -6,10 +6,13 @@ Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
 import dataclasses
 
 from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
+from ark_jax.recipes.bar_rag.read_settings import ReadSection
+from ark_jax.recipes.bar_rag.select_settings import SelectorSection, SelectSection
 from ark_jax.recipes.common.settings import Core, InputSection
 from ark_jax.schema import field
 
 INPUT, EVALUATION = InputSection(), EvaluateSection()
+SELECTOR, SELECTION, READING = SelectorSection(), SelectSection(), ReadSection()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +73,29 @@ class FilterSection:
         minimum=0,
     )
     sets: int = field(8, "Sets that the selector draws of a question.", unit="sets", minimum=2)
+    each: bool = field(
+        True,
+        "Whether each iteration filters anew, since its reader is another; in the paper the first "
+        "one's questions are used throughout.",
+    )
+    right_at: float = field(
+        0.0,
+        "Least reward of a right answer in the filter; 0: that of `success`. Paper: 0.5.",
+        minimum=0,
+        maximum=1,
+    )
+    temperature: float = field(
+        0.0,
+        "Of the answers that the filter samples; 0: as in training. Released code: 0.7.",
+        minimum=0,
+    )
+    top_p: float = field(
+        0.0,
+        "Likeliest tokens of the answers that the filter samples; 0: as in training. Released "
+        "code: 0.95.",
+        minimum=0,
+        maximum=1,
+    )
     low: float = field(0.05, "Smallest mean of p; paper: 0.25.", minimum=0, maximum=1)
     high: float = field(0.95, "Largest mean of p; paper: 0.85.", minimum=0, maximum=1)
     variance: float = field(
@@ -84,147 +110,6 @@ class FilterSection:
     )
     reader: bool = field(
         True, "Whether the reader learns from these questions alone too; in the paper, from all."
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class SelectSection:
-    """The selector: ordered draws from a pool, rewarded for p near its centre (eq. 5 to 12)."""
-
-    passages: int = field(2, "Passages of a set (k); paper: 5.", unit="passages", minimum=1)
-    steps: int = field(
-        40, "Steps; 0: one pass over the questions of the filter.", unit="steps", minimum=0
-    )
-    questions: int = field(8, "Questions of a step.", unit="questions", minimum=1)
-    sets: int = field(8, "Sets that are drawn of a question (M).", unit="sets", minimum=2)
-    learning_rate: float = field(0.03, "Peak learning rate.", minimum=0)
-    rank: int = field(
-        8, "Rank of the product of question and passage in the scores; 0: none.", minimum=0
-    )
-    centre: float = field(
-        0.5, "p with the largest reward (c); the released code: 0.6.", above=0, maximum=0.99
-    )
-    boundary: float = field(1.0, "Weight of the reward by p.", minimum=0)
-    relevance: float = field(0.2, "Weight of the retriever's scores in the reward.", minimum=0)
-    relevance_form: str = field(
-        "cosine",
-        "How scores become a reward: the mean cosine from -1..1 to 0..1, or s / (s + tau), the "
-        "released code's.",
-        choices=("cosine", "saturating"),
-    )
-    tau: float = field(10.0, "Of the saturating form.", above=0)
-    spread: float = field(
-        0.01,
-        "Smallest difference of p in a group of sets that teaches, where p is a likelihood; a "
-        "share of answers teaches if it differs at all.",
-        minimum=0,
-        maximum=1,
-    )
-    outcome_decides: bool = field(
-        True,
-        "Whether groups without a difference in p teach nothing; in the paper relevance alone "
-        "teaches there.",
-    )
-    scale: str = field(
-        "sd",
-        "Rewards of a group as advantages: less their mean, divided by their standard deviation "
-        "(eq. 11) or by nothing; or less the mean of the others.",
-        choices=("sd", "none", "leave_one_out"),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class ReadSection:
-    """The reader: how it is asked, and how it learns from its own answers (eq. 14 to 18)."""
-
-    train: str = field(
-        "grpo",
-        "How it learns: from the rewards of its own answers, or from reference answers in as many "
-        "steps.",
-        choices=("grpo", "supervised"),
-    )
-    evidence: str = field(
-        "selected",
-        "Passages that it learns from: the selector's most probable set, the first ones by the "
-        "retriever, or drawn ones of the pool.",
-        choices=("selected", "retrieved", "random"),
-    )
-    steps: int = field(60, "Steps; 0: one pass over its questions.", unit="steps", minimum=0)
-    prompts: int = field(4, "Questions of a step.", unit="questions", minimum=1)
-    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
-    learning_rate: float = field(1e-5, "Peak learning rate.", minimum=0)
-    temperature: float = field(1.0, "Of sampled answers.", above=0)
-    top_p: float = field(
-        1.0, "Draws from the likeliest tokens of this probability.", above=0, maximum=1
-    )
-    max_new_tokens: int = field(
-        16, "Longest sampled answer; paper: 1,024.", unit="tokens", minimum=1
-    )
-    chat: bool = field(
-        False,
-        "Whether a question is a turn of the model's chat template, as ARK's reader asks it; "
-        "otherwise the answer continues a plain text.",
-    )
-    cite: bool = field(
-        False,
-        "Whether a reply has a thought that cites documents and an answer in tags, as in the "
-        "paper; needs `success.by=samples` and `chat`.",
-    )
-    citation: float = field(
-        0.2, "Weight of the citations in the reward, where it cites.", minimum=0, maximum=1
-    )
-    citations: int = field(2, "Cited documents that earn the most.", unit="documents", minimum=0)
-    f1: float = field(
-        0.7,
-        "Weight of F1 in the reward of an answer; the rest is exact match.",
-        minimum=0,
-        maximum=1,
-    )
-    updates: int = field(
-        1,
-        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
-        minimum=1,
-    )
-    scale: str = field(
-        "sd",
-        "As `select.scale`, of the answers to a question.",
-        choices=("sd", "none", "leave_one_out"),
-    )
-    outcome_decides: bool = field(
-        True,
-        "Whether questions whose answers are all equally right teach nothing; in the paper F1 and "
-        "citations teach there.",
-    )
-    outcome: str = field(
-        "f1",
-        "Of what the answers to a question must differ so that it teaches.",
-        choices=("f1", "exact_match"),
-    )
-    mean: str = field(
-        "token",
-        "Mean of the loss: over the tokens of a step, or over each answer and then over answers.",
-        choices=("token", "sequence"),
-    )
-    ratio: str = field(
-        "token",
-        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
-        choices=("token", "sequence"),
-    )
-    clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
-    clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
-    kl: str = field(
-        "none",
-        "Estimate of the distance to the reader before the stage that is added to the loss; the "
-        "released code: k3.",
-        choices=("none", "k2", "k3"),
-    )
-    kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
-    keep_dead: bool = field(
-        False,
-        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
-    )
-    keep_cut_off: bool = field(
-        True, "Whether answers that were cut off at `max_new_tokens` are trained on."
     )
 
 
@@ -268,6 +153,7 @@ class PromptsSection:
 
     read: str = field("plain", "Answers a question from passages.")
     cite: str = field("", "The same with a thought that cites them, for `read.cite`.")
+    select: str = field("", "Picks passages for a reader, for `selector.kind=writer`.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,8 +174,9 @@ class BarRag(Core):
     warm: WarmSection = WarmSection()
     success: SuccessSection = SuccessSection()
     filter: FilterSection = FilterSection()
-    select: SelectSection = SelectSection()
-    read: ReadSection = ReadSection()
+    selector: SelectorSection = SELECTOR
+    select: SelectSection = SELECTION
+    read: ReadSection = READING
     train: TrainSection = TrainSection()
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EVALUATION

@@ -1,5 +1,6 @@
 """p of sets of passages, the probability that a reader answers rightly: each is computed once."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,12 +8,7 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.readers import load_reader
-from ark_jax.recipes.bar_rag.reading import (
-    answer_reward,
-    likelihoods,
-    reading_prompt,
-    sample_answers,
-)
+from ark_jax.recipes.bar_rag.reading import answer_reward, citable, likelihoods, reading_prompt
 from ark_jax.recipes.bar_rag.updates import (
     ASKING_SETTINGS,
     REWARD_SETTINGS,
@@ -32,7 +28,31 @@ SUCCESS_SETTINGS = (
     *REWARD_SETTINGS,
     *SAMPLING_SETTINGS,
 )
+RULE_SETTINGS = tuple(f"filter.{name}" for name in ("right_at", "temperature", "top_p"))
 EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How answers are drawn, and which of them are right, where p is a share of answers."""
+
+    right_at: float
+    temperature: float
+    top_p: float
+
+    @classmethod
+    def of_training(cls, config) -> "Rule":
+        return cls(config.success.right_at, config.read.temperature, config.read.top_p)
+
+    @classmethod
+    def of_filter(cls, config) -> "Rule":
+        """What the filter leaves open is as in training."""
+        training, own = cls.of_training(config), config.filter
+        return cls(
+            own.right_at or training.right_at,
+            own.temperature or training.temperature,
+            own.top_p or training.top_p,
+        )
 
 
 class Success:
@@ -42,15 +62,25 @@ class Success:
     is the same whenever it is asked for. While the reader is frozen, equal sets recur.
     """
 
-    def __init__(self, context: Context, reader: str):
-        """`reader` is a name for `load_reader`; it is loaded when a set is new."""
+    def __init__(self, context: Context, reader: str, rule: Rule | None = None):
+        """`reader` is a name for `load_reader`; it is loaded when a set is new.
+
+        Args:
+            rule: None: that of training.
+        """
         self._context, self._name = context, reader
+        self._rule = rule or Rule.of_training(context.config)
         self._passages = Passages(chunks_by_document(context))
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def remember(self, rows: Iterable[Mapping]) -> None:
-        """Takes over p of sets from rows with `question_id`, `chunk_ids` and `p`."""
-        self._known |= {(row["question_id"], tuple(row["chunk_ids"])): row["p"] for row in rows}
+        """Takes over p of sets, by the same reader and rule, from rows with `question_id`,
+        `chunk_ids` and `p`; rows without p are passed over."""
+        self._known |= {
+            (row["question_id"], tuple(row["chunk_ids"])): row["p"]
+            for row in rows
+            if row["p"] is not None
+        }
 
     def of(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
         """p of each set.
@@ -90,23 +120,27 @@ class Success:
         """The share of right ones among sampled answers to each set."""
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
-        rollouts = sample_answers(
-            lm,
-            config.read,
+        rollouts = lm.sample(
             prompts,
             n=n,
+            max_new_tokens=config.read.max_new_tokens,
+            temperature=self._rule.temperature,
+            top_p=self._rule.top_p,
             seed=stage_seed(config, f"success {self._name}"),
             places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
+            log_probs=False,
             **options,
         )
         shares = []
         for i, (pooled, chunks) in enumerate(sets):
             texts = rollouts.texts[i * n : (i + 1) * n]
             scores = [
-                reward(form.parse(text, len(chunks)), pooled.question.answers).reward
+                reward(
+                    form.parse(text, citable(config, len(chunks))), pooled.question.answers
+                ).reward
                 for text in texts
             ]
-            shares.append(zone.p_hat(scores, right_at=config.success.right_at))
+            shares.append(zone.p_hat(scores, right_at=self._rule.right_at))
         return shares
 
 

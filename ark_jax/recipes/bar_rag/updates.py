@@ -30,9 +30,22 @@ UPDATE_SETTINGS = (
     *(f"train.{name}" for name in UPDATE_FIELDS if name not in ("save_every", "remat")),
     "generator.dtype",
 )
+# How the tokens of a policy's replies become a loss.
+POLICY_SETTINGS = tuple(
+    f"read.{name}"
+    for name in (
+        "mean",
+        "ratio",
+        "clip_low",
+        "clip_high",
+        "kl_coefficient",
+        "keep_dead",
+        "keep_cut_off",
+    )
+)
 # How a reader is asked; what its answers earn.
 ASKING_SETTINGS = ("read.chat", "read.cite")
-REWARD_SETTINGS = ("read.citation", "read.citations", "read.f1")
+REWARD_SETTINGS = ("read.citation", "read.citations", "read.citable", "read.f1")
 SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
 STEPS = "step-*.parquet"
 
@@ -40,6 +53,25 @@ STEPS = "step-*.parquet"
 def update_settings(config) -> dict:
     """The fields of `tuning.UpdateConfig` but for the learning rate."""
     return {name: config.train[name] for name in UPDATE_FIELDS} | {"seed": config.seed}
+
+
+def policy_loss(config, *, kl: str):
+    """The loss of a policy's tokens, with the switches of `config.read`.
+
+    Args:
+        kl: as `read.kl`.
+    """
+    from ark_jax.train import policy  # its module starts jax
+
+    settings = config.read
+    return policy.PolicyLoss(
+        mean=settings.mean,
+        ratio=settings.ratio,
+        clip_low=settings.clip_low,
+        clip_high=settings.clip_high,
+        kl=kl,
+        kl_coefficient=settings.kl_coefficient,
+    )
 
 
 def stage_seed(config, stage: str) -> int:

@@ -12,11 +12,11 @@ from ark_jax.models.language import LanguageModel
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import config as ark_config
-from ark_jax.recipes.bar_rag import measures
+from ark_jax.recipes.bar_rag import baselines, measures
 from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.recipe import RECIPE
-from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.common import reader
+from ark_jax.select.scorer import Selector
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,8 @@ def test_ways_to_choose_passages_are_compared_under_the_selectors_reader(run):
     chosen = {row["question"]: row["chunk_ids"] for row in sets(run, set="selected")}
     pools = measures.measured_questions(run)
     with jax.set_mesh(make_mesh((1, 1, 1))):
-        best = load_selector(run, 1).best(PoolVectors(run).pools(pools), k=2)
+        folder = run / "select-1" / "selector"
+        best = Selector.from_pretrained(folder).best(PoolVectors(run).pools(pools), k=2)
     for pooled, one in zip(pools, best, strict=True):
         assert chosen[pooled.id] == [pooled.chunk_ids[place] for place in one.sets[0]]
 
@@ -180,3 +181,16 @@ def test_a_reader_that_was_measured_is_not_loaded_again(run, tmp_path, monkeypat
     assert rows == [row for row in stored if row["system"] == "warm"]
     monkeypatch.setattr(measures, "load_reader", None)
     assert measures.measure_reader(run, "warm", tmp_path) == rows
+
+
+def test_without_a_warm_start_one_reader_is_measured(run, world, tmp_path):
+    """So a reader of another run is measured on other questions."""
+    context = bar_world.context_of(world, run.workdir, **{"warm.steps": 0})
+    with jax.set_mesh(make_mesh((1, 1, 1))):
+        baselines.measure_baselines(context, tmp_path)
+    assert [path.name for path in tmp_path.glob("sets-*")] == ["sets-untuned.parquet"]
+    rows = load_rows(tmp_path / "sets.parquet")
+    untuned = [row for row in rows if row["system"] == "untuned"]
+    assert [row | {"system": "warm"} for row in untuned] == rows[len(untuned) :]
+    stored = load_rows(run / "baselines" / "sets.parquet")
+    assert [row for row in stored if row["system"] == "untuned"] == untuned

@@ -1,0 +1,163 @@
+"""The selectors that draw passages one after the other, by vectors or by a scorer of pairs."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
+from ark_jax.recipes.bar_rag.pool import PoolVectors
+from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.reader_training import PooledQuestion
+
+if TYPE_CHECKING:  # their modules start jax
+    from ark_jax.select.pair_selector import PairSelector
+    from ark_jax.select.pools import Pool, TextPool
+    from ark_jax.select.scorer import DrawnSets, Selector
+    from ark_jax.select.training import SelectorGroup, SelectorTraining
+
+LEARNING_RATES = {"vectors": 0.03, "pairs": 2e-5}
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawingSelector:
+    """Ordered draws with exact probabilities; `make_pools` says what they are drawn from."""
+
+    selector: "Selector | PairSelector"
+    make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool] | list[TextPool]]"
+    config: object
+
+    @classmethod
+    def by_vectors(cls, context: Context, folder: Path | None) -> "DrawingSelector":
+        """A few weights over the retriever's vectors; without a folder they draw by cosine."""
+        from ark_jax.select.scorer import Selector
+
+        vectors, config = PoolVectors(context), context.config
+        if folder is None:
+            selector = Selector.new(vectors.width, rank=config.select.rank, seed=config.seed)
+        else:
+            selector = Selector.from_pretrained(folder)
+        return cls(selector, vectors.pools, config)
+
+    @classmethod
+    def by_pairs(cls, context: Context, folder: Path | None) -> "DrawingSelector":
+        """A scorer of pairs; without a folder that of the config, or the retriever's cosine."""
+        from ark_jax.models.pairs import PairScorer
+        from ark_jax.select.pair_selector import PairSelector
+        from ark_jax.select.pools import TextPool
+
+        config = context.config
+        path = folder or config.selector.path
+        options = {"compute": config.retriever.compute, "attention": config.retriever.attention}
+        scorer = PairScorer.from_pretrained(
+            path or config.retriever.path, head=None if path else "sum", **options
+        )
+        passages = Passages(chunks_by_document(context))
+        pools = lambda questions: [
+            TextPool(
+                pooled.number,
+                pooled.question.question,
+                tuple(passages[chunk] for chunk in pooled.chunk_ids),
+            )
+            for pooled in questions
+        ]
+        return cls(PairSelector(scorer, config.retriever.batch_tokens), pools, config)
+
+    def draw(
+        self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
+    ) -> list[list[ChosenSet]]:
+        """See `EvidenceSelector.draw`."""
+        k, pools = self.config.select.passages, self.make_pools(questions)
+        drawn = self.selector.draw(pools, k=k, draws=draws, seed=seed, step=step)
+        return list(map(_chosen, questions, drawn))
+
+    def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
+        """See `EvidenceSelector.best`."""
+        best = self.selector.best(self.make_pools(questions), k=self.config.select.passages)
+        return [_chosen(*of_question)[0] for of_question in zip(questions, best, strict=True)]
+
+    def train(
+        self,
+        steps: Sequence[Sequence[PooledQuestion]],
+        make_rows: MakeRows,
+        folder: Path,
+        on_step: Callable[[dict], None],
+        on_pace: Callable[..., None],
+    ) -> "tuple[DrawingSelector, list[dict]]":
+        """See `EvidenceSelector.train`."""
+        from ark_jax.select import pair_selector, training
+        from ark_jax.select.scorer import Selector
+
+        def make_groups(step: int, selector) -> "list[SelectorGroup]":
+            rows = make_rows(step, dataclasses.replace(self, selector=selector))
+            pools = self.make_pools(steps[step])
+            return list(map(_group, steps[step], pools, rows_by_question(steps[step], rows)))
+
+        if isinstance(self.selector, Selector):
+            train = functools.partial(training.train, self.selector)
+        else:
+            train = functools.partial(
+                pair_selector.train,
+                self.selector,
+                list(map(self.make_pools, steps)),
+                remat=self.config.train.remat,
+            )
+        tuned, curve = train(
+            make_groups=make_groups,
+            config=_training(self.config, steps),
+            folder=folder,
+            on_step=on_step,
+            on_pace=on_pace,
+        )
+        return dataclasses.replace(self, selector=tuned), curve
+
+    def save(self, folder: Path) -> None:
+        """See `EvidenceSelector.save`."""
+        getattr(self.selector, "scorer", self.selector).save_pretrained(folder)
+
+
+def _chosen(pooled: PooledQuestion, drawn: "DrawnSets") -> list[ChosenSet]:
+    return [
+        ChosenSet(
+            [pooled.chunk_ids[place] for place in places], columns={"log_prob": float(log_prob)}
+        )
+        for places, log_prob in zip(drawn.sets, drawn.log_probs, strict=True)
+    ]
+
+
+def _group(
+    pooled: PooledQuestion, pool: "Pool | TextPool", rows: Sequence[dict]
+) -> "SelectorGroup":
+    """The sets of one question, from their rows, as an update takes them."""
+    from ark_jax.select.training import SelectorGroup
+
+    places = {chunk: place for place, chunk in enumerate(pooled.chunk_ids)}
+    return SelectorGroup(
+        pooled.id,
+        pool,
+        [np.array([places[x] for x in row["chunk_ids"]], np.int32) for row in rows],
+        [row["reward"] for row in rows],
+        [row["advantage"] for row in rows],
+    )
+
+
+def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
+    from ark_jax.select.training import SelectorTraining
+
+    settings = config.select
+    return SelectorTraining(
+        steps=len(steps),
+        learning_rate=settings.learning_rate or LEARNING_RATES[config.selector.kind],
+        warmup=config.train.warmup,
+        weight_decay=config.train.weight_decay,
+        clip=config.train.clip,
+        save_every=config.train.save_every,
+        questions=max(map(len, steps)),
+        candidates=config.pool.size,
+        draws=settings.sets,
+        k=settings.passages,
+    )

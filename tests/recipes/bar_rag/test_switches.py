@@ -1,0 +1,159 @@
+"""Where publication, appendix and released code disagree: a field of each point, and what it does.
+
+The points are those of table 1.1 of the research notes.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import bar_world
+
+from ark_jax.data.records import Question
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.recipes.bar_rag import answers, config, reading, select
+from ark_jax.recipes.bar_rag.filter import filter_of
+from ark_jax.recipes.bar_rag.recipe import stages
+from ark_jax.recipes.bar_rag.success import Rule
+from ark_jax.recipes.common.reader_training import PooledQuestion
+from ark_jax.text.cited import parse_choice
+from ark_jax.train.policy import token_loss
+
+SMALL, PAPER, OFFICIAL = map(config.bar_rag, ("small", "paper", "official"))
+FIELDS = {  # field -> small, paper, official
+    "select.centre": (0.5, 0.5, 0.6),
+    "filter.right_at": (0.0, 0.5, 0.0),
+    "filter.temperature": (0.0, 0.0, 0.7),
+    "filter.top_p": (0.0, 0.0, 0.95),
+    "filter.each": (True, False, True),
+    "filter.chance": (True, False, False),
+    "read.learning_rate": (1e-5, 4e-6, 5e-6),
+    "read.prompts": (4, 8, 32),
+    "read.samples": (8, 10, 8),
+    "train.lora_rank": (0, 32, 64),
+    "train.lora_alpha": (16.0, 16.0, 32.0),
+    "read.ratio": ("token", "token", "token"),
+    "read.mean": ("token", "token", "token"),
+    "read.kl": ("none", "k3", "k3"),
+    "read.updates": (1, 1, 1),
+    "read.scale": ("sd", "sd", "sd"),
+    "selector.kind": ("vectors", "writer", "writer"),
+    "selector.lora_rank": (0, 32, 32),
+    "selector.lora_alpha": (16.0, 16.0, 16.0),
+    "selector.kl": ("none", "k3", "k3"),
+    "selector.strict": (True, True, False),
+    "select.learning_rate": (0.0, 4e-6, 4e-6),
+    "select.format_bonus": (0.0, 0.0, 0.1),
+    "select.relevance": (0.2, 0.2, 0.1),
+    "select.relevance_form": ("cosine", "cosine", "saturating"),
+    "select.outcome_decides": (True, False, False),
+    "read.outcome_decides": (True, False, False),
+    "read.citable": (0, 0, 31),
+    "read.evidence": ("selected", "selected", "selected"),
+    "evaluate.temperature": (0.0, 0.0, 0.3),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_preset_has_the_value_of_its_source(field):
+    section, name = field.split(".")
+    assert tuple(c[section][name] for c in (SMALL, PAPER, OFFICIAL)) == FIELDS[field]
+
+
+def test_the_filter_judges_as_training_does_unless_it_is_told_otherwise():
+    assert Rule.of_filter(SMALL) == Rule.of_training(SMALL) == Rule(0.8, 1.0, 1.0)
+    assert Rule.of_filter(PAPER) == Rule(0.5, 1.0, 1.0)
+    assert Rule.of_filter(OFFICIAL) == Rule(0.8, 0.7, 0.95) != Rule.of_training(OFFICIAL)
+
+
+def test_the_filter_runs_before_the_loop_or_in_each_iteration(tmp_path):
+    c = bar_world.tiny_config(tmp_path)
+    c.iterations = 2
+    names = lambda: [stage.name for stage in stages(c)]
+    assert "filter-2" in names()
+    c.filter.each = False
+    assert "filter-2" not in names() and filter_of(c, 2) == "filter-1"
+    after = {stage.name: stage.after for stage in stages(c)}
+    assert "filter-1" in after["select-2"] and "filter-1" in after["evidence-2"]
+
+
+POOLED = PooledQuestion(
+    0, Question("q", "which?", ("tin",), ()), ("a", "b", "c"), (0.9, 0.8, 0.7), (("a",),)
+)
+
+
+def rewarded(c, *p, chunks=("a", "b")):
+    rows = [{"question_id": "q", "chunk_ids": list(chunks), "p": one} for one in p]
+    return select.rewarded(rows, {"q": POOLED}, c)
+
+
+def test_a_well_formed_set_earns_a_bonus():
+    c = config.bar_rag()
+    plain = rewarded(c, 0.5)[0]["reward"]
+    c.select.format_bonus = 0.1
+    assert rewarded(c, 0.5)[0]["reward"] == pytest.approx(plain + 0.1)
+
+
+def test_what_names_no_set_earns_nothing_and_teaches():
+    c = config.bar_rag()
+    good, bad = rewarded(c, 0.4, None)
+    assert bad["reward"] == 0 < good["reward"] and bad["advantage"] < 0 < good["advantage"]
+    assert good["live"] and bad["live"]
+    nothing = rewarded(c, None, None)
+    assert not any(row["live"] or row["advantage"] for row in nothing)
+    shares = select.summary([good, bad])
+    assert shares["well_formed"] == 0.5 and shares["p"] == 0.4
+    assert select.summary(nothing)["p"] == 0
+
+
+def test_which_numbers_are_citations():
+    c = config.bar_rag("paper")
+    c.read.citations, form = 1, ReadingPrompt("{passages} {question}", cite=True)
+    reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
+    row = {"sample": 0, "ids": [5], "text": reply, "ended": True}
+    asked = [answers.Asked(POOLED, 2, "", [5])] * 2
+    judge = lambda: answers.rewarded([row, row], asked, np.zeros(2, int), form, c)[0]
+    assert judge()["citations"] == [] and judge()["reward"] == pytest.approx(0.8 + 0.2 * 0.5)
+    c.read.citable = 31
+    assert judge()["citations"] == [7] and judge()["reward"] == pytest.approx(1.0)
+
+
+def test_the_form_of_a_selection():
+    reply = "I pick <answer> 3 and 9 </answer>"
+    assert parse_choice(reply, 5, strict=SMALL.selector.strict).problem
+    lenient = parse_choice(reply, 5, strict=OFFICIAL.selector.strict)
+    assert lenient.numbers == (3,) and not lenient.problem
+
+
+def test_measured_answers_are_drawn_at_the_temperature(monkeypatch):
+    asked = {}
+
+    class Reader:
+        def generate(self, prompts, **options):
+            asked.update(options)
+            return ["tin"] * len(prompts)
+
+    form = reading.reading_prompt(SMALL)
+    for c in (SMALL, OFFICIAL):
+        temperature = c.evaluate.temperature
+        reading.best_answers(Reader(), form, ["x"], [1], max_new_tokens=3, temperature=temperature)
+        assert asked["temperature"] == temperature
+
+
+def test_a_ratio_of_whole_answers_is_a_switch():
+    """Above one update, the tokens of an answer share one clipped ratio."""
+    logs = jnp.array([[-1.0, -1.0]])
+    old = jnp.array([[-1.5, -0.8]])
+    arguments = (logs, old, None, jnp.ones(1), jnp.ones((1, 2), bool))
+    loss = lambda ratio: float(
+        token_loss(*arguments, dataclasses.replace(policy_loss(), ratio=ratio))[0]
+    )
+    assert loss("sequence") == pytest.approx(-np.exp(0.15), abs=1e-5)
+    assert loss("token") == pytest.approx(-(1.2 + np.exp(-0.2)) / 2, abs=1e-5)
+
+
+def policy_loss():
+    from ark_jax.recipes.bar_rag import updates
+
+    return updates.policy_loss(SMALL, kl="none")
