@@ -201,15 +201,16 @@ class BatchShape:
             device_prompts * tokens,
         )
 
-    def shrunk(self, groups: Sequence[Group]) -> "BatchShape":
-        """One of few shapes that hold the groups, this being the shape of a full step.
+    def shrunk(self, *steps: Sequence[Group]) -> "BatchShape":
+        """One of few shapes that hold the groups of each step, this being that of a full one.
 
         Arrays keep their sizes, which cost little. What products and attention are computed on is
         cut to one of four sizes an octave, for prompts and for completions, since each further
         shape compiles the step again. It depends on the groups alone, so that a resumed run
         computes in the same shapes.
         """
-        need = BatchShape.needed(groups)
+        needs = [dataclasses.astuple(BatchShape.needed(groups)) for groups in steps]
+        need = BatchShape(*map(max, zip(*needs, strict=True)))
 
         def fitted(*fields: str) -> dict[str, int]:
             share = max(getattr(need, field) / getattr(self, field) for field in fields)

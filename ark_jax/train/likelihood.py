@@ -23,9 +23,9 @@ from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix
 from ark_jax.models.token_probabilities import map_positions
 from ark_jax.text import tokens as tk
-from ark_jax.train import fit, flops
+from ark_jax.train import fit, flops, parts
 from ark_jax.train.groups import BatchShape, Group, place_prompts
-from ark_jax.train.policy import PolicyLoss, token_loss
+from ark_jax.train.policy import Counts, PolicyLoss, token_loss
 
 LOGIT_BLOCK = 256  # positions whose logits a device holds at a time
 
@@ -129,6 +129,15 @@ def group_arrays(groups: Sequence[Group], shape: BatchShape) -> GroupArrays:
     )
 
 
+def step_arrays(groups_of_parts: Sequence[Sequence[Group]], shape: BatchShape) -> Any:
+    """The parts of a step on the current mesh, as `LikelihoodObjective` takes them.
+
+    Args:
+        shape: holds each part.
+    """
+    return parts.join([group_arrays(part, shape) for part in groups_of_parts])
+
+
 def step_flops(cfg: decoder.Config, groups: Sequence[Group], adapter: int) -> tuple[int, float]:
     """Tokens that a step computes, each distinct prompt once, and its model FLOPs."""
     prompts = {tuple(group.prompt_ids): len(group.prompt_ids) - 1 for group in groups}
@@ -149,15 +158,26 @@ class LikelihoodObjective:
     loss: PolicyLoss
     entropy: bool = False  # adds the mean entropy of the next token to the metrics
 
-    def __call__(self, trainable: Any, frozen: Any, batch: GroupArrays) -> tuple[jax.Array, dict]:
+    def __call__(
+        self, trainable: Any, frozen: Any, batch: GroupArrays | parts.Parts
+    ) -> tuple[jax.Array, dict]:
         """The loss; see `fit.Objective`."""
+        if isinstance(batch, GroupArrays):
+            return self._loss(trainable, frozen, batch, Counts.of(batch.mask))
+        counts = Counts.of(batch.arrays.mask)
+        loss = lambda trainable, part: self._loss(trainable, frozen, part, counts)
+        return parts.summed(loss, trainable, batch)
+
+    def _loss(
+        self, trainable: Any, frozen: Any, batch: GroupArrays, counts: Counts
+    ) -> tuple[jax.Array, dict]:
         model = fit.merged_model(trainable, frozen)
         log_probs, entropy = completion_log_probs(model, self.cfg, batch, entropy=self.entropy)
         loss, metrics = token_loss(
-            log_probs, batch.old, batch.reference, batch.advantages, batch.mask, self.loss
+            log_probs, batch.old, batch.reference, batch.advantages, batch.mask, self.loss, counts
         )
         if entropy is not None:
-            metrics["entropy"] = entropy.sum() / jnp.maximum(batch.mask.sum(), 1)
+            metrics["entropy"] = entropy.sum() / counts.tokens
         return loss, metrics | {"completions": batch.mask.any(1).sum()}
 
 

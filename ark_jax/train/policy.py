@@ -5,11 +5,12 @@ loss inside the compiled step. Equations are BAR-RAG's (arXiv 2602.03689).
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 SCALES = ("sd", "none", "leave_one_out")
 MEANS = ("token", "sequence", "constant")
@@ -153,6 +154,17 @@ class PolicyLoss:
             )
 
 
+class Counts(NamedTuple):
+    """What a loss is a mean over."""
+
+    rows: Int[Array, ""]  # completions with a visible token
+    tokens: Int[Array, ""]  # that are trained on
+
+    @classmethod
+    def of(cls, mask: Bool[Array, "*n t"]) -> "Counts":
+        return cls(jnp.maximum(mask.any(-1).sum(), 1), jnp.maximum(mask.sum(), 1))
+
+
 def token_loss(
     log_probs: Float[Array, "n t"],
     old: Float[Array, "n t"] | None,
@@ -160,6 +172,7 @@ def token_loss(
     advantages: Float[Array, " n"],
     mask: Bool[Array, "n t"],
     settings: PolicyLoss,
+    counts: Counts | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
     """The loss of a step's completions, differentiable in `log_probs`.
 
@@ -171,6 +184,7 @@ def token_loss(
         old: by the policy that drew them; None: by this one.
         reference: by the reference policy.
         mask: the tokens that are trained on.
+        counts: of the step that these are a part of; None: these are all.
 
     Returns:
         The loss, and for the curve, as means over tokens: with `old` the share whose ratio the clip
@@ -180,7 +194,7 @@ def token_loss(
         ValueError: a KL is asked for without a reference.
     """
     lengths = mask.sum(1)
-    rows, tokens = jnp.maximum((lengths > 0).sum(), 1), jnp.maximum(mask.sum(), 1)
+    rows, tokens = counts or Counts.of(mask)
     token_mean = lambda x: jnp.where(mask, x, 0).sum() / tokens
     gains = advantages[:, None]
     loss, metrics = -gains * log_probs, {}

@@ -1,6 +1,8 @@
 """Training of a language model on given answers, or on answers that it draws itself."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,12 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ark_jax import layout
 from ark_jax.models import decoder, lora
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.prefix_plan import TokenIds
-from ark_jax.train import fit, optim
+from ark_jax.models.retriever import batch_tokens_of_device
+from ark_jax.train import fit, optim, parts
 from ark_jax.train.groups import BatchShape, Group, check_groups
-from ark_jax.train.likelihood import LikelihoodObjective, group_arrays, step_flops
+from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
 from ark_jax.train.policy import PolicyLoss
 
 
@@ -116,10 +120,13 @@ def supervise(
         return [groups[i] for i in part]
 
     steps = steps_per_epoch * config.epochs
-    shape = BatchShape.holding(map(chosen, range(steps)))
+    whole = BatchShape.holding(map(chosen, range(steps)))
+    prompts = parts.prompts_of_part(whole, batch_tokens_of_device())
+    in_parts = [parts.split(chosen(step), prompts) for step in range(steps)]
+    shape = BatchShape.holding(itertools.chain(*in_parts))
     return _train(
         model,
-        lambda step, trainable: (chosen(step), shape),
+        lambda step, trainable: (in_parts[step], shape),
         steps,
         LikelihoodObjective(_with_remat(model, config), PolicyLoss(ratio="none")),
         config,
@@ -161,23 +168,26 @@ def reinforce(
         ValueError: a group cannot be trained on.
         FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
     """
-    full = BatchShape.full(
-        prompts=config.prompts,
+    full = functools.partial(
+        BatchShape.full,
         samples=config.samples,
         prompt_tokens=config.prompt_tokens,
         completion_tokens=config.completion_tokens,
     )
+    prompts = parts.prompts_of_part(full(prompts=config.prompts), batch_tokens_of_device())
+    shape_of_part = full(prompts=prompts * layout.batch_multiple())
     drawn: tuple[int, list[Group]] = (-1, [])
     frozen_model = model.model
 
-    def choose(step: int, trainable: Any) -> tuple[list[Group], BatchShape]:
+    def choose(step: int, trainable: Any) -> tuple[list[list[Group]], BatchShape]:
         nonlocal drawn
         number = step // config.updates
         if drawn[0] != number:
             current = _merged(trainable, frozen_model)
             groups = make_groups(number, dataclasses.replace(model, model=current))
             drawn = number, _selected(groups, config, model, f"{label}, step {number}")
-        return drawn[1], full.shrunk(drawn[1])
+        in_parts = parts.split(drawn[1], prompts)
+        return in_parts, shape_of_part.shrunk(*in_parts)
 
     objective = LikelihoodObjective(_with_remat(model, config), config.loss, config.entropy)
     steps = config.steps * config.updates
@@ -225,7 +235,7 @@ def _merged(trainable: Any, frozen: Any) -> Any:
 
 def _train(
     model: LanguageModel,
-    choose: Callable[[int, Any], tuple[Sequence[Group], BatchShape]],
+    choose: Callable[[int, Any], tuple[Sequence[Sequence[Group]], BatchShape]],
     steps: int,
     objective: LikelihoodObjective,
     config: UpdateConfig,
@@ -234,15 +244,16 @@ def _train(
     on_step: Callable[[dict], None],
     on_pace: Callable[..., None],
 ) -> Trained:
-    """Runs `fit.fit` on the groups that `choose` returns for a step, in arrays of its shape."""
+    """Runs `fit.fit` on the parts that `choose` returns for a step, in arrays of its shape."""
     trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config)
     adapter = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:
-        groups, shape = choose(step, trainable)
+        in_parts, shape = choose(step, trainable)
+        groups = list(itertools.chain(*in_parts))
         tokens, work = step_flops(model.cfg, groups, adapter)
         names = {"prompts": [group.name for group in groups]}
-        return fit.TrainingBatch(group_arrays(groups, shape), names, tokens, work)
+        return fit.TrainingBatch(step_arrays(in_parts, shape), names, tokens, work)
 
     run = fit.TrainingRun(
         label=label,

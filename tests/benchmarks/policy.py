@@ -25,8 +25,10 @@ from timing import machine, race, report
 
 from ark_jax import layout
 from ark_jax.demo.models import demo_models
+from ark_jax.models.retriever import batch_tokens_of_device
+from ark_jax.train import parts
 from ark_jax.train.groups import BatchShape, Group
-from ark_jax.train.likelihood import LikelihoodObjective, group_arrays
+from ark_jax.train.likelihood import LikelihoodObjective, step_arrays
 from ark_jax.train.policy import PolicyLoss
 
 SIZES = {
@@ -58,7 +60,9 @@ def groups() -> list[Group]:
 def gradient_ours():
     """A function that computes loss and gradient, and returns the norm."""
     lm = ours()
-    arrays = group_arrays(groups(), BatchShape.holding([groups()]))
+    whole = BatchShape.holding([groups()])
+    in_parts = parts.split(groups(), parts.prompts_of_part(whole, batch_tokens_of_device()))
+    arrays = step_arrays(in_parts, BatchShape.holding(in_parts))
     objective = LikelihoodObjective(lm.cfg, PolicyLoss())
     compute = jax.jit(jax.grad(lambda model, batch: objective(model, None, batch)[0]))
 

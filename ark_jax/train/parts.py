@@ -1,0 +1,96 @@
+"""A step in parts, one after the other: the memory of a part, the gradient of the whole.
+
+A step of many long prompts would keep the activations of all of them for its backward pass. Its
+loss is a sum over completions, so the gradient of each part is added to those before.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ark_jax import layout
+from ark_jax.text import tokens as tk
+from ark_jax.train.groups import BatchShape, Group
+
+
+@typing.no_type_check  # tree operations put other leaves into it
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The arrays of all parts of a step, which have one shape, along a first axis."""
+
+    arrays: Any
+
+
+def prompts_of_part(whole: BatchShape, budget: int) -> int:
+    """How many prompts a device computes at a time, of a step of this shape.
+
+    A step of less than two budgets stays whole.
+
+    Args:
+        budget: tokens that a part has at least, unless one prompt with its completions is a part.
+    """
+    count = max((whole.prompt_room + whole.room) // budget, 1)
+    return max(whole.prompts // count, 1)
+
+
+def split(groups: Sequence[Group], prompts: int) -> list[list[Group]]:
+    """The groups in parts of at most so many distinct prompts a device, with about equal tokens.
+
+    The number of parts is one of few, since each compiles the step again: a part may be empty.
+    """
+    numbers: dict[bytes, int] = {}
+    owners = [
+        numbers.setdefault(np.asarray(group.prompt_ids, np.int32).tobytes(), len(numbers))
+        for group in groups
+    ]
+    tokens = [0] * len(numbers)
+    for group, owner in zip(groups, owners, strict=True):
+        tokens[owner] += len(group.prompt_ids) + sum(map(len, group.completions))
+    slots = prompts * layout.batch_multiple()
+    count = tk.round_rows(-(-len(numbers) // slots), 1)
+    places, _ = tk.balance(tokens, count, slots)
+    parts: list[list[Group]] = [[] for _ in range(count)]
+    for group, owner in zip(groups, owners, strict=True):
+        parts[places[owner] // slots].append(group)
+    # A group without completions says which numbers a step has.
+    return [part or [groups[0].select([False] * len(groups[0].completions))] for part in parts]
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Arrays of parts as `Parts`; a single one stays as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return Parts(jax.tree.map(lambda *arrays: jnp.stack(arrays), *parts))
+
+
+def summed(loss: Callable[[Any, Any], tuple], trainable: Any, parts: Parts) -> tuple:
+    """The sum of `loss(trainable, part)` and of its metrics over the parts.
+
+    The gradient is that of the sum. It is computed with the value, so that no part's activations
+    are kept while the next one is computed.
+    """
+
+    def add(trainable: Any) -> tuple[tuple, Any]:
+        one = jax.value_and_grad(loss, has_aux=True)
+        plus = lambda sums, part: (jax.tree.map(jnp.add, sums, one(trainable, part)), None)
+        values = jax.eval_shape(loss, trainable, jax.tree.map(lambda x: x[0], parts.arrays))
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), values)
+        start = nothing, jax.tree.map(jnp.zeros_like, trainable)
+        return jax.lax.scan(plus, start, parts.arrays)[0]
+
+    @jax.custom_vjp
+    def total(trainable: Any) -> tuple:
+        return add(trainable)[0]
+
+    def backward(gradient: Any, sensitivities: tuple) -> tuple:
+        return (jax.tree.map(lambda x: sensitivities[0] * x, gradient),)
+
+    total.defvjp(add, backward)
+    return total(trainable)
