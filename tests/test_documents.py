@@ -56,7 +56,7 @@ def test_named_files_exist(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_named_settings_exist(name):
     """Fields in code, `train.chunks=8`, and in commands, --config.train.chunks=8."""
-    settings = [config.ark(), config.gpr(), config.star()]
+    settings = [config.ark(), config.gpr(), config.star(), config.bar_rag()]
     sections = {name for c in settings for name, section in c.items() if hasattr(section, "keys")}
     pattern = rf"(?:`|--config\.)({'|'.join(sections)})\.(?!py\b)(\w+)[`=]"
     fields = re.findall(pattern, text_of(REPOSITORY / name))

@@ -41,7 +41,9 @@ def test_ark_measures_a_tuned_reader(run, corpus, tmp_path, tuned_by):
     rows = load_rows(tmp_path / "evaluate" / "questions.parquet")
     chunks, form = chunks_by_id(context), reader.reading_prompt(c)
     assert not form.chat and form.template.endswith("Answer:")
-    rankings = [row for row in rows if row["system"] == table[-1]["system"]]
+    last = table[-1]["system"]
+    rankings = [row for row in rows if row["system"] == last and row["answer"] is not None]
+    assert rankings
     questions = {
         row["id"]: row["question"]
         for row in load_rows(tmp_path / "data" / "questions_held_out.parquet")
@@ -53,7 +55,7 @@ def test_ark_measures_a_tuned_reader(run, corpus, tmp_path, tuned_by):
                 lm,
                 form.fill(
                     questions[row["question"]],
-                    form.join([chunks[x].passage for x in row["retrieved"][:1]]),
+                    form.join([chunks[x].passage for x in row["ranked"][:1]]),
                 ),
             )
             for row in rankings
