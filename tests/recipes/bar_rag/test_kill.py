@@ -24,12 +24,12 @@ def test_a_killed_run_ends_with_the_same_bytes(world):
     whole, workdir = world / "whole", world / "killed"
     assert call(world, whole).returncode == 0
     began, seconds, kills = time.monotonic(), 4.0, 0
-    for _ in range(16):
+    for _ in range(7):
         try:
             done = call(world, workdir, timeout=seconds)
             break
         except subprocess.TimeoutExpired:  # the process was killed
-            kills, seconds = kills + 1, seconds * 1.25
+            kills, seconds = kills + 1, seconds * 1.5
     else:
         done = call(world, workdir)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr

@@ -16,7 +16,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.bar_rag import config, filter, select
 from ark_jax.recipes.bar_rag.pool import load_pools
-from ark_jax.recipes.bar_rag.recipe import stages
+from ark_jax.recipes.bar_rag.recipe import RECIPE, stages
 from ark_jax.recipes.bar_rag.selectors import KINDS, load_selector
 from ark_jax.recipes.bar_rag.updates import StepRows
 from ark_jax.recipes.bar_rag.writer import WritingSelector
@@ -183,3 +183,18 @@ def test_a_selector_that_fails_later_is_refused(tmp_path, changes, message):
     c.update_from_flattened_dict(changes)
     with pytest.raises(ValueError, match=message):
         stages(c)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize("kind", ["pairs", "writer"])
+def test_a_plan_counts_what_a_model_computes_to_select(run, world, kind):
+    tokens = {}
+    for name in ("vectors", kind):
+        context = context_of(world, run.workdir, **{"selector.kind": name})
+        foreseen = RECIPE.forecast(context, set())
+        for stage in ("filter-1", "select-1"):
+            works = [work for work in foreseen.work if work.stage == stage]
+            tokens[name, stage] = sum(work.tokens for work in works)
+    for stage in ("filter-1", "select-1"):
+        assert tokens[kind, stage] > tokens["vectors", stage] > 0
