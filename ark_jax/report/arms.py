@@ -96,8 +96,8 @@ def _cell(value: Mapping | None) -> str:
     mean, against = format_number(value["mean"]), value.get("against_base")
     if against is None:
         return mean
-    difference, low, high, p = (
-        format_number(against[name]) for name in ("difference", "low", "high", "p_holm")
-    )
+    difference, low, high = (format_number(against[name]) for name in ("difference", "low", "high"))
     sign = "+" if against["difference"] > 0 else ""
-    return f"{mean}: {sign}{difference} [{low}, {high}], p {p}"
+    p = against["p_holm"]
+    chance = "p < 0.001" if p < 0.001 else f"p {format_number(p)}"
+    return f"{mean}: {sign}{difference} [{low}, {high}], {chance}"
