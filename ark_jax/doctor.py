@@ -106,6 +106,7 @@ def diagnose(parse: Callable[[], object]) -> int:
     if recipe:
         look("the config", settings, recipe, config)
         look("the config", experimental, config)
+        look("log.to", trackers, config)
         for field, path in needs.models.items():
             if path and started:  # else what reads them may take this process along
                 look(field, model, field, path, seconds=3 * NETWORK)
@@ -301,6 +302,17 @@ def experimental(config) -> Iterator[Finding]:
             yield warning(f"{name}.attention={kernel} is experimental: it never ran on hardware")
     if "SLURM_JOB_ID" in os.environ:
         yield warning("Slurm is experimental: the scripts in launch/ never ran under it")
+
+
+def trackers(config) -> Iterator[Finding]:
+    """The trackers that a run would refuse; silent about others."""
+    from ark_jax.runtime.trackers import check_installed, tracker_names
+
+    for name in tracker_names(config):
+        try:
+            check_installed(name)
+        except ValueError as error:
+            yield problem(str(error))
 
 
 def file(field: str, path: str) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from ark_jax import __main__, doctor
 from ark_jax.doctor import Finding
 from ark_jax.models.pairs import PairScorer
 from ark_jax.recipes.ark import config
+from ark_jax.runtime import trackers
 
 KEY = "sk-proj-Zq7Xw2Lm9Tb4Vn6Rc8Kd3Hf5"
 
@@ -179,11 +180,29 @@ def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
     for field, told in (
         ("prompts.read=/no/such/prompt", "config.prompts.read: /no/such/prompt cannot be read"),
         ("train.order=foo", "config.train.order='foo': must be question or document"),
+        ("llm.backend=opnai", "config.llm.backend='opnai': must be openai, local, replay or none"),
+        ("train.temperature=0", "config.train.temperature=0.0: must be a finite number, above 0"),
+        ("log.to=('wandb2',)", "config.log.to: 'wandb2' is not among tensorboard, wandb, trackio"),
     ):
         flags = given(world, f"--config.{field}")
         monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])
         assert __main__._main(["doctor", *flags]) == 1
         assert told in capsys.readouterr().out
+
+
+def test_a_tracker_that_is_not_installed_is_a_problem(monkeypatch):
+    c = config.ark()
+    c.log.to = ("tensorboard, wandb",)
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", (None, "no_such_package"))
+    (finding,) = doctor.trackers(c)
+    assert finding.state == "problem" and "no_such_package is not installed" in finding.text
+
+
+def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
+    (tmp_path / "file").touch()
+    (finding,) = doctor.place("workdir", tmp_path / "file" / "run")
+    assert finding.state == "problem" and f"{tmp_path / 'file'}: Not a dir" in finding.text
+    assert "give another --workdir" in finding.fix
 
 
 def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):

@@ -108,10 +108,9 @@ def open_trackers(config, workdir: Path) -> Iterator[list[Tracker]]:
         ValueError: a tracker is unknown or not installed.
         RuntimeError: a tracker does not start, for example because its key is missing.
     """
-    listed = config.log.to if "log" in config else ()
-    names = [name.strip() for names in listed for name in names.split(",")]
+    names = tracker_names(config)
     for name in names:
-        _check_installed(name)
+        check_installed(name)
     with contextlib.ExitStack() as stack:
         opened = []
         for name in names if is_first_process() else ():
@@ -124,7 +123,16 @@ def open_trackers(config, workdir: Path) -> Iterator[list[Tracker]]:
         yield opened
 
 
-def _check_installed(name: str) -> None:
+def tracker_names(config) -> list[str]:
+    """The trackers that `config.log.to` names, if there is such a field."""
+    listed = config.log.to if "log" in config else ()
+    return [name.strip() for names in listed for name in names.split(",")]
+
+
+def check_installed(name: str) -> None:
+    """Raises:
+    ValueError: a tracker is unknown or not installed.
+    """
     if name not in TRACKERS:
         raise ValueError(f"config.log.to: {name!r} is not among {', '.join(TRACKERS)}")
     _, package = TRACKERS[name]
