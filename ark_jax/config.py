@@ -72,6 +72,11 @@ def demo(words: str = ""):
     return ark_config.demo(documents_only=words == "documents")
 
 
+def from_json(plain: dict):
+    """A config of JSON values, as a workdir keeps it; a field that it lacks has its default."""
+    return schema.from_json(plain, SCHEMAS.get(plain.get("recipe")))
+
+
 def marks(recipe: str) -> tuple[str, str]:
     """What stands before and after the reference of a recipe's fields in a Markdown file."""
     return f"<!-- fields of {recipe} -->", f"<!-- end of the fields of {recipe} -->"

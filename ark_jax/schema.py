@@ -186,6 +186,34 @@ def to_config_dict(schema: type) -> ConfigDict:
     return ConfigDict(dataclasses.asdict(schema()))
 
 
+def from_json(plain: dict, schema: type | None) -> ConfigDict:
+    """A config of JSON values, whose lists become tuples.
+
+    Args:
+        schema: gives the fields that `plain` lacks their defaults; None: there is none.
+    """
+    config = to_config_dict(schema) if schema else ConfigDict()
+    config.update(_with_tuples(plain))
+    return config
+
+
+def _with_tuples(value):
+    if isinstance(value, dict):
+        return {name: _with_tuples(each) for name, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def values(config: ConfigDict) -> dict[str, object]:
+    """Dotted field -> value, of all sections."""
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            flat |= {f"{name}.{inner}": each for inner, each in values(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
 def check(config: ConfigDict, schema: type) -> None:
     """Refuses a config with a missing or unknown field, or a value that its field does not admit.
 

@@ -1,38 +1,11 @@
-r"""The config of `ark-jax demo`, to change it: packaged corpus, MiniLM, SmolLM2, recordings.
+"""The config of `ark-jax demo`: a packaged preset.
 
     ark-jax run --config=configs/demo.py --workdir=DIR
 
-From documents alone, with recorded questions:
-
-    ark-jax run --config=configs/demo.py:documents_only --workdir=DIR
-
-With an endpoint instead of the recordings (configs/README.md says how to record its replies):
-
-    ark-jax run --config=configs/demo.py --workdir=DIR \
-        --config.llm.backend=openai --config.llm.model=MODEL
-
-A sweep. Only its first run extracts, rewrites and scores:
-
-    python launch/sweep.py --config=configs/demo.py:sweep=temperature --workdir=DIR
+`--config=demo` is the same where there is no checkout. ark_jax/presets/demo.py describes the words
+that may follow a colon.
 """
 
-from ark_jax import config
+from ark_jax.presets.demo import SWEEPS, get_config
 
-SWEEPS = {
-    "temperature": {f"{t:g}": {"train.temperature": t} for t in (0.02, 0.1)},
-    "lambda": {
-        "without-F": {"score.forward": 0.0},
-        "without-B": {"score.backward": 0.0},
-        "without-V": {"score.retriever": 0.0},
-    },
-}
-
-
-def get_config(words: str = ""):
-    """`words` may be `documents_only`, and `sweep=NAME`, which launch/sweep.py reads."""
-    names = config.named(words)
-    if names not in ([], ["documents_only"]):
-        raise ValueError(
-            f"{words!r}: the demo has documents_only and sweep={'|'.join(SWEEPS)}, nothing else"
-        )
-    return config.demo("documents" if names else "")
+__all__ = ["SWEEPS", "get_config"]

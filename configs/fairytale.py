@@ -1,7 +1,7 @@
 """Study 2, long documents: 60 stories of FairytaleQA to train on, MiniLM, SmolLM2.
 
     ark-jax run --config=configs/fairytale.py --workdir=DIR
-    python launch/sweep.py --config=configs/fairytale.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/fairytale.py:sweep=study --workdir=DIR
 
 The data are in $ARK_DATA/fairytaleqa, or else in ../shared/data/fairytaleqa. The 23 stories of
 `val` are held out with all their 1,025 questions. Every question searches the chunks of all 23.

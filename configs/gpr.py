@@ -1,27 +1,11 @@
-r"""GPR on your own graph: a retriever of triples, trained without a labelled question.
+"""GPR on your own graph: a packaged preset.
 
     ark-jax run --config=configs/gpr.py --config.data.path=GRAPH --workdir=DIR
 
-With questions to measure with:
-
-    ark-jax run --config=configs/gpr.py --config.data.path=GRAPH \
-        --config.data.questions=QUESTIONS --workdir=DIR
-
-Rules word the training questions unless a language model does: --config.llm.backend=openai. Words
-after the colon: `paper` follows the publication, which asks a model twice for each triple.
-
-    ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > triples.jsonl
+`--config=gpr` is the same where there is no checkout. ark_jax/presets/gpr.py describes the words
+that may follow a colon.
 """
 
-from ark_jax.config import named
-from ark_jax.recipes.gpr import config
+from ark_jax.presets.gpr import SWEEPS, get_config
 
-SWEEPS = {"study": config.study(config.gpr())}
-
-
-def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
-    names = named(words)
-    if len(names) > 1:
-        raise ValueError(f"{words!r}: one preset of {', '.join(config.PRESETS)}, and sweep=study")
-    return config.gpr(*names)
+__all__ = ["SWEEPS", "get_config"]

@@ -1,7 +1,7 @@
 """Study of GPR: MetaQA's graph of films, 129,413 triples, and its questions of 1 to 3 hops.
 
     ark-jax run --config=configs/metaqa.py --workdir=DIR
-    python launch/sweep.py --config=configs/metaqa.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/metaqa.py:sweep=study --workdir=DIR
 
 The data are in $ARK_DATA/kg/metaqa, or else in ../shared/data/kg/metaqa. No question of MetaQA is
 trained on. A language model worded the nine relations from their names and example triples, without

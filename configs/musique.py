@@ -1,7 +1,7 @@
 """Study 1, multi-hop questions: 100 of MuSiQue over 1,890 passages, MiniLM, SmolLM2.
 
     ark-jax run --config=configs/musique.py --workdir=DIR
-    python launch/sweep.py --config=configs/musique.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/musique.py:sweep=study --workdir=DIR
 
 The data are in $ARK_DATA/musique_openie, or else in ../shared/data/musique_openie. The graph comes
 from triples that GPT-3.5 extracted. Thirty questions, the first by a hash of their ids, are held

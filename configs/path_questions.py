@@ -1,8 +1,8 @@
 """Study of STAR: relation paths for the questions of MetaQA or PathQuestion-Large.
 
     ark-jax run --config=configs/path_questions.py --workdir=DIR
-    python launch/sweep.py --config=configs/path_questions.py:sweep=study --workdir=DIR
-    python launch/sweep.py --config=configs/path_questions.py:pathquestion,sweep=study ...
+    ark-jax sweep --config=configs/path_questions.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/path_questions.py:pathquestion,sweep=study ...
 
 The data are in $ARK_DATA/kg, or else in ../shared/data/kg. Measured are questions whose topics are
 drawn by a hash; no question to train on has one of them. Gold paths are found, not read.

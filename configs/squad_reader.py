@@ -1,7 +1,7 @@
 r"""Study of BAR-RAG: a reader of Wikipedia's paragraphs, MiniLM, SmolLM2.
 
     ark-jax run --config=configs/squad_reader.py --workdir=DIR
-    python launch/sweep.py --config=configs/squad_reader.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/squad_reader.py:sweep=study --workdir=DIR
 
 The data are in $ARK_DATA/squad, or else in ../shared/data/squad: the English part of XQuAD, which
 is 240 paragraphs of 48 articles of SQuAD 1.1 with 1,190 questions. Every fifth article, by a hash,

@@ -34,6 +34,7 @@ ROOMS = (
     "recipes.star",
     "recipes.bar_rag",
     "config",
+    "presets",
     "doctor",
     "cli",
     "__main__",

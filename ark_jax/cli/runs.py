@@ -2,12 +2,13 @@
 
 import contextlib
 import logging
+import shlex
 from pathlib import Path
 
-from ark_jax.cli import verbs
+from ark_jax.cli import replacing, verbs
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
-from ark_jax.cli.flags import CONFIG_FLAG, Request, parse
+from ark_jax.cli.flags import Request, names_config, parse
 from ark_jax.runtime.log import say
 
 
@@ -15,13 +16,14 @@ def pipeline(verb: str, args: list[str]) -> int:
     """Runs a verb that works on a config."""
     from ark_jax.pipeline.recipe import recipe_of
 
-    if verb not in verbs.VERBS and not any(CONFIG_FLAG.match(arg) for arg in args):
+    if verb not in verbs.VERBS and not names_config(args):
         raise ValueError(verbs.unknown(verb))
     request = parse(verb, args)
     if request.config is None or not (request.workdir or verb == "plan"):
+        kept = f" ({request.workdir} keeps none of an earlier run)" if request.workdir else ""
         raise ValueError(
-            f"ark-jax {verb} needs --config=FILE and --workdir=DIR; `ark-jax {verb} --help` shows "
-            "an example"
+            f"ark-jax {verb} needs --config=FILE{kept} and --workdir=DIR; `ark-jax {verb} --help` "
+            "shows an example"
         )
     recipe = recipe_of(request.config)
     recipe.stages(request.config)  # refuses a config that lacks what is read next
@@ -98,7 +100,10 @@ def _run(recipe, verb: str, request: Request) -> int:
     if verb not in ("demo", "run", *names):
         raise ValueError(verbs.unknown(verb, names))
     prepare_environment()
+    only = "" if verb in ("demo", "run") else verb
     _fetch_models(recipe, stages, config, workdir)
+    if not request.yes:
+        replacing.confirm(stages, config, workdir, only=only)
     plan.check_cost(recipe, config, workdir, verb)
     # Orbax logs pages about an error that it then raises, and our own message says it.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -106,10 +111,13 @@ def _run(recipe, verb: str, request: Request) -> int:
         with distributed.join_processes(), trackers.open_trackers(config, workdir) as opened:
             metrics = Metrics(workdir / "metrics.jsonl", opened)
             context = Context(config, workdir, metrics, request.store)
-            only = "" if verb in ("demo", "run") else verb
             engine.run(stages, context, only=only, verify=request.verify)
-            if not only and (command := recipe.next_step(config, workdir)):
-                say(f"search your documents with it: {command}")
+            if not only and recipe.index_words(config, workdir):
+                flag = f"--workdir={shlex.quote(str(workdir))}"
+                say(
+                    f"search your documents with it: ark-jax index {flag} && ark-jax search {flag} "
+                    '"QUESTION"'
+                )
     except OSError as error:
         raise OSError(with_fix(error, workdir)) from error
     return 0

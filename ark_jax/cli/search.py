@@ -12,6 +12,7 @@ from pathlib import Path
 from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
+from ark_jax.cli.run_index import of_run
 from ark_jax.data.records import with_title
 from ark_jax.index.rows import answer_row, comparison_row, search_row
 from ark_jax.runtime import log
@@ -28,7 +29,7 @@ def index(verb: str, args: list[str]) -> int:
     parser.add_argument("--out", required=True)
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
     parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
-    values = parser.values(args)
+    values = parser.values(of_run(verb, args))
     prepare_environment()
     from ark_jax.index.index import Index
     from ark_jax.retrieval.chunks import ChunkRules
@@ -50,7 +51,7 @@ def search(verb: str, args: list[str]) -> int:
     parser.add_argument("--k", type=at_least_one, default=10)
     parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
     parser.add_argument("--compare", default="")
-    values = parser.values(args)
+    values = parser.values(of_run(verb, args))
     with log_on_stderr():
         opened = _open(values)
         results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
@@ -75,7 +76,7 @@ def ask(verb: str, args: list[str]) -> int:
     parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
     parser.add_argument("--reader", default="")
     parser.add_argument("--endpoint", default="")
-    values = parser.values(args)
+    values = parser.values(of_run(verb, args))
     if values.endpoint and not values.reader:
         parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
     with log_on_stderr():

@@ -5,15 +5,19 @@ import difflib
 from collections.abc import Sequence
 
 FOOTER = """\
-Every field of a config is a flag: --config.train.batch=32. configs/README.md describes the fields.
-configs/ark.py:paper and configs/ark.py:official are presets.
+Every field of a config is a flag: --config.train.batch=32. `ark-jax config` describes the fields.
+--config=ark:paper names a packaged preset, --config=my.py a file, such as `ark-jax init` writes.
 Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
 kernels cudnn and tokamax.
 """
 CONFIG_FLAGS = """\
-  --config=FILE        a file of configs/, or your own; FILE:PRESET takes a preset
-  --config.FIELD=VALUE any field of it
+  --config=CONFIG      ark, gpr, star, bar_rag, demo or a file; ark:paper takes a preset of it;
+                       default: the config of the last run in DIR
+  --config.FIELD=VALUE any field of it; `ark-jax config` lists them
   --workdir=DIR        where results go
+"""
+YES_FLAG = """\
+  --yes                replaces finished stages of other settings without asking
 """
 
 
@@ -40,6 +44,7 @@ class Verb:
 
 _RUNS = "ark_jax.cli.runs:pipeline"
 _SEARCH_FLAGS = """\
+  --workdir=DIR        of a run, in place of INDEX: DIR/index
   --k=N                how many passages: {k}
   --by=RANKING         hybrid (default), dense: the model's vectors, or bm25: words
   --model=FOLDER       where the model lies now, if it was moved
@@ -55,6 +60,9 @@ VERBS = {
   --recipe=star        relation paths of that graph, trained on packaged questions
   --recipe=bar_rag     a reader that learns from its own answers to noisy passages
   --workdir=DIR        default: ./ark_demo
+"""
+        + YES_FLAG
+        + """\
 The models are kept in $ARK_CACHE, else in the XDG cache.
 """,
         "ark-jax demo",
@@ -72,51 +80,99 @@ The models are kept in $ARK_CACHE, else in the XDG cache.
         "ark-jax check my_documents/",
         "ark_jax.cli.check:check",
     ),
+    "init": Verb(
+        "DATA [--out=config.py]",
+        "a config file for documents, or for a graph, that it looks at",
+        """\
+  DATA                 what `ark-jax check` reads
+  --out=FILE           the config file, which must not exist; default: config.py
+  --questions=FILE     of a graph of triples; --names=FILE and --relation-names=FILE likewise
+""",
+        "ark-jax init my_documents/",
+        "ark_jax.cli.init:init",
+        prints=False,
+    ),
+    "config": Verb(
+        "[PREFIX] [--config=CONFIG] [--workdir=DIR]",
+        "every field of a config: value, default, unit and meaning; * marks what was changed",
+        """\
+  PREFIX               how the names of the fields begin, as train or llm.max
+  --config=CONFIG      ark (default), gpr, star, bar_rag, demo or a file; ark:paper takes a preset
+  --workdir=DIR        the config of the last run in DIR
+""",
+        "ark-jax config train --config=ark:paper",
+        "ark_jax.cli.fields:config",
+    ),
     "doctor": Verb(
-        "[--config=FILE --workdir=DIR]",
+        "[--config=CONFIG] [--workdir=DIR]",
         "whether this machine and all that a config names are fit for a run",
         CONFIG_FLAGS + "It spends nothing.\n",
-        "ark-jax doctor --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        "ark-jax doctor --config=ark --config.data.path=FILE --workdir=DIR",
         "ark_jax.cli.runs:doctor",
     ),
     "plan": Verb(
-        "--config=FILE [--workdir=DIR]",
+        "--config=CONFIG [--workdir=DIR]",
         "what a run would ask, cost, take and fill",
         CONFIG_FLAGS + "It writes nothing to DIR and asks no endpoint.\n",
-        "ark-jax plan --config=configs/ark.py --config.data.path=FILE",
+        "ark-jax plan --config=ark --config.data.path=FILE",
         _RUNS,
     ),
     "run": Verb(
-        "--config=FILE --workdir=DIR",
+        "--config=CONFIG --workdir=DIR",
         "tune a retriever on your documents and questions; run it again to resume",
         CONFIG_FLAGS
+        + YES_FLAG
         + """\
   --max-cost=USD       short for --config.llm.max_cost=USD
   --store=DIR          where the runs of a sweep share finished stages
   --verify             reads all files of finished stages, and makes damaged stages again
 """,
-        "ark-jax run --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR",
         _RUNS,
         prints=False,
     ),
     "status": Verb(
-        "--config=FILE --workdir=DIR",
+        "--workdir=DIR [--config=CONFIG]",
         "which stages are done, stale (and why) or missing",
         CONFIG_FLAGS + "  --verify             reads all files: was one damaged since?\n",
-        "ark-jax status --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+        "ark-jax status --workdir=DIR",
         _RUNS,
     ),
     "export": Verb(
-        "--format=NAME --config=FILE --workdir=DIR",
+        "--workdir=DIR [--format=NAME] [--config=CONFIG]",
         "what the training stages learn from, as JSONL for another trainer",
         CONFIG_FLAGS
         + """\
   --format=NAME        sentence-transformers, flagembedding or ms-swift
 The files lie in DIR/export-NAME. Without --format it is the stage export.
 """,
-        "ark-jax export --format=flagembedding --config=configs/ark.py --workdir=DIR",
+        "ark-jax export --workdir=DIR --format=flagembedding",
         _RUNS,
         prints=False,
+    ),
+    "sweep": Verb(
+        "--config=CONFIG:sweep=NAME --workdir=DIR",
+        "one run for each set of settings, on shared stages, and one table",
+        """\
+  --config=CONFIG      names the sweep after the colon, as ark:sweep=temperature
+  --config.FIELD=VALUE a field of all runs
+  --workdir=DIR        where runs and results go; run it again to resume
+  --slots=N            runs at once, each with its share of CUDA_VISIBLE_DEVICES: 1
+  --metric=NAME        what the table is sorted by; default: the recipe's own (ARK: ndcg@10)
+  --only=NAME,...      starts these runs only
+  --slurm              prints an array job for sbatch instead; experimental, never run
+"""
+        + YES_FLAG,
+        "ark-jax sweep --config=ark:sweep=temperature --config.data.path=FILE --workdir=DIR",
+        "ark_jax.cli.sweep:sweep",
+        prints=False,
+    ),
+    "completion": Verb(
+        "bash|zsh|fish",
+        "a script that lets a shell complete verbs, flags and fields",
+        "The script says in its first line where it belongs.\n",
+        "ark-jax completion bash",
+        "ark_jax.cli.completion:completion",
     ),
     "index": Verb(
         "MODEL CORPUS --out=DIR",
@@ -127,6 +183,8 @@ The files lie in DIR/export-NAME. Without --format it is the stage export.
   --out=DIR            the folder of the index
   --dtype=float16      of vectors: half the space, rounded; default float32
   --chunk-tokens=N     length of a passage; default: what the model reads, at most 512
+  --workdir=DIR        of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents,
+                       DIR/index
 Run it again when documents have changed: passages that are there are not embedded again. After a
 kill it goes on.
 """,
@@ -196,10 +254,10 @@ text-embeddings-inference's, /search and /ask; ark_jax/README.md describes them.
     ),
 }
 STAGE = Verb(
-    "--config=FILE --workdir=DIR",
+    "--workdir=DIR [--config=CONFIG]",
     "one stage of a run; `ark-jax status` lists the stages of a config",
-    CONFIG_FLAGS,
-    "ark-jax STAGE --config=configs/ark.py --config.data.path=FILE --workdir=DIR",
+    CONFIG_FLAGS + YES_FLAG,
+    "ark-jax STAGE --workdir=DIR",
     _RUNS,
     prints=False,
 )
@@ -213,7 +271,7 @@ def verb_of(name: str) -> Verb:
 def overview() -> str:
     """What `ark-jax --help` prints."""
     rows = [*VERBS.items(), ("STAGE", STAGE)]
-    lines = [f"  {name:<9} {verb.summary}" for name, verb in rows]
+    lines = [f"  {name:<10} {verb.summary}" for name, verb in rows]
     head = ["ark-jax: answer-centric retriever tuning", "", *lines, ""]
     tail = (
         "`ark-jax VERB --help` shows flags and an example. `ark-jax --version` prints the version."
@@ -240,7 +298,11 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
     """
     near = _nearest(name, stages)
     hint = f"; did you mean {near}?" if near else ""
-    known = f"stages of this config: {', '.join(stages)}" if stages else "a stage needs --config"
+    known = (
+        f"stages of this config: {', '.join(stages)}"
+        if stages
+        else "a stage needs --config, or the --workdir of a run"
+    )
     return f"unknown verb {name!r}{hint}; {known}; `ark-jax --help` lists the verbs"
 
 

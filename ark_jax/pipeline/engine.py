@@ -20,15 +20,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.pipeline import store
+from ark_jax.pipeline import kept_config, store
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
     Damaged,
+    changed_settings,
+    damage,
     difference,
     inputs_of,
     outputs_of,
     read_manifest,
+    settings_of,
     sync,
     write_manifest,
 )
@@ -44,11 +47,18 @@ CHECKPOINTS = "checkpoints"  # a finished stage needs them no more
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """Where a stage stands: `state` is done, stale or missing."""
+    """Where a stage stands.
+
+    Attributes:
+        state: done, stale or missing.
+        why: in words.
+        changed: whether it was finished, whole and of other settings or inputs.
+    """
 
     stage: str
     state: str
     why: str = ""
+    changed: bool = False
 
 
 def examine(
@@ -75,11 +85,13 @@ def _examine(stage: Stage, config, workdir: Path, fresh: dict[str, str], *, veri
         return Status(stage.name, "missing", "begun, will go on where it stopped" if begun else "")
     pending = [name for name in stage.after if name not in fresh]
     if pending:
-        return Status(stage.name, "stale", f"{pending[0]} has to run first")
-    inputs = inputs_of(stage, config, fresh)
-    why = difference(manifest, inputs, workdir / stage.name, verify=verify)
-    if why:
-        return Status(stage.name, "stale", why)
+        changed = changed_settings(manifest, settings_of(stage, config))
+        why = changed or f"{pending[0]} has to run first"
+        return Status(stage.name, "stale", why, bool(changed))
+    inputs, folder = inputs_of(stage, config, fresh), workdir / stage.name
+    if why := difference(manifest, inputs, folder, verify=verify):
+        is_damaged = damage(manifest, folder, verify=verify)
+        return Status(stage.name, "stale", why, not is_damaged)
     fresh[stage.name] = fingerprint(manifest["outputs"])
     return Status(stage.name, "done")
 
@@ -120,6 +132,7 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
     with ExitStack() as stack:
         stack.enter_context(_mesh_restored())
         distributed.on_first_process(lambda: stack.enter_context(_locked(context.workdir)))
+        distributed.on_first_process(lambda: kept_config.keep(context.config, context.workdir))
         if context.store:
             distributed.on_first_process(
                 lambda: store.share_replies(context.store, context.workdir)

@@ -80,6 +80,11 @@ def write_manifest(folder: Path, stage: str, inputs: dict, outputs: dict, counts
     os.replace(unfinished, folder / MANIFEST_FILE)
 
 
+def settings_of(stage: Stage, config) -> dict:
+    """Dotted field -> value, of the settings that decide a stage's output."""
+    return {field: setting(config, field) for field in stage.settings}
+
+
 def inputs_of(stage: Stage, config, fresh: dict[str, str]) -> dict:
     """Everything that decides a stage's output.
 
@@ -88,7 +93,7 @@ def inputs_of(stage: Stage, config, fresh: dict[str, str]) -> dict:
     """
     return {
         "inputs": {name: fresh[name] for name in stage.after},
-        "config": {field: setting(config, field) for field in stage.settings},
+        "config": settings_of(stage, config),
         "external": stage.external(config),
         "version": __version__,
     }
@@ -112,11 +117,24 @@ def difference(manifest: dict, inputs: dict, folder: Path, *, verify: bool = Fal
     Args:
         verify: compares the digests of its files too, not their sizes alone.
     """
-    for field, value in inputs["config"].items():
-        if field not in manifest["config"]:
-            return f"config.{field} is new"
-        if manifest["config"][field] != value:
-            return f"config.{field} was {manifest['config'][field]}, is {value}"
+    changed = changed_settings(manifest, inputs["config"]) or changed_inputs(manifest, inputs)
+    return changed or damage(manifest, folder, verify=verify)
+
+
+def changed_settings(manifest: dict, settings: dict) -> str:
+    """With which settings a finished stage was made that are others now; empty if with these."""
+    before = manifest["config"]
+    return "; ".join(
+        f"config.{field} was {before[field]}, is {value}"
+        if field in before
+        else f"config.{field} is new"
+        for field, value in settings.items()
+        if field not in before or before[field] != value
+    )
+
+
+def changed_inputs(manifest: dict, inputs: dict) -> str:
+    """What a finished stage read that is another now, or who made it; empty if nothing changed."""
     if manifest["inputs"].keys() != inputs["inputs"].keys():
         before, now = (", ".join(parts["inputs"]) for parts in (manifest, inputs))
         return f"was made from {before}, is from {now}"
@@ -126,7 +144,7 @@ def difference(manifest: dict, inputs: dict, folder: Path, *, verify: bool = Fal
                 return f"{name} changed"
     if manifest["version"] != inputs["version"]:
         return f"made by ark_jax {manifest['version']}"
-    return damage(manifest, folder, verify=verify)
+    return ""
 
 
 def damage(manifest: dict, folder: Path, *, verify: bool) -> str:

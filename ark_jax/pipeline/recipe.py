@@ -110,7 +110,8 @@ class Recipe:
         prepared: stages that `plan` runs in a temporary folder, since they only read the input.
         llm_calls: (context, done stages) -> `estimate.llm_calls.Calls`, and notes.
         forecast: (context, done stages) -> what devices compute and what the disk stores.
-        next_step: (config, workdir) -> what a finished run is good for: a command, or nothing.
+        index_words: (config, workdir) -> the words of `ark-jax index` that make the documents of a
+            finished run searchable; none if it tunes no retriever of documents.
     """
 
     name: str
@@ -130,7 +131,7 @@ class Recipe:
         [],
     )
     forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
-    next_step: Callable[[object, Path], str] = lambda config, workdir: ""
+    index_words: Callable[[object, Path], list[str]] = lambda config, workdir: []
 
 
 def load_recipe(name: str) -> Recipe:

@@ -1,7 +1,6 @@
 """The verbs index, search and ask, as a user types them."""
 
 import json
-import shlex
 import sys
 from pathlib import Path
 
@@ -12,8 +11,9 @@ from support import llm_server, tiny
 from ark_jax import __main__, layout
 from ark_jax.index import reader
 from ark_jax.index.index import Index
+from ark_jax.pipeline import kept_config
 from ark_jax.recipes.ark import config as settings
-from ark_jax.recipes.ark import export
+from ark_jax.recipes.gpr import config as gpr_settings
 
 TEXTS = {
     "tide": "Josiah Penhallow founded the Tidal Board in 1784. It measured every tide.",
@@ -134,17 +134,22 @@ def test_a_local_reader_answers_from_what_fits(place, capsys, monkeypatch):
     assert 1 <= len(row["read"]) <= 5 and not row["cited"]
 
 
-def test_the_command_that_a_finished_run_names_works_as_it_stands(place, tmp_path, capsys):
+def test_the_workdir_of_a_finished_run_stands_for_its_places(place, tmp_path, capsys):
     config, workdir = settings.ark(), tmp_path / "a run"
     config.data.path, config.data.chunk_tokens = str(place / "documents"), 20
     workdir.mkdir()
+    assert call("index", f"--workdir={workdir}") == 1
+    assert "a run keeps no config of a run; give MODEL CORPUS --out=DIR" in capsys.readouterr().err
+    kept_config.keep(config, workdir)
     (workdir / "export").symlink_to(place / "tuned")
-    making, searching = export.search_command(config, workdir).split(" && ")
-    assert call(*shlex.split(making)[1:]) == 0
+    assert call("index", f"--workdir={workdir}") == 0
     assert Index.open(workdir / "index").manifest.rules.tokens == 20
-    capsys.readouterr()
-    assert call(*shlex.split(searching)[1:], "--by=bm25") == 0
+    assert f"ark-jax search '{workdir / 'index'}'" in capsys.readouterr().out
+    assert call("search", "--workdir", workdir, "Nobody\n?", "--by=bm25") == 0
     assert capsys.readouterr().out == "no passage has a word of the question\n"
+    kept_config.keep(gpr_settings.gpr(), workdir)
+    assert call("index", f"--workdir={workdir}") == 1
+    assert "recipe gpr tunes no retriever of documents" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

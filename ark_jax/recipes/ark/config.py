@@ -173,7 +173,7 @@ VARIANTS = {
 
 
 def named(words: str) -> list[str]:
-    """The comma-separated words after a config file's colon, except launch/sweep.py's `sweep=`."""
+    """The comma-separated words after a config file's colon, except `sweep=`, a sweep's name."""
     return [word for word in words.split(",") if word and not word.startswith("sweep=")]
 
 

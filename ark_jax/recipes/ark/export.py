@@ -1,6 +1,5 @@
 """The export stage: the tuned retriever and, if one was trained, the reranker, with model cards."""
 
-import shlex
 from pathlib import Path
 
 from ark_jax import __version__
@@ -35,16 +34,11 @@ def export(context: Context, folder: Path) -> dict:
     return counts
 
 
-def search_command(config, workdir: Path) -> str:
-    """The command that makes the documents of a run searchable by its export, and a search."""
-    folder = shlex.quote(str(workdir / "index"))
+def index_words(config, workdir: Path) -> list[str]:
+    """The words of `ark-jax index` that make the documents of a run searchable by its export."""
     tokens = config.data.chunk_tokens
-    length = f" --chunk-tokens={tokens}" if tokens else ""
-    model, corpus = (shlex.quote(str(path)) for path in (workdir / "export", config.data.path))
-    return (
-        f"ark-jax index {model} {corpus} --out={folder}{length} && "
-        f'ark-jax search {folder} "QUESTION"'
-    )
+    length = [f"--chunk-tokens={tokens}"] if tokens else []
+    return [str(workdir / "export"), config.data.path, f"--out={workdir / 'index'}", *length]
 
 
 def _describe_reranker(context: Context, card: Path, system: str) -> None:

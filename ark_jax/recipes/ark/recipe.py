@@ -352,5 +352,5 @@ RECIPE = Recipe(
     prepared=("data",),
     llm_calls=estimate_calls.llm_calls,
     forecast=estimate_devices.forecast,
-    next_step=export.search_command,
+    index_words=export.index_words,
 )

@@ -66,7 +66,7 @@ PRESETS = {"small": {}, "paper": PAPER, "official": OFFICIAL}
 
 
 def bar_rag(preset: str = "small") -> ConfigDict:
-    """The config of `ark-jax run --config=configs/bar_rag.py`.
+    """The config of `ark-jax run --config=bar_rag`.
 
     Args:
         preset: `small` is the defaults, for models and machines at hand. `paper` follows the

@@ -30,7 +30,7 @@ PRESETS = {"best": {}, "paper": PAPER}
 
 
 def gpr(preset: str = "best") -> ConfigDict:
-    """The config of `ark-jax run --config=configs/gpr.py`.
+    """The config of `ark-jax run --config=gpr`.
 
     Args:
         preset: `best` is the defaults, chosen on a part of MetaQA's questions

@@ -17,7 +17,7 @@ DUAL = PLAIN | {"train.head": "cosine"}
 
 
 def star(preset: str = "best") -> ConfigDict:
-    """The config of `ark-jax run --config=configs/star.py`.
+    """The config of `ark-jax run --config=star`.
 
     Args:
         preset: `best` is the defaults. `paper` follows the publication, except for its encoder:

@@ -1,0 +1,78 @@
+"""`ark-jax config`: every field of a config with its value, unit and meaning."""
+
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from ark_jax import schema
+from ark_jax.cli.flags import parse
+from ark_jax.runtime.log import show
+
+WIDTH = 100  # columns
+
+
+def config(verb: str, args: list[str]) -> int:
+    """Prints the fields of a config whose names begin with one of the words, or all."""
+    from ark_jax import config as configs
+
+    request = parse(verb, args)
+    if request.config is None:
+        raise ValueError(f"{request.workdir} keeps no config of a run; give --config=FILE")
+    declared = configs.SCHEMAS.get(request.config.get("recipe", "ark"))
+    lines = _declared(declared, request) if declared else _undeclared(request)
+    text = "\n".join(lines).lstrip("\n")
+    if not text:
+        raise ValueError(
+            f"no field begins with {' or '.join(request.words)}; `ark-jax config` lists all"
+        )
+    show(f"{text}\n")
+    return 0
+
+
+def _declared(declared: type, request) -> Iterator[str]:
+    """The lines of a config of our own recipes, section by section."""
+    values, titled = schema.values(request.config), ""
+    sections = schema.sections(declared)
+    for spec in schema.fields(declared):
+        if not _is_asked(spec.name, request.words):
+            continue
+        section = spec.name.rpartition(".")[0]
+        if section != titled:
+            yield from _title(section, sections)
+            titled = section
+        yield from _field(spec, values[spec.name])
+
+
+def _title(section: str, sections: dict[str, type]) -> Iterator[str]:
+    yield ""
+    if not section:
+        return
+    about = " ".join(inspect.getdoc(sections[section]).split())
+    yield from _wrapped(f"{section}: {about}", "")
+
+
+def _field(spec: schema.FieldSpec, value: object) -> Iterator[str]:
+    """A line with the value, and what it may be and means below it."""
+    changed = value != spec.default
+    yield f"{'*' if changed else ' '} {spec.name} = {value!r}"
+    default = f"default {spec.default!r}" if changed else ""
+    facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
+    for text in (spec.meaning, facts):
+        yield from _wrapped(text, " " * 6)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _undeclared(request) -> Iterator[str]:
+    """The lines of a recipe of the user's own, which says nothing about its fields."""
+    for name, value in schema.values(request.config).items():
+        if _is_asked(name, request.words):
+            yield f"  {name} = {value!r}"
+
+
+def _is_asked(name: str, words: Sequence[str]) -> bool:
+    return not words or name.startswith(tuple(words))

@@ -1,0 +1,168 @@
+"""`ark-jax init`: a config file for the data that it is shown."""
+
+import dataclasses
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.cli.arguments import Parser
+from ark_jax.runtime.log import say
+
+WIDTH = 90  # columns of a comment
+MODELS = ("retriever.path", "generator.path")
+LLM = ("llm.backend", "llm.model", "llm.max_cost")
+# recipe -> the fields that a new file shows with their defaults, to be changed
+SHOWN = {
+    "ark": ("data.held_out", "data.test", *MODELS, *LLM, "train.epochs", "train.batch"),
+    "gpr": (*MODELS, *LLM, "questions.triples", "train.epochs", "train.batch"),
+    "star": ("data.held_out", "paths.hops", *MODELS, "train.epochs", "train.batch"),
+}
+TITLES = {
+    "ark": "ARK: a retriever of passages, tuned on documents and questions",
+    "gpr": "GPR: a retriever of triples, tuned on a graph alone",
+    "star": "STAR: relation paths of a graph, tuned on its questions",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Understood:
+    """What data are fit for.
+
+    Attributes:
+        recipe: what suits them.
+        fields: dotted field of the config -> value.
+        lines: what was understood, as `ark-jax check` says it.
+        good: whether nothing in them is wrong.
+    """
+
+    recipe: str
+    fields: Mapping[str, str]
+    lines: list[str]
+    good: bool
+
+
+def init(verb: str, args: list[str]) -> int:
+    """Writes a config file; the exit status is 1 if the data have problems."""
+    parser = Parser(verb)
+    parser.add_argument("data")
+    parser.add_argument("--out", default="config.py")
+    for name in ("--names", "--relation-names", "--questions"):
+        parser.add_argument(name, default="")
+    values = parser.values(args)
+    out = Path(values.out).expanduser()
+    if out.exists():
+        raise ValueError(f"{out} is there already; give another --out, or move it away")
+    understood = _understand(values)
+    for line in understood.lines:
+        say(line)
+    if not understood.good:
+        say("no config is written: mend the data first")
+        return 1
+    with out.open("x", encoding="utf-8") as file:
+        file.write(text_of(understood, values.out))
+    say(f"{out}: {TITLES[understood.recipe]}")
+    say(f"run it: ark-jax run --config={shlex.quote(values.out)} --workdir=DIR")
+    return 0
+
+
+def _understand(values) -> Understood:
+    from ark_jax.graph import triple_check
+
+    path = Path(values.data)
+    if values.names or values.relation_names or values.questions or triple_check.recognises(path):
+        return _graph(values)
+    return _documents(values.data)
+
+
+def _documents(data: str) -> Understood:
+    from ark_jax.data import readers
+
+    corpus, problems = readers.read(data)
+    lines = list(map(str, (*corpus.remarks, *problems)))
+    fields = {"data.path": _absolute(data)}
+    if corpus.documents:
+        lines.append(readers.summary(corpus))
+    elif not problems:
+        raise ValueError(f"{data}: questions alone; put their documents beside them")
+    if corpus.documents and not any(question.answers for question in corpus.questions):
+        fields["questions.source"] = "written"
+        lines.append("no question has an answer to train on: questions are written")
+    return Understood("ark", fields, _lines(lines), not problems)
+
+
+def _graph(values) -> Understood:
+    from ark_jax.graph import triple_check
+
+    questions = values.questions or (values.data if _has_questions(Path(values.data)) else "")
+    files = {"names": values.names, "relation_names": values.relation_names}
+    given = {name: path for name, path in files.items() if path}
+    lines, good = triple_check.check(values.data, **given, questions=questions)
+    given = {"path": values.data, **given} | ({"questions": questions} if questions else {})
+    fields = {f"data.{name}": _absolute(path) for name, path in given.items()}
+    return Understood("star" if questions else "gpr", fields, _lines(lines), good)
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    """Texts as lines, each of which may be a comment."""
+    return "\n".join(texts).splitlines()
+
+
+def _has_questions(path: Path) -> bool:
+    """Whether the rows of a graph's file are questions, each with a part of the graph."""
+    from ark_jax.data.row_files import is_parquet
+    from ark_jax.data.text_files import file_head
+
+    if not path.is_file():
+        return False
+    if is_parquet(path):
+        import pyarrow.parquet as pq
+
+        return "question" in pq.read_schema(path).names
+    return b'"question"' in file_head(path)
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def text_of(understood: Understood, name: str) -> str:
+    """The config file of data, whose own name is `name`."""
+    recipe, quoted = understood.recipe, shlex.quote(name)
+    about = [
+        TITLES[recipe],
+        "",
+        f"    ark-jax run --config={quoted} --workdir=DIR      # run it again to resume",
+        f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
+        f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
+        "",
+        f"What `ark-jax init` understood of {understood.fields['data.path']!r}:",
+        "",
+        *(f"    {line}" for line in understood.lines if line.strip()),
+    ]
+    comment = "\n".join(f"# {line}".rstrip() for line in about)
+    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
+    return f"""{comment}
+
+from ark_jax import config
+
+
+def get_config():
+    c = config.{recipe}()  # config.{recipe}("paper") has the publication's settings
+{fields}{_shown(recipe)}    return c
+"""
+
+
+def _shown(recipe: str) -> str:
+    """Fields that users change, as comments: meaning, and a line to uncomment."""
+    from ark_jax import config, schema
+
+    specs = {spec.name: spec for spec in schema.fields(config.SCHEMAS[recipe])}
+    lines = []
+    for name in SHOWN[recipe]:
+        spec = specs[name]
+        meaning = f"{spec.meaning} ({spec.unit})" if spec.unit else spec.meaning
+        wrapped = textwrap.wrap(meaning, WIDTH, break_on_hyphens=False)
+        lines += ["", *(f"# {line}" for line in wrapped)]
+        lines.append(f"# c.{name} = {spec.default!r}")
+    return "".join(f"    {line}".rstrip() + "\n" for line in lines)

@@ -1,0 +1,72 @@
+"""The config of a workdir's last run, which the workdir keeps beside the stages."""
+
+import glob
+import json
+import os
+import re
+from pathlib import Path
+
+from ark_jax.pipeline.manifest import sync
+
+CONFIG_FILE = "config.json"
+# Fields that name files or folders, which a command from another folder must find too. Those of
+# `evaluate` are not among them: its stages are known by the names as they are written.
+PATHS = re.compile(
+    r"(.+[.])?(path|test|questions|names|relation_names|replies|openie)|prompts[.].+"
+)
+
+
+def keep(config, workdir: Path) -> None:
+    """Writes a config into a workdir, whole or not at all, with absolute paths."""
+    if is_kept(config, workdir):
+        return
+    unfinished = workdir / f".{CONFIG_FILE}.new"
+    unfinished.write_text(_text(config), encoding="utf-8")
+    sync(unfinished)
+    os.replace(unfinished, workdir / CONFIG_FILE)
+
+
+def is_kept(config, workdir: Path) -> bool:
+    """Whether a workdir keeps this config."""
+    try:
+        return (workdir / CONFIG_FILE).read_text(encoding="utf-8") == _text(config)
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return False
+
+
+def kept(workdir: Path) -> dict | None:
+    """The config that a workdir keeps, as JSON values; None if it keeps none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = workdir / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is damaged; give --config=FILE, and the next run writes it anew")
+    return config
+
+
+def _text(config) -> str:
+    plain = config.to_dict() if hasattr(config, "to_dict") else config
+    plain = _absolute(json.loads(json.dumps(plain, default=str)), "")
+    return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+
+
+def _absolute(value, field: str):
+    """A value of a field, or of a section, with absolute paths of files that are there."""
+    if isinstance(value, dict):
+        return {
+            name: _absolute(each, f"{field}.{name}".lstrip(".")) for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_absolute(each, field) for each in value]
+    is_path = isinstance(value, str) and value and PATHS.fullmatch(field)
+    if is_path and (Path(value).exists() or glob.glob(value)):
+        return str(Path(value).absolute())
+    return value

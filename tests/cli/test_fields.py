@@ -1,0 +1,107 @@
+"""`ark-jax config`, packaged presets, and fields that do not exist."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support.paths import REPOSITORY
+
+from ark_jax import __main__, config, schema
+from ark_jax.cli import config_files, flags
+
+
+def shown(capsys, *words: str) -> str:
+    assert __main__._main(["config", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", config.SCHEMAS)
+def test_every_field_is_shown_with_value_unit_and_meaning(recipe, capsys):
+    text = shown(capsys, f"--config={recipe}")
+    one_line = " ".join(text.split())
+    for spec in schema.fields(config.SCHEMAS[recipe]):
+        assert f"\n  {spec.name} = {spec.default!r}\n" in f"\n{text}", spec.name
+        assert " ".join(spec.meaning.split()) in one_line and spec.unit in one_line
+    assert max(len(line) for line in text.splitlines() if " = " not in line) <= 100
+
+
+def test_what_was_changed_is_marked_with_its_default(capsys):
+    text = shown(capsys, "train", "--config=ark:paper", "--config.train.batch=4")
+    assert (
+        "* train.batch = 4\n      Training questions per step.\n      default 16; questions; an"
+        in text
+    )
+    assert "* train.denominator = 'own'" in text and "\n  train.clip = 1.0" in text
+    names = re.findall(r"^[* ] (\S+) = ", text, re.MULTILINE)
+    assert names and all(name.startswith("train.") for name in names)
+    assert "retriever:" not in text  # no model is named by default
+
+
+def test_a_prefix_that_fits_nothing_is_told(capsys):
+    assert __main__._main(["config", "trian"]) == 1
+    assert "no field begins with trian; `ark-jax config` lists all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", config_files.preset_names())
+def test_files_of_configs_and_packaged_presets_are_the_same(name):
+    import runpy
+
+    packaged = runpy.run_path(config_files.locate(name))
+    thin = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
+    assert thin["SWEEPS"] == packaged["SWEEPS"]
+    if name != "demo":  # which fetches models
+        assert thin["get_config"]().to_dict() == packaged["get_config"]().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        (
+            "trian.batch=3",
+            "the config has no field 'trian.batch'; did you mean --config.train.batch?",
+        ),
+        ("train.bacth=3", "no field 'train.bacth'; did you mean --config.train.batch?"),
+        ("clip=1", "did you mean --config.train.clip?"),
+        ("temperature=1", "or --config.reranker.temperature or --config.train.temperature?"),
+        ("nothing.alike.at_all=1", "`ark-jax config` lists all"),
+        ("trian.batch", "no field 'trian.batch'; did you mean --config.train.batch?"),
+        ("train.batch.size=1", "no field 'train.batch.size'; did you mean --config.train.batch?"),
+        ("train.batch=few", "train.batch=few"),
+    ],
+)
+def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, told, tmp_path):
+    with pytest.raises(ValueError) as raised:
+        flags.parse("status", ["--config=ark", f"--workdir={tmp_path}", f"--config.{field}"])
+    message = str(raised.value)
+    assert told in message and "\n" not in message
+    assert message.startswith("bad flag: ") and "`ark-jax status --help`" in message
+
+
+def test_a_field_of_no_config_is_told(tmp_path):
+    with pytest.raises(ValueError, match=r"config\.data\.path is a field of no config; name one"):
+        flags.parse("run", ["--config.data.path=x", f"--workdir={tmp_path}"])
+
+
+def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
+    for named, told in (("arc:paper", "did you mean ark? "), ("x/y.py", "the presets are ark, ")):
+        with pytest.raises(ValueError, match="no such file") as raised:
+            config_files.locate(named)
+        assert told in str(raised.value)
+
+
+def test_config_and_workdir_may_be_two_words_each(tmp_path):
+    request = flags.parse("plan", ["--workdir", str(tmp_path), "--config", "gpr:paper"])
+    assert request.workdir == tmp_path and request.config.train.towers == "two"
+
+
+@pytest.mark.parametrize("words", [["plan", "--config=gpr"], ["config"]])
+def test_a_listing_whose_reader_leaves_ends_quietly(words, tmp_path):
+    graph = tmp_path / "graph.tsv"
+    graph.write_text("".join(f"a{i}\tr\tb{i}\n" for i in range(50)))
+    words += [f"--config.data.path={graph}"] if words[0] == "plan" else []
+    script = f"{sys.executable} -m ark_jax {' '.join(words)} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {script}"], capture_output=True, text=True, cwd=REPOSITORY
+    )
+    assert (done.returncode, done.stderr) == (0, "")

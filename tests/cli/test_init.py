@@ -1,0 +1,140 @@
+"""`ark-jax init`: the config file that it writes loads, checks and names what it was shown."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+from support.world import make_world
+
+from ark_jax import __main__
+from ark_jax.cli import flags, init
+from ark_jax.pipeline.recipe import recipe_of
+
+DEMO = REPOSITORY / "ark_jax" / "demo"
+
+
+def made(out: Path, *words: object) -> str:
+    """The text of the file that `ark-jax init` writes."""
+    assert __main__._main(["init", *map(str, words), f"--out={out}"]) == 0
+    return out.read_text()
+
+
+def loaded(path: Path):
+    """The config of a file, as `ark-jax run` takes it."""
+    config = flags.parse("run", [f"--config={path}", f"--workdir={path.parent / 'run'}"]).config
+    recipe_of(config).check(config)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        ([DEMO], "ark"),
+        ([DEMO / "gpr" / "graph.tsv", f"--names={DEMO / 'gpr' / 'names.tsv'}"], "gpr"),
+        ([DEMO / "gpr" / "graph.tsv", f"--questions={DEMO / 'star' / 'questions.jsonl'}"], "star"),
+    ],
+)
+def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, capsys):
+    path = tmp_path / "config.py"
+    text = made(path, *words)
+    said = capsys.readouterr().out
+    assert f"run it: ark-jax run --config={path} --workdir=DIR" in said
+    config = loaded(path)
+    assert config.recipe == recipe and config.data.path == str(words[0])
+    named = {word.partition("=")[0][2:]: word.partition("=")[2] for word in words[1:]}
+    assert {name: config.data[name] for name in named} == named
+    shown = [line for line in text.splitlines() if line.startswith("    #")]
+    assert max(map(len, shown)) <= 100 and len(text.splitlines()) < 70
+    # Each line that can be uncommented is a field with its default.
+    shown = re.findall(r"^    # (c\.\w.* = .*)$", text, re.MULTILINE)
+    assert len(shown) == len(init.SHOWN[recipe])
+    path.write_text(re.sub(r"^    # (c\.\w)", r"    \1", text, flags=re.MULTILINE))
+    again = runpy.run_path(str(path))["get_config"]()
+    recipe_of(again).check(again)
+    assert again.train.to_dict() == config.train.to_dict()
+
+
+def test_documents_without_questions_get_written_ones(tmp_path, capsys):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / 'a "b" \\n.md').write_text("# Tides\n\nThe tide rose twice a day.\n")
+    text = made(tmp_path / "c.py", tmp_path / "notes")
+    assert loaded(tmp_path / "c.py").questions.source == "written"
+    assert "questions are written" in text and "questions are written" in capsys.readouterr().out
+
+
+def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):
+    row = {
+        "id": "q",
+        "question": "Who?",
+        "answer": ["b"],
+        "q_entity": ["a"],
+        "graph": [["a", "r", "b"]],
+    }
+    (tmp_path / "rog.jsonl").write_text(json.dumps(row) + "\n")
+    made(tmp_path / "c.py", tmp_path / "rog.jsonl")
+    config = loaded(tmp_path / "c.py")
+    assert config.recipe == "star" and config.data.questions == config.data.path
+
+
+def test_a_relative_path_is_written_absolute(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("The tide rose.")
+    monkeypatch.chdir(tmp_path)
+    made(Path("config.py"), "docs")
+    assert loaded(tmp_path / "config.py").data.path == str(tmp_path / "docs")
+
+
+def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
+    (tmp_path / "config.py").write_text("mine")
+    assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'config.py'}"]) == 1
+    assert "config.py is there already; give another --out" in capsys.readouterr().err
+    assert (tmp_path / "config.py").read_text() == "mine"
+    (tmp_path / "documents.jsonl").write_text('{"id": "d"}\n')
+    assert __main__._main(["init", str(tmp_path), f"--out={tmp_path / 'new.py'}"]) == 1
+    said = capsys.readouterr().out
+    assert "documents.jsonl:1: text" in said and "mend the data first" in said
+    assert not (tmp_path / "new.py").exists()
+    for words, told in (
+        (["gone"], "gone"),
+        ([], "required: data"),
+        (["a", "--ou=b"], "mean --out?"),
+    ):
+        assert __main__._main(["init", *words]) == 1
+        shown = capsys.readouterr()
+        assert told in shown.out + shown.err
+    assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'folder.py'}"]) == 1
+    assert "folder.py" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_written_config_runs_to_the_end(tmp_path):
+    """With tiny models in place of the default ones."""
+    import subprocess
+    import sys
+
+    from support.world import environment
+
+    world = make_world(tmp_path)
+    made(tmp_path / "config.py", world / "corpus")
+    models = [f"--config.{role}.path={world / role}" for role in ("retriever", "generator")]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ark_jax", "run", "--config=config.py", "--workdir=run"),
+            *models,
+            "--config.mesh=(1,1,1)",
+            "--config.train.stages=(1,)",
+            "--config.train.epochs=(1,1,1)",
+            "--config.evaluate.max_new_tokens=4",
+        ],
+        cwd=tmp_path,
+        env=environment(world) | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ark-jax search --workdir=" in done.stdout
+    assert (tmp_path / "run" / "export" / "model.safetensors").is_file()

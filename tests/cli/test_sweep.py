@@ -1,0 +1,637 @@
+"""`ark-jax sweep`: runs that share finished stages."""
+
+import collections
+import dataclasses
+import functools
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from support import llm_server, pretend_stages
+from support.paths import REPOSITORY
+
+from ark_jax import __main__
+from ark_jax.cli import sweep, sweep_processes
+from ark_jax.pipeline import engine
+from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.recipe import stages
+from ark_jax.runtime.log import Metrics, read_rows
+
+UPSTREAM = ("data", "candidates", "extract", "graph", "communities", "rewrite", "score")
+
+
+def load(path: str):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, REPOSITORY / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+SWEEPS = {
+    "mixed": {
+        "cold": {"train.temperature": 0.02},
+        "hot": {"train.temperature": 0.1},
+        "no-F": {"score.forward": 0.0},
+        "typo": {"train.temprature": 1.0},
+        "diverges": {"train.clip": 666.0},
+        "stops": {"train.clip": 143.0},
+        "same": {"train.temperature": pretend_stages.BASE},
+    },
+    "temperature": {"cold": {"train.temperature": 0.02}, "hot": {"train.temperature": 0.1}},
+    "unnamed": {"a/b": {}},
+    "folds": {"a": {"data.fold": (1, 2)}, "b": {"data.fold": (2, 2)}},
+    "one-fold": {"a": {"data.fold": (1, 2)}, "b": {}},
+}
+
+
+CONFIG = """
+import sys
+sys.path[:0] = [{tests!r}]
+from support import pretend_stages
+SWEEPS = {sweeps!r}
+def get_config(words=""):
+    return pretend_stages.pretending({world!r})
+"""
+
+
+def config_of(world: Path) -> Path:
+    world.mkdir(exist_ok=True)
+    (world / "corpus.jsonl").touch()
+    (world / "config.py").write_text(
+        CONFIG.format(tests=str(REPOSITORY / "tests"), world=str(world), sweeps=SWEEPS)
+    )
+    return world / "config.py"
+
+
+def words(world: Path, sweeps: str, *flags: str) -> list[str]:
+    return [f"--config={config_of(world)}:sweep={sweeps}", f"--workdir={world / 'sweep'}", *flags]
+
+
+def make(world: Path, sweeps: str, *flags: str, **environment: str) -> subprocess.Popen:
+    """A sweep in `world/sweep`, in a process group of its own."""
+    command = [
+        sys.executable,
+        str(REPOSITORY / "launch" / "sweep.py"),
+        *words(world, sweeps, *flags),
+    ]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        process_group=0,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_PROXY": "127.0.0.1", **environment},
+    )
+
+
+def done(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def witness(world: Path) -> list[list]:
+    """What stage functions were called: (stage, run, process, devices)."""
+    return list(read_rows(world / "witness"))
+
+
+def until(sign, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not sign():
+        assert process.poll() is None and time.monotonic() < deadline, "the moment never came"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep of eight runs, two at a time, three of which do not come to their ends."""
+    world = tmp_path_factory.mktemp("swept")
+    code, out, err = done(make(world, "mixed", "--slots=2", CUDA_VISIBLE_DEVICES="4,5,6"))
+    assert code == 1 and not err, out + err
+    return world, out
+
+
+def test_what_runs_have_in_common_is_made_once(swept):
+    world, out = swept
+    times = collections.Counter(stage for stage, *_ in witness(world))
+    assert times == {
+        **dict.fromkeys(UPSTREAM, 1),
+        "positives": 2,
+        "stage1": 6,
+        "mine2": 5,
+        "stage2": 5,
+        "mine3": 4,
+        "stage3": 4,
+        "baselines": 1,
+        "evaluate": 4,
+        "export": 4,
+        "report": 5,
+    }
+    runs = [path for path in (world / "sweep" / "runs").iterdir() if path.name != "typo"]
+    rows = [row for path in runs for row in read_rows(path / "metrics.jsonl")]
+    for stage in UPSTREAM:
+        assert sum(row["stage"] == stage and "seconds" in row for row in rows) == 1
+        assert sum(row["stage"] == stage and "taken" in row for row in rows) == len(runs) - 1 == 6
+        assert len({(path / stage / "manifest.json").read_text() for path in runs}) == 1
+    assert re.search(
+        r"for all 8 runs: data 1, candidates 1, extract 1, graph 1, communities 1, rewrite 1, "
+        r"score 1, positives 2, stage1 5",
+        out,
+    )
+    assert {devices for *_, devices in witness(world)} == {"4,6", "5"}
+
+
+def test_a_run_is_whole_without_the_others(swept, tmp_path):
+    run = swept[0] / "sweep" / "runs" / "hot"
+    assert not any(path.is_symlink() for path in run.rglob("*")) and not any(
+        (run / ".partial").iterdir()
+    )
+    (shared,) = (swept[0] / "sweep" / "shared").glob("score-*")
+    assert (run / "score" / "deep" / "file").samefile(shared / "deep" / "file")
+    moved = tmp_path / "elsewhere"
+    subprocess.run(["cp", "-r", run, moved], check=True)
+    c = pretend_stages.pretending(str(swept[0]))
+    c.train.temperature = 0.1
+    assert {
+        status.state for status in engine.examine(pretend_stages.pretend_stages(c), c, moved)
+    } == {"done"}
+
+
+def test_the_table_has_the_best_first_and_failures_last(swept):
+    world, out = swept
+    rows = pq.read_table(world / "sweep" / "results.parquet").to_pylist()
+    assert [row["run"] for row in rows][:1] == ["cold"] and {row["run"] for row in rows[1:3]} == {
+        "base",
+        "same",
+    }
+    assert [row["run"] for row in rows][3:] == ["hot", "no-F", "typo", "diverges", "stops"]
+    found = {row["run"]: row for row in rows}
+    assert found["cold"]["mean"] == pytest.approx(0.635) and found["cold"]["system"] == "stage3"
+    assert found["cold"]["recall@10"] == pytest.approx(0.835)
+    assert json.loads(found["cold"]["changes"]) == {"train.temperature": 0.02}
+    assert found["cold"]["difference"] == pytest.approx(0.135)
+    # Paired: the questions differ by 0.2 among themselves, their gains by 0.07.
+    assert 0.1 < found["cold"]["difference_low"] < 0.135 < found["cold"]["difference_high"] < 0.17
+    assert found["same"]["difference"] == 0 and found["base"]["difference"] is None
+    assert found["no-F"]["difference"] == pytest.approx(-0.3)
+    assert [row["state"] for row in rows] == ["done"] * 5 + ["failed"] * 3 and found["typo"][
+        "mean"
+    ] is None
+    text = (world / "sweep" / "results.md").read_text()
+    assert text in out
+    assert (
+        text.index("| cold | 0.635 [0.500, 0.770] | +0.135 [")
+        < text.index("| base | 0.500")
+        < text.index("typo")
+    )
+    assert "| hot | " in text and "| −0.065 [" in text
+    page = (world / "sweep" / "results.html").read_text()
+    assert (
+        page.count('class="point"') == 5
+        and "http://" not in page
+        and "stage 2: step 3 gave loss nan" in page
+    )
+
+
+def test_a_crash_stops_no_other_run_and_its_last_line_is_kept(swept):
+    rows = {
+        row["run"]: row for row in pq.read_table(swept[0] / "sweep" / "results.parquet").to_pylist()
+    }
+    assert rows["diverges"]["error"] == "stage 2: step 3 gave loss nan"
+    assert rows["stops"]["error"] == "stopped: run the same command again to go on"
+    assert "temprature" in rows["typo"]["error"] and "\n" not in rows["typo"]["error"]
+    assert (
+        "error: stage 2: step 3 gave loss nan"
+        in (swept[0] / "sweep" / "logs" / "diverges.log").read_text()
+    )
+
+
+def test_again_nothing_is_done_but_what_failed(swept, tmp_path):
+    world = shutil.copytree(swept[0], tmp_path / "again")
+    before, files_before = (
+        witness(world),
+        (world / "sweep" / "runs" / "cold" / "evaluate").stat().st_ino,
+    )
+    code, out, err = done(
+        make(world, "mixed", "--only=base,cold,diverges", "--slots=3", "--metric=mrr")
+    )
+    assert code == 1, out + err
+    assert [row[0] for row in witness(world)[len(before) :]] == ["stage2"]
+    assert (world / "sweep" / "runs" / "cold" / "evaluate").stat().st_ino == files_before
+    rows = pq.read_table(world / "sweep" / "results.parquet").to_pylist()
+    assert (
+        rows[0]["run"] == "cold"
+        and rows[0]["metric"] == "mrr"
+        and rows[0]["mean"] == pytest.approx(0.535)
+    )
+    assert len(rows) == 8 and {row["run"] for row in rows if row["state"] == "failed"} == {
+        "typo",
+        "diverges",
+        "stops",
+    }
+    code, out, err = done(make(world, "mixed", "--only=cold"))
+    assert code == 0 and "nothing to do" in (world / "sweep" / "logs" / "cold.log").read_text()
+
+
+def test_killed_and_resumed_by_another_run(tmp_path):
+    """All processes die at once in the middle of a stage; another run continues where it stood."""
+    (tmp_path / "hold").touch()
+    process = make(tmp_path, "temperature", "--only=cold")
+    until(lambda: any(row[0] == "score" for row in witness(tmp_path)), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not list((tmp_path / "sweep" / "runs" / "cold").glob("score"))
+    (tmp_path / "hold").unlink()
+    code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
+    assert code == 0, out + err
+    assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
+        ("score", "cold"),
+        ("score resumed", "hot"),
+        ("positives", "hot"),
+    ]
+    rows = pq.read_table(tmp_path / "sweep" / "results.parquet").to_pylist()
+    assert [(row["run"], row["state"]) for row in rows] == [
+        ("hot", "done"),
+        ("base", "unfinished"),
+        ("cold", "unfinished"),
+    ]
+    left = tmp_path / "sweep" / "shared" / ".partial" / "score-of-other-settings"
+    left.mkdir()
+    code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
+    assert code == 0 and left.is_dir()  # the others may go on with it
+    code, out, err = done(make(tmp_path, "temperature"))
+    assert code == 0 and collections.Counter(row[0] for row in witness(tmp_path))["data"] == 1, (
+        out + err
+    )
+    assert not any((tmp_path / "sweep" / "shared" / ".partial").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sign", "status", "told"),
+    [(signal.SIGINT, 130, "nothing is lost"), (signal.SIGTERM, 0, "run the same command again")],
+)
+def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, told):
+    (tmp_path / "hold").touch()
+    process = make(tmp_path, "temperature", "--slots=2")
+    until(lambda: any(row[0] == "score" for row in witness(tmp_path)), process)
+    holder = next(pid for stage, _, pid, _ in witness(tmp_path) if stage == "score")
+    start = time.monotonic()
+    process.send_signal(sign)
+    while time.monotonic() < start + 2 and Path(f"/proc/{holder}").exists():
+        time.sleep(0.01)
+    assert not Path(f"/proc/{holder}").exists()
+    code, _, err = done(process)
+    assert code == status and told in err
+    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+        os.killpg(process.pid, 0)
+    assert (
+        "- base unfinished: run again to go on" in (tmp_path / "sweep" / "results.md").read_text()
+    )
+
+
+def test_no_reply_is_paid_for_twice(tmp_path):
+    """Not by two runs at once, and not after a kill, whichever run goes on."""
+    pytest.importorskip(
+        "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
+    )
+    with llm_server.serving(lambda messages: "so it is", latency=0.3) as server:
+        flags = (
+            "--config.llm.backend=openai",
+            f"--config.llm.base_url={server.url}",
+            "--config.llm.model=toy",
+            "--config.llm.key_env=ARK_TEST_KEY",
+            "--config.llm.concurrency=1",
+        )
+        process = make(tmp_path, "temperature", "--only=cold", *flags, ARK_TEST_KEY="sk-test")
+        until(lambda: len(server.delivered) >= 2, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        kept = len(
+            (tmp_path / "sweep" / "runs" / "cold" / "llm" / "replies.jsonl")
+            .read_text()
+            .splitlines()
+        )
+        asked_before = len(server.requests)
+        assert 1 <= kept < 10
+        code, out, err = done(
+            make(
+                tmp_path,
+                "temperature",
+                "--slots=2",
+                "--only=hot,base",
+                *flags,
+                ARK_TEST_KEY="sk-test",
+            )
+        )
+        assert code == 0, out + err
+        asked = collections.Counter(request.prompt for request in server.requests)
+    assert set(asked) == {f"{stage} {i}" for stage in ("extract", "rewrite") for i in range(5)}
+    assert sum(asked.values()) == asked_before + 10 - kept
+    assert (
+        len(
+            (tmp_path / "sweep" / "runs" / "hot" / "llm" / "replies.jsonl").read_text().splitlines()
+        )
+        == 10
+    )
+
+
+def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
+    world = tmp_path / "a b"
+    assert (
+        sweep.sweep(
+            "sweep", words(world, "mixed", "--slurm", "--slots=3", "--config.data.path=it's here")
+        )
+        == 0
+    )
+    script = capsys.readouterr().out
+    assert "#SBATCH --array=0-7%3\n" in script and "#SBATCH --job-name=ark-mixed\n" in script
+    path = tmp_path / "sweep.sbatch"
+    path.write_text(script)
+    subprocess.run(["bash", "-n", path], check=True)
+    path.write_text(script.replace(f"exec {shlex.quote(sys.executable)}", "exec printf '%s\\n'"))
+    for i, name in enumerate(["base", *SWEEPS["mixed"]]):
+        said = subprocess.run(
+            ["bash", path],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "SLURM_ARRAY_TASK_ID": str(i)},
+        ).stdout.splitlines()
+        assert (
+            said[-1] == f"--only={name}"
+            and "--config.data.path=it's here" in said
+            and "--slurm" not in said
+        )
+        assert said[:3] == ["-m", "ark_jax", "sweep"] and f"--workdir={world / 'sweep'}" in said
+    assert not (world / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "flags", "told"),
+    [
+        ("nope", (), "there are mixed, temperature, unnamed, folds, one-fold"),
+        ("unnamed", (), "run 'a/b'"),
+        ("mixed", ("--only=cold,warm",), "mixed has no run 'warm', but base, cold, hot"),
+        ("mixed", ("--confg.train.batch=3",), "unrecognized arguments: --confg.train.batch=3"),
+        ("mixed", ("--config.train.batch", "3"), "unrecognized arguments: --config.train.batch 3"),
+        ("mixed", ("--metric=accuracy",), "accuracy"),
+        ("mixed", ("--slots=3",), "CUDA_VISIBLE_DEVICES=0,1 has 2 device(s)"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(
+    tmp_path, sweeps, flags, told, capsys, monkeypatch
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    code = __main__._main(["sweep", *words(tmp_path / "world", sweeps, *flags)])
+    assert (
+        code == 1
+        and told in capsys.readouterr().err
+        and not (tmp_path / "world" / "sweep").exists()
+    )
+
+
+def test_folds_have_no_base_and_need_a_recipe_that_pools_them(tmp_path, monkeypatch):
+    config_file = config_of(tmp_path)
+    names = lambda name: [
+        run.name for run in sweep.read_sweep(f"{config_file}:sweep={name}", tmp_path).runs
+    ]
+    assert names("folds") == ["a", "b"] and names("one-fold") == ["base", "a", "b"]
+    poolless = dataclasses.replace(pretend_stages.RECIPE, pool=None)
+    monkeypatch.setattr(pretend_stages, "RECIPE", poolless)
+    assert names("one-fold") == ["base", "a", "b"]
+    with pytest.raises(ValueError, match="sweep folds: recipe pretend cannot pool folds"):
+        names("folds")
+
+
+def test_the_error_of_a_run_is_its_last_line(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("error: of an earlier call\n")
+    assert sweep_processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
+    log.write_text("error: of an earlier call\nsome\n\nerror: no such thing\n \n")
+    assert (
+        sweep_processes.why_failed(1, log, 26) == "no such thing"
+        and sweep_processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
+    )
+    log.write_text(
+        "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
+    )
+    assert sweep_processes.why_failed(0, log, 26) == "" and sweep_processes.why_failed(
+        1, log, 26
+    ).startswith("Exception ignored")
+
+
+def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
+    """Not on those of later stages, nor on which of them there are; and on the stage before it."""
+    config_of(tmp_path)
+    c = pretend_stages.pretending(str(tmp_path))
+    plain = c.train.to_dict()
+
+    def made(name: str, **train) -> list[str]:
+        before = len(witness(tmp_path)) if (tmp_path / "witness").exists() else 0
+        c.train.update({**plain, **train})
+        engine.run(
+            pretend_stages.pretend_stages(c),
+            engine.Context(c, tmp_path / name, Metrics(tmp_path / "metrics"), tmp_path / "shared"),
+        )
+        return [stage for stage, *_ in witness(tmp_path)[before:]]
+
+    told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
+    assert len(made("base")) == 17
+    assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
+    assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
+    assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]
+    assert made("two", stages=(1, 2)) == told and made("one and three", stages=(1, 3)) == [
+        *third,
+        *told,
+    ]
+    assert made("at once", stages=(0,)) == ["mine0", "stage0", *told]
+    assert made("at once, for longer", stages=(0,), epochs=(3, 4, 9)) == ["stage0", *told]
+    c.train.update({**plain, "stages": (3,)})
+    why = {
+        status.stage: status.why
+        for status in engine.examine(pretend_stages.pretend_stages(c), c, tmp_path / "base")
+    }
+    assert (
+        why["mine3"]
+        == "was made from data, rewrite, positives, stage2, is from data, rewrite, positives"
+    )
+    assert (
+        made("base", stages=(3,)) == [*third, *told]
+        and made("base", stages=(3,), epochs=(9, 9, 3)) == []
+    )
+
+
+@pytest.mark.parametrize("file", ["configs/ark.py", "configs/demo.py"])
+def test_sweeps_of_the_configs_change_what_there_is_and_nothing_upstream(file):
+    swept, c = load(file).SWEEPS, config.ark()
+    known = {stage.name: stage.settings for stage in stages(c)}
+    reads = lambda field: lambda setting: f"{setting}.".startswith(f"{field}.")
+    assert {"temperature", "lambda"} <= set(swept)
+    for name, runs in swept.items():
+        assert all(re.fullmatch(r"\w[\w.+-]*", run) for run in runs)
+        assert len({json.dumps(changes) for changes in runs.values()}) == len(runs)
+        for changes in runs.values():
+            # Which stages are trained decides what there is, not what a stage is.
+            assert changes and all(
+                any(map(reads(field), itertools.chain(*known.values()))) or field == "train.stages"
+                for field in changes
+            )
+            for field, value in changes.items():
+                was = functools.reduce(lambda part, name: part[name], field.split("."), c)
+                assert type(value) is type(was)
+            if name not in ("seeds", "folds"):  # they divide the questions anew
+                assert not any(
+                    reads(field)(each)
+                    for stage in UPSTREAM
+                    for each in known[stage]
+                    for field in changes
+                )
+
+
+def test_a_config_takes_the_sweeps_name_beside_its_preset():
+    get_config = load("configs/ark.py").get_config
+    assert get_config("paper,sweep=lambda").to_dict() == config.ark("paper").to_dict()
+    assert (
+        get_config("sweep=lambda").to_dict()
+        == get_config("").to_dict()
+        == config.ark("best").to_dict()
+    )
+
+
+@pytest.mark.slow
+def test_a_real_sweep_never_extracts_or_scores_twice(tmp_path):
+    """Three temperatures and weights on tiny models: the real stages, two runs at a time."""
+    from support.world import make_world, outputs
+
+    world = make_world(tmp_path)
+    (world / "config.py").write_text(f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY / "tests")!r}]
+from pathlib import Path
+from support import world
+SWEEPS = {{"t": {{"cold": {{"train.temperature": 0.02}}, "hot": {{"train.temperature": 0.2}}}},
+          "lambda": {{"no-F": {{"score.forward": 0.0}}, "no-V": {{"score.retriever": 0.0}}}}}}
+def get_config(words=""):
+    c = world.tiny_config(Path({str(world)!r}))
+    c.train.stages, c.train.epochs = (1,), (1, 1, 1)
+    return c
+""")
+    for name in ("t", "lambda"):
+        subprocess.run(
+            [
+                sys.executable,
+                "launch/sweep.py",
+                f"--config={world / 'config.py'}:sweep={name}",
+                "--slots=2",
+                f"--workdir={world / 'sweep'}",
+            ],
+            cwd=REPOSITORY,
+            check=True,
+            timeout=1500,
+            env={**os.environ, "ARK_CACHE": str(world / "cache"), "PYTHONPATH": str(REPOSITORY)},
+        )
+    runs = {path.name: path for path in (world / "sweep" / "runs").iterdir()}
+    assert set(runs) == {"base", "cold", "hot", "no-F", "no-V"}
+    assert (
+        pq.read_table(world / "sweep" / "results.parquet").column("state").to_pylist()
+        == ["done"] * 3
+    )
+    rows = [row for path in runs.values() for row in read_rows(path / "metrics.jsonl")]
+    made = collections.Counter(row["stage"] for row in rows if "seconds" in row)
+    assert {stage: made[stage] for stage in UPSTREAM} == dict.fromkeys(UPSTREAM, 1)
+    assert made["stage1"] == 5
+    files_of = {name: outputs(path) for name, path in runs.items()}
+    assert len({json.dumps(files_of[name]["stage1"]) for name in ("base", "cold", "hot")}) == 3
+    assert all(files_of[name]["score"] == files_of["base"]["score"] for name in runs)
+
+
+@pytest.mark.slow
+def test_real_folds_are_pooled(tmp_path):
+    """Two folds on tiny models: every question is measured once, by a model that never saw it."""
+    from support.world import environment, make_world
+
+    world = make_world(tmp_path)
+    (world / "config.py").write_text(f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY / "tests")!r}]
+from pathlib import Path
+from support import world
+SWEEPS = {{"folds": {{"a": {{"data.fold": (1, 2)}}, "b": {{"data.fold": (2, 2)}}}}}}
+def get_config(words=""):
+    c = world.tiny_config(Path({str(world)!r}))
+    c.data.held_out_documents = ()
+    c.train.stages, c.train.epochs = (1,), (2, 1, 1)
+    c.train.learning_rates = (0.01, 0.01, 0.01)
+    return c
+""")
+    command = [
+        sys.executable,
+        "launch/sweep.py",
+        f"--config={world / 'config.py'}:sweep=folds",
+        f"--workdir={world / 'sweep'}",
+    ]
+    variables = {**environment(world), "PYTHONPATH": str(REPOSITORY)}
+    make_folds = lambda *flags: subprocess.run(
+        [*command, *flags],
+        cwd=REPOSITORY,
+        check=True,
+        timeout=1500,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+    printed = make_folds("--only=a").stdout
+    assert "the folds are pooled when all are done" in printed
+    assert not (world / "sweep" / "pooled").exists()
+    printed = make_folds().stdout
+    runs = {path.name: path for path in (world / "sweep" / "runs").iterdir()}
+    assert set(runs) == {"a", "b"}
+
+    read = lambda path: pq.read_table(path).to_pylist()
+    asked = {
+        json.loads(line)["id"]
+        for line in (world / "corpus" / "questions.jsonl").read_text().splitlines()
+    }
+    rows = read(world / "sweep" / "pooled" / "questions.parquet")
+    assert len(rows) == 2 * len(asked)
+    assert {(row["system"], row["question"]) for row in rows} == {
+        (system, id) for system in ("base", "stage1") for id in asked
+    }
+    for name, path in runs.items():
+        trained = {row["id"] for row in read(path / "data" / "questions_train.parquet")}
+        measured = [row for row in rows if row["run"] == name]
+        assert {row["question"] for row in measured} == asked - trained
+        own = read(path / "evaluate" / "questions.parquet")
+        assert [{"run": name, **row} for row in own] == measured
+
+    results = json.loads((world / "sweep" / "pooled" / "metrics.json").read_text())
+    assert [row["system"] for row in results["table"]] == ["base", "stage1"]
+    text = (world / "sweep" / "results.md").read_text()
+    page = (world / "sweep" / "results.html").read_text()
+    assert text in printed and "difference to base" not in text
+    assert f"All {len(asked)} questions of 2 folds" in text and f"{len(asked)} held-out" in text
+    for row in results["table"]:
+        for metric in results["metrics"]:
+            values = [x[metric] for x in rows if x["system"] == row["system"]]
+            values = [x for x in values if x is not None]
+            mean = sum(values) / len(values)
+            assert row["values"][metric]["mean"] == pytest.approx(mean)
+            assert f"{mean:.3f} [" in text and f"{mean:.3f}" in page
+    by_id = lambda system: {x["question"]: x["ndcg@10"] for x in rows if x["system"] == system}
+    base, tuned = by_id("base"), by_id("stage1")
+    assert base != tuned
+    moved = sum(tuned[id] - base[id] for id in base) / len(base)
+    tested = results["table"][1]["values"]["ndcg@10"]["against_base"]
+    assert tested["difference"] == pytest.approx(moved) and 0 < tested["p"] <= 1
