@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Several processes on this machine, as on so many hosts: launch/local.sh N run --config=configs/ark.py --workdir=DIR ...
+# Several processes on this machine, as on so many hosts: launch/local.sh N run --config=ark --workdir=DIR ...
 set -euo pipefail
 processes=${1:?how many processes}
 shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A process on each GPU of a Slurm allocation; the workdir must lie where all nodes see it:
-#   sbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 launch/slurm.sh run --config=configs/ark.py --workdir=DIR ...
+#   sbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 launch/slurm.sh run --config=ark --workdir=DIR ...
 #SBATCH --job-name=ark
 #SBATCH --requeue
 set -euo pipefail
