@@ -49,6 +49,55 @@ def gold_chunks(
     return gold
 
 
+def marked_passages(
+    questions: Sequence[Question], chunks: Mapping[str, Sequence[Chunk]], texts: Mapping[str, str]
+) -> dict[str, list[list[str]]]:
+    """question -> its marked passages, each as the ids of the chunks that hold it.
+
+    The evidence of a question without documents is looked for in the whole corpus.
+
+    Args:
+        chunks: document id -> its chunks.
+        texts: document id -> text; only evidence needs them.
+    """
+    passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
+    for question in (question for question in questions if question.evidence):
+        holders = question.documents or _holders(question.evidence, texts)
+        pool = [chunk for document in holders for chunk in chunks.get(document, ())]
+        passages[question.id] = gold_chunks(question.evidence, texts, pool)
+    return passages
+
+
+def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """The documents in which a passage of the evidence occurs."""
+    return [id for id, text in texts.items() if any(passage in text for passage in evidence)]
+
+
+def needed_passages(
+    questions: Sequence[Question],
+    chunks: Mapping[str, Sequence[Chunk]],
+    texts: Mapping[str, str],
+    by: str = "evidence",
+) -> tuple[dict[str, list[list[str]]], int]:
+    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+
+    Without marked evidence a chunk that contains an answer is a passage. Without answers each
+    document of the question is one.
+
+    Args:
+        chunks, texts: as of `marked_passages`.
+        by: "answers" leaves the evidence of questions with answers aside.
+    """
+    marked = marked_passages(questions, chunks, texts)
+    by_answer = [q for q in questions if q.answers and not (by == "evidence" and marked[q.id])]
+    gold = marked | chunks_with_answers(by_answer, chunks)
+    for question in questions:
+        if not (question.answers or gold[question.id]):
+            groups = (chunks.get(document, ()) for document in question.documents)
+            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
+    return gold, sum(not passages for passages in marked.values())
+
+
 def _occurrences(text: str, passage: str) -> list[int]:
     """Start offsets of a passage in a text; occurrences do not overlap."""
     starts, start = [], text.find(passage) if passage else -1

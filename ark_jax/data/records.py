@@ -31,7 +31,8 @@ class Question:
 
     `documents` are the ids of documents that may hold the answer; without any, it may be anywhere
     in the corpus. `evidence` are verbatim passages that do. A question without answers measures
-    retrieval only: its relevant passages are its evidence, or else its documents.
+    retrieval only: its relevant passages are its evidence, or else its documents. `group` is what
+    results are broken down by, such as a type of question; empty if the input has none.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Question:
     answers: tuple[str, ...]
     documents: tuple[str, ...]
     evidence: tuple[str, ...] = ()
+    group: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

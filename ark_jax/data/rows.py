@@ -17,6 +17,8 @@ TYPE_NAMES = {
     type(None): "null",
 }
 
+GROUP_FIELDS = ("group", "type", "attribute1")  # the last one is FairytaleQA's
+
 
 def type_name(value: object) -> str:
     return TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
@@ -84,6 +86,12 @@ class InputRow:
     def key(self) -> str:
         """The name of the id's field: "id" or "_id"."""
         return "id" if "id" in self.values and "_id" not in self.values else "_id"
+
+    @property
+    def group(self) -> str:
+        """The text in a field of `GROUP_FIELDS`, by which results are broken down, or ""."""
+        values = (self.values.get(name) for name in GROUP_FIELDS)
+        return next((value for value in values if text_fault(value) is None), "")
 
     def add_problem(self, field: str, defect: str, fix: str) -> None:
         self.problems.append(self._problem(field, defect, fix))

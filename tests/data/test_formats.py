@@ -11,6 +11,7 @@ from support.input_files import ASKED, DOCUMENT, HOTPOT, MUSIQUE, SHEETS, STORY,
 
 from ark_jax.__main__ import _main
 from ark_jax.data import readers
+from ark_jax.data.formats import beir
 from ark_jax.data.records import Corpus, Document, Question
 
 
@@ -143,8 +144,8 @@ def test_musique(tmp_path):
     ]
     documents = tuple(d.id for d in corpus.documents)
     assert corpus.questions == [
-        Question("2hop__1", "Who?", ("Ada", "Ada L."), documents, ("Ada built it.",)),
-        Question("3hop__2", "Who?", ("Ada",), documents, ("Ada built it.",)),
+        Question("2hop__1", "Who?", ("Ada", "Ada L."), documents, ("Ada built it.",), "2hop"),
+        Question("3hop__2", "Who?", ("Ada",), documents, ("Ada built it.",), "3hop"),
     ]
 
 
@@ -175,6 +176,25 @@ def test_fairytaleqa_root_and_split(tmp_path):
     assert readers.load(str(tmp_path)) == Corpus([tale, fox], [first, *asked], "fairytaleqa")
     for kind in ("section-stories", "questions"):
         assert readers.load(tmp_path / kind / "val") == Corpus([fox], asked, "fairytaleqa")
+
+
+def test_the_type_of_a_question_is_read(tmp_path):
+    sheet = "question_id,cor_section,attribute1,question,answer1\n1,1,action,What?,x\n2,1,,Who?,y\n"
+    plain = '{"id": "q", "question": "Who?", "answers": ["x"], "type": "who"}\n'
+    files = {
+        "tale/section-stories/val/tale-story.csv": "section,text\n1,A\n",
+        "tale/questions/val/tale-questions.csv": sheet,
+        "plain/documents.jsonl": '{"id": "d", "text": "x"}\n',
+        "plain/questions.jsonl": plain + plain.replace('"q"', '"r"').replace('"who"', "7"),
+        "beir/corpus.jsonl": '{"_id": "d", "text": "x"}\n',
+        "beir/queries.jsonl": '{"_id": "q", "text": "Who?", "metadata": {"group": "who"}}\n',
+        "beir/qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\td\t2\n",
+    }
+    write(tmp_path, files)
+    groups = lambda name: [q.group for q in readers.load(tmp_path / name).questions]
+    assert groups("tale") == ["action", ""] and groups("plain") == ["who", ""]
+    assert groups("beir") == ["who"]
+    assert beir.read_grades(tmp_path / "beir") == {"q": {"d": 2}}
 
 
 def test_a_section_of_any_length_is_read(tmp_path):

@@ -1,6 +1,8 @@
 """BEIR: a folder with corpus.jsonl, queries.jsonl and relevance judgments in qrels/*.tsv."""
 
+import dataclasses
 import itertools
+import math
 from pathlib import Path
 
 from ark_jax.data.formats.base import Format, complete_corpus
@@ -89,14 +91,7 @@ def read_queries(path: Path, findings: Findings, texts, claimed) -> list[Questio
         if row.ok and not (documents or question.answers or question.evidence):
             passed_over += 1
             continue
-        pairs.append(
-            (
-                row,
-                Question(
-                    question.id, question.question, question.answers, documents, question.evidence
-                ),
-            )
-        )
+        pairs.append((row, dataclasses.replace(question, documents=documents)))
     if passed_over:
         message = f"{passed_over:,} queries have no relevant document; they are passed over"
         remark = Problem(str(root / "queries.jsonl"), 0, "", message, passed_over)
@@ -113,28 +108,34 @@ def _query(row: InputRow) -> Question:
     metadata = row.values.get("metadata")
     part = InputRow(row.file, row.line, metadata if isinstance(metadata, dict) else {}, row.unit)
     lists = [part.texts(name) if part.values.get(name) else () for name in ("answers", "evidence")]
-    question = Question(row.text("_id"), row.text("text"), lists[0], (), lists[1])
+    question = Question(row.text("_id"), row.text("text"), lists[0], (), lists[1], part.group)
     row.problems += part.problems
     return question
 
 
-def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, dict[str, None]]:
-    """query id -> ids of its relevant documents, in order."""
-    relevant: dict[str, dict[str, None]] = {}
+def read_grades(path: Path) -> dict[str, dict[str, int]]:
+    """query id -> relevant document -> its grade, from 1 on; bad rows are passed over."""
+    return _relevant(_root_and_judgments(path)[1], Findings(), ())
+
+
+def _relevant(judgments: list[Path], findings: Findings, claimed) -> dict[str, dict[str, int]]:
+    """query id -> its relevant documents, in order, and their grades."""
+    relevant: dict[str, dict[str, int]] = {}
     rows = itertools.chain.from_iterable(
         csv_rows(file, JUDGMENT_COLUMNS, findings, delimiter="\t") for file in judgments
     )
     for row in rows:
         query, document, score = (row.text(column) for column in JUDGMENT_COLUMNS)
+        grade = 0
         try:
-            is_relevant = float(score or 0) > 0
-        except ValueError:
+            grade = math.ceil(float(score or 0))
+        except (ValueError, OverflowError):
             row.add_problem("score", f"is {score[:20]!r}", "write a number")
         if row.ok and claimed and document not in claimed:
             defect = f"{document!r} is not found in corpus.jsonl"
             row.add_problem("corpus-id", defect, "add that document or mend the id")
-        if findings.settle(row) and is_relevant:
-            relevant.setdefault(query, {})[document] = None
+        if findings.settle(row) and grade > 0:
+            relevant.setdefault(query, {})[document] = grade
     return relevant
 
 

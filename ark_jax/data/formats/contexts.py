@@ -1,5 +1,7 @@
 """Rows that hold a question and the documents to search for it: published benchmarks."""
 
+import re
+
 from ark_jax.data.formats.base import document_ids, hashed_document, hashed_id
 from ark_jax.data.records import Document, Question
 from ark_jax.data.rows import InputRow, text_fault
@@ -55,6 +57,7 @@ def hotpotqa_row(row: InputRow) -> tuple[list[Document], Question]:
         (answer,),
         document_ids(documents),
         tuple(dict.fromkeys(filter(None, evidence))),
+        row.group,
     )
 
 
@@ -110,12 +113,15 @@ def musique_row(row: InputRow) -> tuple[list[Document], Question]:
             "is false: the paragraphs do not hold the answer",
             "delete the row or take the answerable half of MuSiQue",
         )
+    id = row.text("id")
+    hops = re.match(r"\dhop", id)
     return documents, Question(
-        row.text("id"),
+        id,
         row.text("question"),
         tuple(answers),
         document_ids(documents),
         tuple(dict.fromkeys(evidence)),
+        hops[0] if hops else "",
     )
 
 

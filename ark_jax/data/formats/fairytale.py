@@ -130,7 +130,7 @@ def fairytale_questions(
             count = len(repeats)
             id = f"{story}:{number}" + (f":{count}" if count > 1 else "")
             passages = tuple(dict.fromkeys(evidence))
-            questions.append(Question(id, question, answers, (story,), passages))
+            questions.append(Question(id, question, answers, (story,), passages, row.group))
     return questions
 
 

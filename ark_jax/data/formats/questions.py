@@ -29,7 +29,7 @@ def question_row(row: InputRow, *, needs_id: bool = True) -> Question:
         row.add_problem("answers", defect, "add one of them")
     has_id = needs_id or "id" in row.values or "_id" in row.values
     id = row.text("id" if needs_id else row.key) if has_id else hashed_id(question, *answers)
-    return Question(id, question, answers, documents, evidence)
+    return Question(id, question, answers, documents, evidence, row.group)
 
 
 def question_rows(path: Path, findings: Findings) -> Iterator[tuple[InputRow, Question]]:

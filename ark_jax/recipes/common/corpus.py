@@ -75,7 +75,7 @@ def written_questions(context: Context, part: str) -> list[Question]:
     names = [field.name for field in dataclasses.fields(Question)]
     value = lambda row, name: tuple(row[name]) if isinstance(row[name], list) else row[name]
     return [
-        Question(**{name: value(row, name) for name in names})
+        Question(**{name: value(row, name) for name in names if name in row})
         for row in rows
         if row["part"] == part
     ]
@@ -104,43 +104,24 @@ def candidate_ids(questions: Sequence[Question], chunks: Mapping[str, list[Chunk
 def evidence_chunks(
     context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
 ) -> dict[str, list[list[str]]]:
-    """question -> its marked passages, each as the ids of the chunks that hold it.
+    """question -> its marked passages, as of `evidence.marked_passages`."""
+    from ark_jax.data.evidence import marked_passages
 
-    The evidence of a question without documents is looked for in the whole corpus.
-    """
-    from ark_jax.data.evidence import gold_chunks
-
-    marked = [question for question in questions if question.evidence]
-    texts = {document.id: document.text for document in load_documents(context)} if marked else {}
-    passages: dict[str, list[list[str]]] = {question.id: [] for question in questions}
-    for question in marked:
-        holders = question.documents or _holders(question.evidence, texts)
-        pool = [chunk for document in holders for chunk in chunks.get(document, ())]
-        passages[question.id] = gold_chunks(question.evidence, texts, pool)
-    return passages
+    return marked_passages(questions, chunks, _texts(context, questions))
 
 
 def gold_passages(
     context: Context, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
 ) -> tuple[dict[str, list[list[str]]], int]:
-    """question -> needed passages, each as the chunks that hold it; how many lack marked evidence.
+    """question -> needed passages, as of `evidence.needed_passages` by `evaluate.gold`."""
+    from ark_jax.data.evidence import needed_passages
 
-    Without marked evidence, or if `evaluate.gold` says so, a chunk that contains an answer is a
-    passage. Without answers each document of the question is one.
-    """
-    from ark_jax.data.evidence import chunks_with_answers
-
-    marked = evidence_chunks(context, questions, chunks)
-    by_evidence = context.config.evaluate.gold == "evidence"
-    by_answer = [q for q in questions if q.answers and not (by_evidence and marked[q.id])]
-    gold = marked | chunks_with_answers(by_answer, chunks)
-    for question in questions:
-        if not (question.answers or gold[question.id]):
-            groups = (chunks.get(document, ()) for document in question.documents)
-            gold[question.id] = [[chunk.id for chunk in group] for group in groups if group]
-    return gold, sum(not passages for passages in marked.values())
+    texts = _texts(context, questions)
+    return needed_passages(questions, chunks, texts, context.config.evaluate.gold)
 
 
-def _holders(evidence: Sequence[str], texts: Mapping[str, str]) -> list[str]:
-    """The documents in which a passage of the evidence occurs."""
-    return [id for id, text in texts.items() if any(passage in text for passage in evidence)]
+def _texts(context: Context, questions: Sequence[Question]) -> dict[str, str]:
+    """document id -> text, if any question has evidence."""
+    if not any(question.evidence for question in questions):
+        return {}
+    return {document.id: document.text for document in load_documents(context)}
