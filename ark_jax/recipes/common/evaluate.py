@@ -17,7 +17,7 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
-from ark_jax.report.results import is_significant, metric_heading
+from ark_jax.report.results import describe_difference, is_significant
 from ark_jax.runtime.log import say
 
 EVALUATION_SETTINGS = (
@@ -67,6 +67,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         draws=settings.bootstrap,
         flips=settings.randomisation,
         seed=context.config.seed,
+        parts=systems.lexical_parts,
     )
     save_json({"metrics": columns, "table": table, "gold": gold}, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
@@ -154,12 +155,7 @@ def verdict(
     level = [m for m in moved if m not in (*better, *worse)]
 
     def describe(metrics: Sequence[str]) -> str:
-        parts = []
-        for metric in metrics:
-            p = moved[metric]["p_holm"]
-            p_text = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-            parts.append(f"{metric_heading(metric)} {moved[metric]['difference']:+.3f} ({p_text})")
-        return ", ".join(parts)
+        return ", ".join(describe_difference(metric, moved[metric]) for metric in metrics)
 
     head = {
         (True, True): "Better and worse than",

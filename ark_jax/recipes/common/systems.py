@@ -43,6 +43,11 @@ class Systems:
         return {"+".join(names): names for names in parts}
 
     @property
+    def lexical_parts(self) -> dict[str, str]:
+        """Fused systems with BM25 among their parts -> BM25, against which they are tested."""
+        return {name: "bm25" for name, parts in self.hybrids.items() if "bm25" in parts}
+
+    @property
     def reranked(self) -> dict[str, str]:
         """The system whose passages a reranker puts in order -> what it is made of."""
         is_reranked = self.settings.rerank or self.reranker

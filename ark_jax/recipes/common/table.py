@@ -1,11 +1,11 @@
 """The closing table: systems by metrics, with intervals and tests against the first system."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ark_jax.report.results import ALPHA, is_significant, metric_heading
+from ark_jax.report.results import ALPHA, against_parts, is_significant, metric_heading
 
 
 def tabulate(
@@ -17,13 +17,15 @@ def tabulate(
     seed: int,
     base: str = "",
     cluster: str = "",
+    parts: Mapping[str, str] | None = None,
 ) -> list[dict]:
     """Systems by metrics: `{"system": name, "values": {metric: {"mean", "low", "high"}}}`.
 
     Systems keep the order of the rows. A value of a system other than the base has `against_base`:
     the mean of the questions' differences, its 95 % bootstrap interval `low` and `high`, `p` of the
-    paired randomisation test, and `p_holm`, corrected for the number of systems. A metric that a
-    system has no value of, such as recall without retrieval, is left out.
+    paired randomisation test, and `p_holm`, corrected for the number of systems. Those of a hybrid
+    have `against_part` too, the same against a system that it is fused from, named by `part`. A
+    metric that a system has no value of, such as recall without retrieval, is left out.
 
     Args:
         rows: one of each system and question, the questions in one order. None is a question that a
@@ -32,6 +34,7 @@ def tabulate(
         flips: of the randomisation test.
         base: the system to compare with; empty: the first one.
         cluster: the column whose equal values are drawn and flipped together; empty: none.
+        parts: hybrid -> the part that it is tested against beside the base.
     """
     systems = dict.fromkeys(row["system"] for row in rows)
     table = [{"system": name, "values": {}} for name in systems]
@@ -44,7 +47,7 @@ def tabulate(
         if cluster and measured:
             first = measured[0]["system"]
             clusters = [row[cluster] for row in measured if row["system"] == first]
-        cells = _cells(values, base, clusters, draws, flips, seed)
+        cells = _cells(values, base, parts or {}, clusters, draws, flips, seed)
         for row in table:
             if row["system"] in cells:
                 row["values"][metric] = cells[row["system"]]
@@ -54,12 +57,13 @@ def tabulate(
 def _cells(
     values: dict[str, list[float]],
     base: str,
+    parts: Mapping[str, str],
     clusters: list | None,
     draws: int,
     flips: int,
     seed: int,
 ) -> dict[str, dict]:
-    """system -> its interval and its difference to the base."""
+    """system -> its interval, and its differences to the base and to a part."""
     from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
 
     interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
@@ -67,17 +71,25 @@ def _cells(
     if not values:
         return cells
     base = base or next(iter(values))
-    compared = [name for name in values if name != base]
-    differences = {name: np.subtract(values[name], values[base]) for name in compared}
-    if not differences:
-        return cells
-    stacked = np.stack(list(differences.values()), 1)
-    p = sign_flip(stacked, draws=flips, seed=seed, clusters=clusters)
-    for name, raw, corrected in zip(compared, p, holm(p), strict=True):
-        against = interval(differences[name])
-        mean = against.pop("mean")
-        tested = {"p": float(raw), "p_holm": float(corrected)}
-        cells[name]["against_base"] = {"difference": mean, **against, **tested}
+
+    def tested(pairs: Mapping[str, str]) -> Iterator[tuple[str, dict]]:
+        """The tests of systems against others, corrected for how many there are."""
+        differences = {a: np.subtract(values[a], values[b]) for a, b in pairs.items()}
+        if not differences:
+            return
+        stacked = np.stack(list(differences.values()), 1)
+        p = sign_flip(stacked, draws=flips, seed=seed, clusters=clusters)
+        for (name, column), raw, corrected in zip(differences.items(), p, holm(p), strict=True):
+            against = interval(column)
+            mean = against.pop("mean")
+            found = {"difference": mean, **against, "p": float(raw), "p_holm": float(corrected)}
+            yield name, found
+
+    for name, against in tested({name: base for name in values if name != base}):
+        cells[name]["against_base"] = against
+    present = {a: b for a, b in parts.items() if {a, b} <= values.keys() and b != base}
+    for name, against in tested(present):
+        cells[name]["against_part"] = {"part": present[name], **against}
     return cells
 
 
@@ -100,6 +112,7 @@ def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> st
             else f"No difference from {base} has "
         )
         lines.append(f"  {head}p < {ALPHA}: {test_name(table)}")
+        lines += [f"  {line}" for line in against_parts(table, columns)]
     return "\n".join(lines)
 
 

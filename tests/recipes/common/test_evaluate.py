@@ -218,3 +218,31 @@ def test_questions_of_a_document_count_as_one():
     assert tested["against_base"]["p"] == 0.5  # of four ways to sign two documents
     alone = tabulate(gained, COLUMNS, **settings)[1]["values"]["ndcg@10"]
     assert alone["against_base"]["p"] == 2 / 256
+
+
+def test_a_hybrid_is_tested_against_bm25_too_and_earns_no_star_below_it():
+    """Better than the base by more than chance, but worse than BM25 alone."""
+    scores = rows(
+        base=BASE,
+        bm25=[x + 0.3 for x in BASE],
+        good=[x + 0.4 for x in BASE],
+        bad=[x + 0.2 for x in BASE],
+    )
+    settings = {"draws": 200, "flips": 5000, "seed": 3}
+    table = tabulate(scores, COLUMNS, parts={"good": "bm25", "bad": "bm25"}, **settings)
+    alone = tabulate(scores, COLUMNS, **settings)
+    for row, before in zip(table, alone, strict=True):
+        for metric, value in row["values"].items():
+            against = value.pop("against_part", None)
+            assert value == before["values"][metric]  # nothing else moves
+            assert (against is not None) == (row["system"] in ("good", "bad"))
+            if against:
+                value["against_part"] = against
+    good, bad = (row["values"]["ndcg@10"]["against_part"] for row in table[2:])
+    assert good["part"] == bad["part"] == "bm25"
+    assert (good["difference"], bad["difference"]) == pytest.approx((0.1, -0.1))
+    assert good["p"] == 2 / 256 and good["p_holm"] == 4 / 256
+    lines = as_text(table, COLUMNS).splitlines()
+    assert [line.count("]*") for line in lines[1:5]] == [0, 3, 3, 0]
+    assert lines[-2].startswith("  good against bm25: nDCG@10 +0.100 (p = 0.016), recall@5 +0.05")
+    assert lines[-1].startswith("  bad against bm25: nDCG@10 -0.100 (p = 0.016)")
