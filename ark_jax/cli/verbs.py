@@ -234,6 +234,27 @@ text-embeddings-inference's, /search and /ask; ark_jax/README.md describes them.
         "ark_jax.cli.serve:serve",
         prints=False,
     ),
+    "evaluate": Verb(
+        "--models=A,B,bm25,A+bm25 --data=TEST",
+        "a table of retrievers, BM25 and both fused on a test set, without a run",
+        """\
+  --models=NAMES       retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search`
+                       fuses them; the first one decides how documents are cut
+  --data=TEST          what `ark-jax check` reads: questions, and documents unless --corpus has them
+  --corpus=FILE        documents to search
+  --reference=NAME     the system that the others are tested against: the first
+  --out=DIR            keeps the index, metrics.json, a row per question, and report.html
+  --metrics=NAMES      default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map
+  --scope=documents    each question searches its own documents; asked: those of all questions;
+                       corpus: everything, as `search`; auto (default) decides as a run does
+  --chunk-tokens=N     length of a passage; 100000 keeps documents whole, as BEIR's figures do
+  --json               one line of JSON
+Means are trec_eval's. Intervals and tests draw documents, since questions about one document are
+not independent. Without --out the vectors stay in the cache. With --config it is the stage.
+""",
+        "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/",
+        "ark_jax.cli.evaluate:evaluate",
+    ),
     "retrieve": Verb(
         "--model=DIR --graph=FILE --questions=FILE",
         "what of a graph fits each question of a file, as JSONL",

@@ -82,6 +82,11 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}") from None
 
 
+def is_index(folder: Path) -> bool:
+    """Whether a folder holds an index, whole or damaged."""
+    return (folder / MANIFEST_FILE).is_file() and any(folder.glob(f"{PREFIX}*"))
+
+
 def damage_of(manifest: Manifest, folder: Path, *, verify: bool) -> str:
     """Which file is missing or damaged, in words; empty if none is.
 

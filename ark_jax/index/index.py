@@ -14,7 +14,7 @@ from ark_jax.index.folder import Manifest
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index
 from ark_jax.retrieval.chunks import ChunkRules
-from ark_jax.retrieval.fusion import Fusion, fused_scores
+from ark_jax.retrieval.fusion import Fusion, fusion_of
 from ark_jax.runtime import storage
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Index:
             corpus: a file or folder that `data.readers` reads, or documents.
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
-            fusion: how rankings are joined by a search; None: `Fusion()`.
+            fusion: how rankings are joined by a search; None: as the model's folder
+                says, see `fusion_of`.
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
@@ -90,9 +91,8 @@ class Index:
         """
         from ark_jax.index import build
 
-        settings = build.Settings(
-            absolute_model(model), rules or ChunkRules(), dtype, fusion or Fusion()
-        )
+        name = absolute_model(model)
+        settings = build.Settings(name, rules or ChunkRules(), dtype, fusion or fusion_of(name))
         folder = Path(folder).expanduser().absolute()
         build.build(folder, settings, corpus)
         return cls.open(folder)
@@ -206,15 +206,10 @@ class Index:
             return self._by_words(questions, k)
         fusion = self.manifest.fusion
         depth = max(k, fusion.depth)
-        # In this order the recipes join them, which decides between equal sums.
         by_vectors = self._by_vectors(questions, depth, vectors)
         pairs = zip(self._by_words(questions, depth), by_vectors, strict=True)
         return [
-            fused_scores(
-                [[position for position, _ in ranking] for ranking in pair],
-                constant=fusion.constant,
-                weights=(fusion.bm25, fusion.dense),
-            )
+            fusion.join(*([position for position, _ in ranking] for ranking in pair))
             for pair in pairs
         ]
 

@@ -1,9 +1,13 @@
 """Fusion of several rankings into one."""
 
 import dataclasses
+import json
+import math
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
+FUSION_FILE = "fusion.json"  # in the folder of a retriever
 RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher 2009
 SCORE_DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
 
@@ -25,6 +29,46 @@ class Fusion:
     bm25: float = 1.0
     dense: float = 1.0
     depth: int = 20
+
+    def join(self, by_words: Sequence[Id], by_vectors: Sequence[Id]) -> list[tuple[Id, float]]:
+        """All ids of both rankings, best first, with their scores."""
+        # In this order the recipes join them, which decides between equal sums.
+        return fused_scores(
+            [by_words, by_vectors], constant=self.constant, weights=(self.bm25, self.dense)
+        )
+
+
+def fusion_of(model: str) -> Fusion:
+    """How a retriever wants to be joined with BM25: as its folder says, else as `Fusion()` does.
+
+    Args:
+        model: folder or hub name.
+
+    Raises:
+        FileNotFoundError: no such model.
+        ValueError: what its folder says is damaged.
+    """
+    from ark_jax.models import hf
+
+    path = hf.resolve(model) / FUSION_FILE
+    if not path.is_file():
+        return Fusion()
+    try:
+        fusion = Fusion(**json.loads(path.read_text(encoding="utf-8")))
+        numbers = dataclasses.astuple(fusion)
+        if not all(math.isfinite(x) for x in numbers) or min(numbers) < 0 or fusion.depth < 1:
+            raise ValueError("its numbers must be finite and not negative, depth at least 1")
+        return fusion
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it to join by reciprocal ranks"
+        ) from None
+
+
+def save_fusion(fusion: Fusion, folder: Path) -> None:
+    """Writes how a retriever wants to be joined into its folder."""
+    text = json.dumps(dataclasses.asdict(fusion)) + "\n"
+    (folder / FUSION_FILE).write_text(text, encoding="utf-8")
 
 
 def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:

@@ -25,7 +25,12 @@ def export(context: Context, folder: Path) -> dict:
     compared = systems(config)
     curriculum = trained_stages(config)
     counts = export_retriever(
-        context, folder, system=compared.last, curriculum=curriculum, method=METHOD
+        context,
+        folder,
+        system=compared.last,
+        examples=read_manifest(context / "positives")["counts"]["questions"],
+        curriculum=curriculum,
+        method=METHOD,
     )
     if compared.reranker:
         copy_files(context / compared.reranker / "model", folder / RERANKER)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from ark_jax import __version__
+from ark_jax.data.row_files import SUFFIXES
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
@@ -12,16 +13,30 @@ from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, verdict
 from ark_jax.recipes.common.table import as_markdown
 from ark_jax.recipes.common.written_from import note_on_test
-from ark_jax.report.results import metric_heading
+from ark_jax.report.results import against_parts, metric_heading
+from ark_jax.retrieval.fusion import FUSION_FILE
+
+SEARCHED = {  # by `evaluate.scope`
+    "document": "the chunks of its own documents",
+    "held_out": "the chunks of all held-out questions' documents",
+    "corpus": "the whole corpus",
+}
 
 
 def export_retriever(
-    context: Context, folder: Path, *, system: str, curriculum: tuple[str, ...], method: str
+    context: Context,
+    folder: Path,
+    *,
+    system: str,
+    examples: int,
+    curriculum: tuple[str, ...],
+    method: str,
 ) -> dict:
     """Copies a tuned system's model and writes a card that holds its numbers.
 
     Args:
         system: the stage whose model is exported.
+        examples: how many questions it was trained on.
         curriculum: as in `evaluate.verdict`.
         method: the method's short name and how the card describes it, "NAME: DESCRIPTION".
     """
@@ -36,7 +51,9 @@ def export_retriever(
         folder,
         title=f"{base}, tuned with {name}",
         base=hub_name,
-        about=_about(context, model_card.plain_line(base), evaluated, curriculum, description),
+        about=_about(
+            context, model_card.plain_line(base), examples, evaluated, curriculum, description
+        ),
         results=_hub_results(context, values),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
@@ -95,23 +112,64 @@ def _hub_results(context: Context, values: dict) -> list:
 
 
 def _about(
-    context: Context, base: str, evaluated: dict, curriculum: tuple[str, ...], description: str
+    context: Context,
+    base: str,
+    examples: int,
+    evaluated: dict,
+    curriculum: tuple[str, ...],
+    description: str,
 ) -> str:
     """The card's part on method, data and metrics."""
+    from ark_jax.models.model_card import plain_line
+
     counts = read_manifest(context / "data")["counts"]
     table, columns = evaluated["table"], evaluated["metrics"]
-    results = as_markdown(table, columns)
     trained, measured = (load_questions(context, part) for part in ("train", "held_out"))
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
+    said = [verdict(table, columns, curriculum), *against_parts(table, columns)]
+    notes = " ".join(filter(None, [*said[:1], *(f"{x}." for x in said[1:]), note_on_test(context)]))
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
-{len(trained)} questions; measured on {len(measured)} held-out questions
-{documents} (mean and 95 %
+{examples:,} of the {len(trained):,} training questions of {plain_line(_data_name(context))};
+measured on {len(measured):,} held-out questions {documents} (mean and 95 %
 bootstrap interval):
 
-{results}
+{as_markdown(table, columns)}
 
-{" ".join((verdict(table, columns, curriculum), note_on_test(context))).strip()}
+{notes}
+
+{_how_measured(context, counts["pool"])}
+
+To search documents of your own by this model and BM25, joined as `{FUSION_FILE}` says:
+
+```bash
+ark-jax index path/to/this/folder DOCUMENTS --out=INDEX && ark-jax search INDEX "QUESTION"
+```
 
 {settings_text(context.config, "train")}"""
+
+
+def _data_name(context: Context) -> str:
+    """The last part of the path of the data; a file goes without its ending."""
+    path = Path(context.config.data.path)
+    return path.stem if path.suffix in SUFFIXES else path.name or path.resolve().name
+
+
+def _how_measured(context: Context, pool: str) -> str:
+    """What counts as relevant, and what a question searches."""
+    evaluated, settings = read_manifest(context / "evaluate")["counts"], context.config.evaluate
+    unmarked, questions = evaluated["without_marked_evidence"], evaluated["questions"]
+    by_answer = "chunks that contain an answer, of which one is needed"
+    if settings.gold == "answers" or unmarked == questions:
+        relevant = f"Relevant are {by_answer}, or else the documents of the question."
+    else:
+        relevant = (
+            "Relevant are the chunks that hold marked evidence; a marked section counts once, "
+            "however many chunks hold it."
+        )
+        if unmarked:
+            relevant += f" For {unmarked:,} questions without it, they are {by_answer}."
+    scope = {"corpus": "corpus", "documents": "document"}[pool]
+    scope = scope if settings.scope == "auto" else settings.scope
+    return f"{relevant} Each question searches {SEARCHED[scope]}."

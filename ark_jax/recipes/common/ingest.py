@@ -3,7 +3,7 @@
 import collections
 import itertools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
@@ -57,7 +57,7 @@ def ingest(context: Context, folder: Path) -> dict:
     ids = save_documents(documents, folder)
     chunks = cut_documents(documents, corpus.chunks, config.retriever.path, _rules(settings))
     save_chunks(_counted(chunks, sizes), folder)
-    pool = _pool(settings.pool, [*parts.train, *parts.held_out], sizes)
+    pool = choose_pool(settings.pool, [*parts.train, *parts.held_out], sizes)
     written_from.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)
     save_rows(parts.train, folder / "questions_train.parquet", Question)
@@ -137,17 +137,27 @@ def _counted(chunks: Iterable[Chunk], sizes: collections.Counter[str]) -> Iterat
         yield chunk
 
 
-def _pool(choice: str, questions: list[Question], sizes: Mapping[str, int]) -> str:
+def choose_pool(
+    choice: str,
+    questions: Sequence[Question],
+    sizes: Mapping[str, int],
+    setting: str = "config.data.pool",
+) -> str:
     """Where candidates and results come from: "documents" or "corpus".
 
     Args:
+        choice: "auto", or one of both.
         sizes: document id -> number of its chunks.
+        setting: what a user sets it by.
+
+    Raises:
+        ValueError: the choice is "documents", and a question names none.
     """
     unnamed = sum(not question.documents for question in questions)
     if choice == "documents" and unnamed:
         raise ValueError(
-            f"config.data.pool=documents: {unnamed:,} questions name no document; name them, or "
-            "set config.data.pool=corpus"
+            f"{setting}=documents: {unnamed:,} questions name no document; name them, or set "
+            f"{setting}=corpus"
         )
     if choice != "auto":
         return choice
@@ -162,12 +172,12 @@ def _pool(choice: str, questions: list[Question], sizes: Mapping[str, int]) -> s
         if median < total:
             say(
                 f"  a question searches its own documents, of {median:g} chunks (median); "
-                f"config.data.pool=corpus searches all {total:,} chunks"
+                f"{setting}=corpus searches all {total:,} chunks"
             )
         return "documents"
     say(
         f"  the documents of a question have {median:g} chunks (median), so candidates come from "
-        f"all {total:,} chunks; config.data.pool=documents keeps to its documents"
+        f"all {total:,} chunks; {setting}=documents keeps to its documents"
     )
     return "corpus"
 

@@ -113,6 +113,18 @@ def searched_chunks(
     scope = context.config.evaluate.scope
     if scope == "auto":
         scope = "corpus" if searches_corpus(context) else "document"
+    return chunks_in_scope(scope, questions, chunks)
+
+
+def chunks_in_scope(
+    scope: str, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
+) -> tuple[list[Chunk], list[Sequence[int]]]:
+    """As `searched_chunks`.
+
+    Args:
+        scope: as `evaluate.scope`, but for "auto".
+        chunks: document id -> its chunks.
+    """
     named = {document for question in questions for document in question.documents}
     documents = chunks.keys() if scope == "corpus" else chunks.keys() & named
     searched = [x for document, group in chunks.items() if document in documents for x in group]

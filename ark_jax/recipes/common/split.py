@@ -120,8 +120,12 @@ def _part_by_documents(question: Question, held_out: set[str]) -> str:
     return "unused" if documents & held_out else "train"
 
 
-def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
-    """What is drawn for each question: its group of joined documents, or the question itself."""
+def document_keys(questions: Sequence[Question]) -> tuple[list[str], bool]:
+    """The group of joined documents that each question asks, and whether the groups divide them.
+
+    Questions that name several documents join these. A question without documents is by itself.
+    Where one group holds most questions, groups divide little.
+    """
     from networkx.utils import UnionFind
 
     joined = UnionFind()
@@ -133,7 +137,13 @@ def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
     sizes = collections.Counter(keys)
     one_group = len(sizes) == 1 < len(questions)
     most_joined = max((sizes[key] for key in joins), default=0)
-    if one_group or most_joined > JOINED_SHARE * len(questions):
+    return keys, not one_group and most_joined <= JOINED_SHARE * len(questions)
+
+
+def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
+    """What is drawn for each question: its group of joined documents, or the question itself."""
+    keys, divides = document_keys(questions)
+    if not divides:
         say(
             "  questions join most documents: the split is by question, so a held-out question may "
             "share passages with a training question"

@@ -363,8 +363,11 @@ def test_documents_alone_end_in_an_export(world):
     by_part = {p: {r["id"] for r in written if r["part"] == p} for p in ("train", "held_out")}
     card = " ".join((workdir / "export" / "README.md").read_text().split())
     trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
-    assert f"on {trained} questions; measured on {measured} held-out questions" in card
-    assert "over documents it never saw" in card and "not by people" in card
+    scores = load_rows(workdir / "positives" / "positives.parquet")
+    kept = len({row["question"] for row in scores if row["positive"]})
+    assert f"on {kept} of the {trained} training questions of corpus; measured on" in card
+    assert f"measured on {measured} held-out questions over documents it never saw" in card
+    assert "not by people" in card and "a marked section counts once" in card
     scored = load_rows(workdir / "score" / "scores.parquet")
     measured = load_rows(workdir / "evaluate" / "questions.parquet")
     assert {row["question"] for row in scored} == by_part["train"]

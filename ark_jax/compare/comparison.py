@@ -1,0 +1,209 @@
+"""Models on a test set: a table of retrieval metrics, with intervals and pairwise tests."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ark_jax import __version__
+from ark_jax.compare.questions import AskedIndex, ask, build_index, open_index
+from ark_jax.compare.rankings import Ranking, rank
+from ark_jax.compare.systems import WORDS, System, name_of, parse_systems
+from ark_jax.data.records import Question
+from ark_jax.evaluate import retrieval
+from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.index.folder import is_index
+from ark_jax.index.index import absolute_model
+from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.recipes.common.evaluate import RETRIEVAL
+from ark_jax.recipes.common.group_tables import questions_by_group
+from ark_jax.recipes.common.settings import EvaluateSection
+from ark_jax.recipes.common.split import document_keys
+from ark_jax.recipes.common.systems import DEPTH
+from ark_jax.recipes.common.table import tabulate
+from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.runtime import storage
+
+DRAWS = EvaluateSection()  # how many a run draws by default
+FEWEST_DOCUMENTS = 6  # of which the signs of all can be unlikely enough
+SEARCHED = {
+    "corpus": "all passages, as `ark-jax search` does",
+    "documents": "the passages of its own documents",
+    "asked": "the passages of all documents that are asked",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What was measured.
+
+    Attributes:
+        reference: the system that the others are tested against; it has the first row.
+        metrics: the columns of the table.
+        table: as `tabulate` makes it.
+        groups: type of question -> the table of its questions; empty if the data have no types.
+        rows: what each system retrieved for each question, and its metrics. None is a question that
+            nothing in the index answers.
+        remarks: how it was measured, in sentences.
+        about: what was compared, on what, by label.
+    """
+
+    reference: str
+    metrics: tuple[str, ...]
+    table: list[dict]
+    groups: dict[str, list[dict]]
+    rows: list[dict]
+    remarks: list[str]
+    about: dict[str, object]
+
+
+def compare(
+    models: Sequence[str],
+    data: str | Path,
+    *,
+    corpus: str | Path = "",
+    folder: str | Path | None = None,
+    reference: str = "",
+    metrics: Sequence[str] = RETRIEVAL,
+    scope: str = "auto",
+    rules: ChunkRules | None = None,
+) -> Comparison:
+    """Measures systems on the questions of a test set.
+
+    All search the same passages: those of an index among the models, or those that the first
+    retriever cuts. Questions about one document are not independent, so intervals and tests draw
+    documents. A killed call goes on where its vectors were when it is made again.
+
+    Args:
+        models: folders or hub names of retrievers, the folder of an index, "bm25", and
+            "MODEL+bm25".
+        data: questions, with documents or without, in a format that `data.readers` knows.
+        corpus: documents to search, instead of those of `data`.
+        folder: where an index is made, if none is among the models; None: in the cache, where one
+            is kept for each corpus.
+        reference: the system to test against; empty: the first one.
+        metrics: as `evaluate.retrieval` names them.
+        scope: see `questions.ask`.
+        rules: how documents are cut; None: `ChunkRules()`.
+
+    Raises:
+        BadInput: an input has problems; it lists all of them.
+        FileNotFoundError, ValueError: a model or an argument cannot be used.
+    """
+    from ark_jax.models import hf
+
+    systems = parse_systems(models)
+    reference = name_of(reference, systems, models)
+    cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in metrics]
+    named = dict.fromkeys(system.model for system in systems if system.model)
+    given = next((model for model in named if is_index(Path(model).expanduser())), "")
+    for model in named:
+        if model != given:
+            hf.resolve(model)  # a misspelt one is told before any work
+    if given:
+        if corpus:
+            raise ValueError(f"--corpus: the index {given} is the corpus; leave one of them out")
+        index, questions, texts = open_index(given, data)
+    else:
+        rules, model = rules or ChunkRules(), next(iter(named))
+        place = Path(folder or _cached_index(model, corpus or data, data, rules))
+        index, questions, texts = build_index(place, model, data, corpus, rules)
+    asked = ask(index, questions, texts, data, scope)
+    rankings = rank(asked, systems, max(DEPTH, *cutoffs))
+    ordered = sorted(systems, key=lambda system: system.name != reference)
+    return _measured(asked, ordered, rankings, tuple(metrics), data)
+
+
+def _cached_index(model: str, corpus: str | Path, data: str | Path, rules: ChunkRules) -> Path:
+    names = [absolute_model(name) for name in (model, corpus, data)]
+    digest = fingerprint([*names, dataclasses.asdict(rules)])
+    return storage.cache_folder() / "evaluate" / digest[:16]
+
+
+def _measured(
+    asked: AskedIndex,
+    systems: Sequence[System],
+    rankings: Mapping[str, Sequence[Ranking]],
+    metrics: tuple[str, ...],
+    data: str | Path,
+) -> Comparison:
+    """The comparison of systems, of which the first is the reference."""
+    keys, divides = document_keys(asked.questions)
+    if not divides:
+        keys = [question.id for question in asked.questions]
+    rows = [
+        _row(system.name, question, key, ranked, asked, metrics)
+        for system in systems
+        for question, key, ranked in zip(asked.questions, keys, rankings[system.name], strict=True)
+    ]
+    names = {system.name for system in systems}
+    parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
+    groups = questions_by_group(asked.questions)
+    return Comparison(
+        reference=systems[0].name,
+        metrics=metrics,
+        table=_tabulate(rows, metrics, parts),
+        groups={
+            name or "no type": _tabulate([x for x in rows if x["question"] in ids], metrics, parts)
+            for name, ids in groups.items()
+        },
+        rows=rows,
+        remarks=_remarks(asked, len(set(keys)), divides),
+        about=_about(asked, systems, data),
+    )
+
+
+def _row(
+    system: str,
+    question: Question,
+    document: str,
+    ranked: Ranking,
+    asked: AskedIndex,
+    metrics: Sequence[str],
+) -> dict:
+    gold = asked.gold[question.id]
+    values = retrieval.measure(ranked, gold, metrics) if gold else dict.fromkeys(metrics)
+    about = {"system": system, "question": question.id, "document": document}
+    return {**about, "ranked": ranked, **values}
+
+
+def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
+    return tabulate(
+        rows,
+        metrics,
+        draws=DRAWS.bootstrap,
+        flips=DRAWS.randomisation,
+        seed=0,
+        cluster="document",
+        parts=parts,
+    )
+
+
+def _remarks(asked: AskedIndex, drawn: int, divides: bool) -> list[str]:
+    questions, silent = len(asked.questions), sum(not gold for gold in asked.gold.values())
+    drawing = f"intervals and tests draw the {drawn:,} documents, or groups of them, that are asked"
+    if not divides:
+        drawing = "intervals and tests draw questions, since these join most documents"
+    remarks = [
+        f"each question searches {SEARCHED[asked.scope]}",
+        drawing,
+        f"{questions:,} questions: {what_can_be_told(questions)}",
+    ]
+    if divides and drawn < FEWEST_DOCUMENTS:
+        remarks.append(f"with {drawn} documents no difference reaches p < 0.05")
+    if silent:
+        remarks.append(f"{silent:,} questions are left out: no passage answers them")
+    return remarks
+
+
+def _about(asked: AskedIndex, systems: Sequence[System], data: str | Path) -> dict[str, object]:
+    index = asked.index
+    return {
+        "Data": str(data),
+        "Questions": len(asked.questions),
+        "Documents": index.manifest.documents,
+        "Passages": len(index),
+        "Searched": SEARCHED[asked.scope],
+        "Index": str(index.folder),
+        **{f"Model of {x.name}": x.model for x in systems if x.model},
+        "Version of ark_jax": __version__,
+    }

@@ -1,0 +1,64 @@
+"""A comparison as text, as JSON, and as files: a page, the table, and a row per question."""
+
+from pathlib import Path
+
+from ark_jax.compare.comparison import Comparison
+from ark_jax.pipeline.tables import save_json, save_rows
+from ark_jax.recipes.common.group_tables import group_section
+from ark_jax.recipes.common.table import as_text
+from ark_jax.report.page import FACTS, RESULTS, Section, render_page
+from ark_jax.report.results import metric_heading
+
+TYPES = Section("types", "By type of question", group_section)
+
+
+def text_of(comparison: Comparison) -> str:
+    """The table for a terminal, those of the types of questions before it."""
+    lines = []
+    for name, table in comparison.groups.items():
+        lines += [f"  {name}", as_text(table, comparison.metrics, comparison.reference)]
+    if comparison.groups:
+        lines.append("  all questions")
+    lines.append(as_text(comparison.table, comparison.metrics, comparison.reference))
+    return "\n".join([*lines, *(f"  {remark}" for remark in comparison.remarks)]) + "\n"
+
+
+def json_of(comparison: Comparison) -> dict:
+    """All but the rows of questions."""
+    return {
+        "reference": comparison.reference,
+        "metrics": comparison.metrics,
+        "table": comparison.table,
+        "groups": comparison.groups,
+        "remarks": comparison.remarks,
+        "about": comparison.about,
+    }
+
+
+def save(comparison: Comparison, folder: Path) -> Path:
+    """Writes metrics.json, questions.parquet and report.html; returns the path of the page."""
+    save_json(json_of(comparison), folder / "metrics.json")
+    save_rows(comparison.rows, folder / "questions.parquet")
+    page = folder / "report.html"
+    page.write_text(_page(comparison), encoding="utf-8")
+    return page
+
+
+def _page(comparison: Comparison) -> str:
+    first = comparison.metrics[0]
+    best = max(comparison.table, key=lambda row: row["values"][first]["mean"])
+    mean = best["values"][first]["mean"]
+    data = {
+        "title": "Retrievers compared",
+        "verdict": f"{best['system']} has the highest {metric_heading(first)}: {mean:.3f}",
+        "facts": [
+            *comparison.about.items(),
+            *([f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)),
+        ],
+        "table": comparison.table,
+        "groups": comparison.groups,
+        "metrics": comparison.metrics,
+        "base": comparison.reference,
+        "questions": "the questions of the test set",
+    }
+    return render_page(data, [RESULTS, *([TYPES] if comparison.groups else []), FACTS])

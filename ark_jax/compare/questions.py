@@ -1,0 +1,211 @@
+"""The questions of a test set on an index: which passages answer them, and which are searched."""
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ark_jax.data import readers
+from ark_jax.data.chunk_files import load_chunks
+from ark_jax.data.evidence import needed_passages
+from ark_jax.data.formats import beir
+from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.evaluate.retrieval import Gold
+from ark_jax.index.index import Index
+from ark_jax.recipes.common.ingest import choose_pool
+from ark_jax.recipes.common.retrieve import chunks_in_scope
+from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.runtime import storage
+from ark_jax.runtime.log import say
+
+SCOPES = ("auto", "documents", "asked", "corpus")
+_EVALUATE_SCOPES = {"documents": "document", "asked": "held_out"}  # as `evaluate.scope` says it
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedIndex:
+    """An index, and questions whose answers are known.
+
+    Attributes:
+        gold: question -> the passages or judged chunks that it needs.
+        scope: "documents", "asked" or "corpus".
+        searched: the chunks that any question searches; empty if it is the whole index.
+        positions: where these are in the index.
+        scopes: for each question its own among them.
+    """
+
+    index: Index
+    questions: list[Question]
+    gold: dict[str, Gold]
+    scope: str
+    searched: Sequence[Chunk] = ()
+    positions: Sequence[int] = ()
+    scopes: Sequence[Sequence[int]] = ()
+
+
+def build_index(
+    folder: Path, model: str, data: str | Path, corpus: str | Path, rules: ChunkRules
+) -> tuple[Index, list[Question], Mapping[str, str]]:
+    """An index of the documents of a test set or of a corpus, and the questions on it.
+
+    Args:
+        folder: of the index, which may be there from an earlier call.
+        model: whose tokens decide how documents are cut.
+        data: documents and questions, or questions on the corpus.
+        corpus: documents to search; those of `data` that it lacks are searched too. Empty: those of
+            `data` alone.
+
+    Returns:
+        The index, the questions, and document id -> text.
+
+    Raises:
+        BadInput: an input has problems; it lists all of them.
+    """
+    source = readers.load(corpus or data)
+    if not corpus:
+        index = Index.build(folder, model, data, rules=rules)
+        return index, _some(source.questions, data), source.texts
+    test = readers.within(*readers.read_test(data, source.texts), 0)
+    new = [document for document in test.documents if document.id not in source.texts]
+    if new and source.chunks is None:
+        documents = _Chain(source.documents, new)
+        index = Index.build(folder, model, documents, rules=rules)
+    else:
+        index = Index.build(folder, model, corpus, rules=rules)
+    return index, _some(test.questions, data), collections.ChainMap(source.texts, test.texts)
+
+
+class _Chain:
+    """Documents of two sources, which may be read repeatedly."""
+
+    def __init__(self, *sources: Sequence[Document]):
+        self._sources = sources
+
+    def __iter__(self) -> Iterator[Document]:
+        return itertools.chain(*self._sources)
+
+
+def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Mapping[str, str]]:
+    """An index that is there, and questions on its documents; else as `build_index`.
+
+    Raises:
+        BadInput: the data have problems.
+        ValueError: the data have other documents than the index.
+    """
+    index = Index.open(folder)
+    test, problems = readers.read(data)
+    if not test.documents:
+        test, problems = readers.read_test(data, _joined_texts(index))
+    test = readers.within(test, problems, 0)
+    texts = test.texts if test.documents else _joined_texts(index)
+    for chunk in index.chunks if test.documents else ():
+        text = texts.get(chunk.document)
+        if text is not None and text[chunk.start : chunk.end] != chunk.text:
+            raise ValueError(
+                f"{data}: the document {chunk.document!r} has another text in the index {folder}; "
+                "make the index again"
+            )
+    return index, _some(test.questions, data), texts
+
+
+def _joined_texts(index: Index) -> dict[str, str]:
+    """document id -> what its chunks cover; what lies between two of them becomes line breaks."""
+    texts: dict[str, str] = {}
+    for chunk in index.chunks:
+        before = texts.get(chunk.document, "")[: chunk.start]
+        texts[chunk.document] = before.ljust(chunk.start, "\n") + chunk.text
+    return texts
+
+
+def _some(questions: list[Question], data: str | Path) -> list[Question]:
+    if not questions:
+        raise ValueError(
+            f"{data} holds no question, so there is nothing to measure; `ark-jax check {data}` "
+            "says what is understood"
+        )
+    return questions
+
+
+def ask(
+    index: Index,
+    questions: list[Question],
+    texts: Mapping[str, str],
+    data: str | Path,
+    scope: str = "auto",
+) -> AskedIndex:
+    """The questions with the chunks that they need and search.
+
+    What is needed is decided as in a run: marked evidence, else chunks that hold an answer, else
+    the documents of the question. Judgements of a BEIR folder count with their grades, if each
+    document is one passage.
+
+    Args:
+        texts: document id -> text.
+        data: where the questions come from.
+        scope: which chunks a question searches: those of its own documents, of all documents that
+            are asked, or all. "auto" decides as a run does.
+
+    Raises:
+        ValueError: a question names a document that the index lacks, or none can be answered.
+    """
+    chunks = load_chunks(index.folder / index.manifest.folder)
+    groups: dict[str, list[Chunk]] = {}
+    for chunk in chunks:
+        groups.setdefault(chunk.document, []).append(chunk)
+    _check_documents(index, questions, groups, texts)
+    gold, _ = needed_passages(questions, groups, texts)
+    if not any(gold.values()):
+        raise ValueError(
+            f"{data}: no passage holds the evidence or an answer of any question, so nothing can "
+            "be measured; `ark-jax check` says what is understood"
+        )
+    gold |= _graded(data, questions, groups)
+    if scope == "auto":
+        sizes = {document: len(group) for document, group in groups.items()}
+        scope = choose_pool("auto", questions, sizes, setting="--scope")
+    if scope == "corpus":
+        return AskedIndex(index, questions, gold, scope)
+    choose_pool(scope, questions, {}, setting="--scope")
+    searched, scopes = chunks_in_scope(_EVALUATE_SCOPES[scope], questions, groups)
+    place = {chunk.id: i for i, chunk in enumerate(chunks)}
+    positions = [place[chunk.id] for chunk in searched]
+    return AskedIndex(index, questions, gold, scope, searched, positions, scopes)
+
+
+def _check_documents(
+    index: Index,
+    questions: Sequence[Question],
+    groups: Mapping[str, list[Chunk]],
+    texts: Mapping[str, str],
+) -> None:
+    named = {document for question in questions for document in question.documents}
+    # A document of blanks has no chunk.
+    if absent := {x for x in named - groups.keys() if x not in texts or texts[x].strip()}:
+        raise ValueError(
+            f"{len(absent):,} documents that questions name, such as {min(absent)!r}, are not in "
+            f"the index {index.folder}; make the index of all documents, or name a model in "
+            "its place"
+        )
+
+
+def _graded(
+    data: str | Path, questions: Sequence[Question], groups: Mapping[str, list[Chunk]]
+) -> dict[str, Gold]:
+    """question -> chunk -> grade, of questions that have documents alone and grades above 1."""
+    path = storage.local_copy(str(data))
+    grades = beir.read_grades(path) if beir.recognises(path) else {}
+    plain = [q for q in questions if not (q.answers or q.evidence) and q.id in grades]
+    if not any(grade > 1 for question in plain for grade in grades[question.id].values()):
+        return {}
+    if any(len(group) > 1 for group in groups.values()):
+        say(
+            "  the grades of judgements count as 1, since documents have several passages; "
+            "--chunk-tokens=100000 keeps documents whole"
+        )
+        return {}
+    chunk_of = {document: group[0].id for document, group in groups.items()}
+    return {
+        question.id: {chunk_of.get(x, x): grade for x, grade in grades[question.id].items()}
+        for question in plain
+    }

@@ -1,0 +1,88 @@
+"""The systems of a comparison: retrievers, BM25, and both fused."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from ark_jax.index import folder as folders
+
+WORDS = "bm25"
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """What ranks passages.
+
+    Attributes:
+        name: of its row in the table.
+        model: folder or hub name of the retriever, or the folder of an index; empty for BM25.
+        by: "dense", "bm25" or "hybrid", as `Index.search` takes it.
+    """
+
+    name: str
+    model: str
+    by: str
+
+
+def parse_systems(words: Sequence[str]) -> list[System]:
+    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`.
+
+    A row is called by the last part of a path, or by the whole one if two paths end alike.
+
+    Raises:
+        ValueError: a word is empty or comes twice, no retriever is named, or two indices are.
+    """
+    models = [_model_of(word) for word in words]
+    if repeated := [word for i, word in enumerate(words) if word in words[:i]]:
+        raise ValueError(f"--models: {repeated[0]!r} comes twice; name each system once")
+    if not any(models):
+        raise ValueError(
+            f"--models={','.join(words)}: name a retriever too, such as MODEL or MODEL+bm25; its "
+            "tokens decide how documents are cut"
+        )
+    indices = {model for model in models if model and folders.is_index(Path(model).expanduser())}
+    if len(indices) > 1:
+        raise ValueError(
+            f"--models: {' and '.join(sorted(indices))} are indices; give one, since all systems "
+            "search its passages, and name the models of others"
+        )
+    ends = {model: Path(model).name for model in models if model}
+    unique = lambda model: list(ends.values()).count(ends[model]) == 1
+    short = {model: end if end and unique(model) else model for model, end in ends.items()}
+    return [
+        System(_row_name(word, model, short), model, _by(word, model))
+        for word, model in zip(words, models, strict=True)
+    ]
+
+
+def _model_of(word: str) -> str:
+    """The retriever that a word names; empty if it names BM25 alone."""
+    model = word.removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
+    if not model or (model == WORDS and word.strip() != WORDS):
+        raise ValueError(f"--models: {word!r} names no system; write MODEL, bm25 or MODEL+bm25")
+    return "" if model == WORDS else model
+
+
+def _row_name(word: str, model: str, short: dict[str, str]) -> str:
+    return word.replace(model, short[model]) if model else WORDS
+
+
+def _by(word: str, model: str) -> str:
+    if not model:
+        return "bm25"
+    return "dense" if word.strip() == model else "hybrid"
+
+
+def name_of(reference: str, systems: Sequence[System], words: Sequence[str]) -> str:
+    """The row that a reference means: a row's name, or a word as it was given; empty: the first.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not reference:
+        return systems[0].name
+    for system, word in zip(systems, words, strict=True):
+        if reference in (system.name, word):
+            return system.name
+    names = ", ".join(system.name for system in systems)
+    raise ValueError(f"--reference={reference}: must be one of {names}")

@@ -1,0 +1,108 @@
+"""The verb evaluate, as a user types it."""
+
+import json
+import sys
+
+import pytest
+from support import tiny
+
+from ark_jax import __main__
+
+TEXTS = {
+    "tide": "Josiah Penhallow founded the Tidal Board in 1784. It measured every tide.",
+    "salt": "The Pellin Salt Company boiled brine. Horses worked its pumps.",
+    "bell": "The bell of the church was cast in 1811. It rings in a storm.",
+}
+QUESTIONS = (
+    ("Who founded the Tidal Board?", "tide", "Josiah Penhallow"),
+    ("What worked the pumps of the Salt Company?", "salt", "Horses"),
+    ("When was the bell cast?", "bell", "1811"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with two retrievers, documents, and questions on them in a file of their own."""
+    root = tiny.retrievers(tmp_path_factory.mktemp("evaluate"), "tuned", "base")
+    (root / "documents").mkdir()
+    for name, text in TEXTS.items():
+        (root / "documents" / f"{name}.txt").write_text(text)
+    rows = [
+        {"id": f"q{i}", "question": question, "documents": [f"{name}.txt"], "answers": [answer]}
+        for i, (question, name, answer) in enumerate(QUESTIONS)
+    ]
+    (root / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def environment(mesh, monkeypatch, tmp_path, place):
+    """What the verb would set for good, and a cache of its own."""
+    for name in ("JAX_COMPILATION_CACHE_DIR", "TRANSFORMERS_VERBOSITY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(place)
+
+
+SYSTEMS = "--models=base,bm25,tuned,tuned+bm25"
+DATA = ("--data=test.jsonl", "--corpus=documents")
+
+
+def call(*words: object) -> int:
+    return __main__._main(["evaluate", *map(str, words)])
+
+
+def test_the_table_goes_to_stdout_and_the_rest_to_stderr(capsys):
+    assert call(SYSTEMS, *DATA) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert lines[0].split()[:2] == ["system", "recall@5"]
+    names = [line.split()[0] for line in lines[1:5]]
+    assert names == ["base", "bm25", "tuned", "tuned+bm25"]
+    assert lines[2].startswith("  bm25          1.000 [1.000, 1.000]")
+    assert "tuned+bm25 against bm25: " in shown.out and "candidates come from" in shown.err
+    assert "with 3 documents no difference reaches p < 0.05" in shown.out
+
+
+def test_a_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
+    words = (SYSTEMS, *DATA, "--reference=bm25", "--metrics=ndcg@10,map", f"--out={tmp_path / 'r'}")
+    assert call(*words, "--json") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == json.loads((tmp_path / "r" / "metrics.json").read_text())
+    assert json.loads(line)["reference"] == "bm25"
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "nDCG@10" in page and "differences to bm25" in page and "<script" not in page
+    assert (tmp_path / "r" / "questions.parquet").is_file()
+    assert call(*words) == 0
+    assert "nothing has changed" in capsys.readouterr().err
+    assert __main__._main(["search", str(tmp_path / "r" / "index"), "bell", "--by=bm25"]) == 0
+    assert "bell.txt [0:" in capsys.readouterr().out
+
+
+def test_with_a_config_it_is_the_stage(capsys):
+    assert call("--config=nowhere.py", "--workdir=w") == 1
+    assert "--config=nowhere.py: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((SYSTEMS,), "the following arguments are required: --data"),
+        (("--models=bm25", *DATA), "name a retriever too"),
+        (("--models=gone,bm25", *DATA), "gone: no such folder, and no hub name"),
+        ((SYSTEMS, "--data=gone"), "gone: does not exist"),
+        ((SYSTEMS, "--data=documents"), "documents holds no question"),
+        ((SYSTEMS, "--data=test.jsonl"), "holds questions and no documents"),
+        ((SYSTEMS, *DATA, "--reference=stage3"), "--reference=stage3: must be one of base, bm25"),
+        ((SYSTEMS, *DATA, "--metrics=ndgc@10"), "metric 'ndgc@10': must be recall"),
+        ((SYSTEMS, *DATA, "--refrence=base"), "(did you mean --reference?)"),
+        ((SYSTEMS, *DATA, "--scope=document"), "argument --scope: invalid choice"),
+        ((SYSTEMS, *DATA, "--out=test.jsonl/r"), "--out"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ark-jax"])
+    assert call(*words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and message in shown.err and "error: " in shown.err

@@ -1,0 +1,317 @@
+"""A comparison of retrievers: its figures against trec_eval's, a run's and a search's."""
+
+import functools
+import json
+import shutil
+
+import numpy as np
+import pytest
+from support import tiny
+from support.world import HELD_OUT, make_world, tiny_config
+
+import ark_jax as ark
+from ark_jax.compare import output
+from ark_jax.compare.comparison import compare
+from ark_jax.compare.systems import parse_systems
+from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.recipes.common.evaluate import evaluate
+from ark_jax.recipes.common.ingest import ingest
+from ark_jax.recipes.common.retrieve import retrieve_baselines
+from ark_jax.recipes.common.systems import Systems
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.retrieval.fusion import Fusion, fuse, save_fusion
+from ark_jax.runtime.log import Metrics
+
+SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
+TEXTS = {f"d{i:02}": " ".join(SENTENCES[i + 1].split()[:10]) for i in range(40)}  # a passage each
+NAMES = {"ndcg@10": "ndcg_cut_10", "recall@5": "recall_5", "mrr": "recip_rank", "map": "map"}
+
+
+def grades() -> dict[str, dict[str, int]]:
+    """Judgements of twelve queries: three documents each, of grades from 1 to 3."""
+    ids = list(TEXTS)
+    return {
+        f"q{i:02}": {ids[(3 * i + 7 * j) % 40]: 1 + (i + j) % 3 for j in range(3)}
+        for i in range(12)
+    }
+
+
+def query(i: int) -> str:
+    """Words of a document that answers it and of one that does not."""
+    return " ".join([*TEXTS[f"d{3 * i:02}"].split()[:2], *TEXTS[f"d{(3 * i + 5) % 40:02}"].split()])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the retrievers a and b, and a BEIR folder."""
+    root = tiny.retrievers(tmp_path_factory.mktemp("compare"), "a", "b")
+    beir = root / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    write_rows(beir / "corpus.jsonl", [{"_id": id, "text": text} for id, text in TEXTS.items()])
+    kinds = ("who", "what")
+    rows = [
+        {"_id": f"q{i:02}", "text": query(i), "metadata": {"type": kinds[i % 2]}} for i in range(12)
+    ]
+    write_rows(beir / "queries.jsonl", rows)
+    lines = [f"{q}\t{d}\t{x}\n" for q, judged in grades().items() for d, x in judged.items()]
+    head = "query-id\tcorpus-id\tscore\n"
+    (beir / "qrels" / "test.tsv").write_text(head + "".join(lines) + "q00\td39\t0\n")
+    return root
+
+
+def write_rows(path, rows) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(autouse=True)
+def on_a_mesh(mesh, monkeypatch, tmp_path):
+    """Every test enters the same mesh, and has a cache of its own."""
+    monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
+
+
+def brute_force(model, depth: int = 20) -> dict[str, list[list[str]]]:
+    """The rankings of a model, of BM25 and of both, without an index."""
+    ids, texts, queries = list(TEXTS), list(TEXTS.values()), [query(i) for i in range(12)]
+    retriever = Retriever.from_pretrained(model)
+    vectors = retriever.encode(texts, kind="document")
+    cosines = retriever.encode(queries, kind="query") @ vectors.T
+    dense = np.argsort(-cosines, axis=1)[:, :depth].tolist()
+    words = bm25(queries, texts, [range(40)] * 12, depth)
+    both = [fuse(list(pair), depth) for pair in zip(words, dense, strict=True)]
+    named = {"a": dense, "bm25": words, "a+bm25": both}
+    return {name: [[ids[i] for i in best] for best in found] for name, found in named.items()}
+
+
+def words(place, *names: str) -> list[str]:
+    """Words of systems, in which retrievers have their whole path."""
+    whole = {"a": str(place / "a"), "b": str(place / "b"), "bm25": "bm25"}
+    return ["+".join(whole[part] for part in name.split("+")) for name in names]
+
+
+def means(table: list[dict]) -> dict[str, dict[str, float]]:
+    """system -> metric -> mean."""
+    return {row["system"]: {m: x["mean"] for m, x in row["values"].items()} for row in table}
+
+
+def test_means_and_questions_are_those_of_trec_eval(place, tmp_path):
+    pytrec_eval = pytest.importorskip("pytrec_eval", reason="extra [reference] is not installed")
+    systems = words(place, "a", "bm25", "a+bm25")
+    found = compare(systems, place / "beir", folder=tmp_path / "i", metrics=list(NAMES))
+    measures = {"ndcg_cut.10", "recall.5", "recip_rank", "map"}
+    evaluator = pytrec_eval.RelevanceEvaluator(grades(), measures)
+    queries = list(grades())
+    for name, rankings in brute_force(place / "a").items():
+        pairs = zip(queries, rankings, strict=True)
+        run = {q: {id: 1 / rank for rank, id in enumerate(best, 1)} for q, best in pairs}
+        wanted = evaluator.evaluate(run)
+        rows = {row["question"]: row for row in found.rows if row["system"] == name}
+        for ours, theirs in NAMES.items():
+            values = [wanted[q][theirs] for q in queries]
+            assert [rows[q][ours] for q in queries] == pytest.approx(values, abs=1e-6)
+            assert means(found.table)[name][ours] == pytest.approx(np.mean(values), abs=1e-6)
+            assert 0 < np.mean(values) < 1
+
+
+def test_rankings_are_those_of_a_search(place, tmp_path):
+    systems = words(place, "b", "bm25", "b+bm25")
+    found = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
+    index = ark.Index.open(tmp_path / "i")
+    for name, by in (("b", "dense"), ("bm25", "bm25"), ("b+bm25", "hybrid")):
+        hits = index.search([query(i) for i in range(12)], k=20, by=by)
+        ranked = [row["ranked"] for row in found.rows if row["system"] == name]
+        assert ranked == [[hit.chunk for hit in best] for best in hits]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A corpus of long documents with tiny models."""
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize("scope", ["document", "held_out", "corpus"])
+def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_path):
+    config = tiny_config(world)
+    config.evaluate.read = 0
+    config.evaluate.scope, config.evaluate.retrievers = scope, (str(place / "a"),)
+    config.evaluate.baselines, config.evaluate.hybrids = ("bm25",), ("bm25+base",)
+    context = Context(config, tmp_path / "run", Metrics(tmp_path / "metrics.jsonl"))
+    systems = Systems(config.evaluate, tuned=())
+    for name, run in (
+        ("data", ingest),
+        ("baselines", functools.partial(retrieve_baselines, systems=systems)),
+        ("evaluate", functools.partial(evaluate, systems=systems)),
+    ):
+        (context / name).mkdir(parents=True)
+        run(context, context / name)
+    asked = load_rows(context / "data" / "questions_held_out.parquet")
+    assert {x["documents"][0] for x in asked} == set(HELD_OUT) and asked
+    write_rows(tmp_path / "asked.jsonl", asked)
+    settings = config.data
+    found = compare(
+        [config.retriever.path, "bm25", f"bm25+{config.retriever.path}", str(place / "a")],
+        tmp_path / "asked.jsonl",
+        corpus=world / "corpus",
+        folder=tmp_path / "i",
+        scope={"document": "documents", "held_out": "asked"}.get(scope, scope),
+        rules=ChunkRules(settings.chunking, settings.chunk_tokens, settings.chunk_overlap),
+    )
+    of_run = means(load_json(context / "evaluate" / "metrics.json")["table"])
+    pairs = {"retriever": "base", "bm25": "bm25", "bm25+retriever": "bm25+base", "a": "a"}
+    for name, theirs in pairs.items():
+        wanted = {metric: of_run[theirs][metric] for metric in found.metrics}
+        assert means(found.table)[name] == pytest.approx(wanted, abs=1e-9)
+    assert len(found.rows) == 4 * len(asked)
+
+
+def test_questions_of_a_document_are_drawn_together(place, tmp_path):
+    """Six questions on each of two documents are two draws, however many gain."""
+    write_rows(tmp_path / "documents.jsonl", [{"id": x, "text": TEXTS[x]} for x in ("d00", "d03")])
+    rows = [
+        {"id": f"q{i}", "question": query(i % 2), "documents": [f"d{3 * (i % 2):02}"]}
+        for i in range(12)
+    ]
+    write_rows(tmp_path / "questions.jsonl", rows)
+    found = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+    tested = found.table[1]["values"]["ndcg@10"]["against_base"]
+    assert tested["p"] >= 0.5  # of four ways to sign two documents
+    assert "with 2 documents no difference reaches p < 0.05" in found.remarks
+    assert {row["document"] for row in found.rows} == {"d00", "d03"}
+
+
+def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
+    found = compare(words(place, "a", "bm25"), place / "beir", folder=tmp_path / "i")
+    assert set(found.groups) == {"who", "what"}
+    who = [row["mrr"] for row in found.rows if row["system"] == "a"][::2]
+    assert means(found.groups["who"])["a"]["mrr"] == pytest.approx(np.mean(who))
+    text, page = output.text_of(found), output.save(found, tmp_path).read_text()
+    assert text.count("system") > text.count("all questions") == 1
+    assert "Results of who" in page and "Results of what" in page and "<script" not in page
+
+
+def test_the_reference_is_first_and_others_are_tested_against_it(place, tmp_path):
+    systems = words(place, "a", "b", "bm25", "a+bm25")
+    for given in ("bm25", ""):
+        found = compare(systems, place / "beir", folder=tmp_path / "i", reference=given)
+        first = given or "a"
+        assert found.reference == first == found.table[0]["system"]
+        values = {row["system"]: row["values"]["mrr"] for row in found.table}
+        assert {x for x in values if "against_base" in values[x]} == set(values) - {first}
+        # BM25 is a part of the hybrid, and tested as one unless it is the reference.
+        assert ("against_part" in values["a+bm25"]) == (first != "bm25")
+    assert "differs from a" in (text := output.text_of(found)) or "difference from a" in text
+    assert "a+bm25 against bm25: " in text
+    by_path = compare(systems, place / "beir", folder=tmp_path / "i", reference=systems[1])
+    assert by_path.reference == "b"
+
+
+def test_an_index_among_the_models_is_the_corpus(place, tmp_path, monkeypatch):
+    index = tmp_path / "my_index"
+    ark.Index.build(index, place / "a", place / "beir")
+    systems = [str(index), f"{index}+bm25", str(place / "b")]
+    whole = compare(systems, place / "beir")
+    rows = [
+        {
+            "id": q,
+            "question": query(i),
+            "documents": list(judged),
+            "evidence": [TEXTS[next(iter(judged))]],
+        }
+        for i, (q, judged) in enumerate(grades().items())
+    ]
+    write_rows(tmp_path / "asked.jsonl", rows)
+    alone = compare(systems, tmp_path / "asked.jsonl")
+    assert [row["ranked"] for row in alone.rows] == [row["ranked"] for row in whole.rows]
+    assert [row["system"] for row in whole.table] == ["my_index", "my_index+bm25", "b"]
+    assert not (tmp_path / "cache" / "evaluate").exists()
+    with pytest.raises(ValueError, match=r"--corpus: the index .* is the corpus"):
+        compare(systems, tmp_path / "asked.jsonl", corpus=place / "beir")
+    write_rows(tmp_path / "other.jsonl", [{**rows[0], "documents": ["d00", "x"]}])
+    with pytest.raises(ValueError, match="'x' is not found"):
+        compare(systems, tmp_path / "other.jsonl")
+    shutil.copytree(place / "beir", tmp_path / "changed")
+    corpus = tmp_path / "changed" / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace(TEXTS["d07"], "Another text."))
+    with pytest.raises(ValueError, match="'d07' has another text in the index"):
+        compare(systems, tmp_path / "changed")
+
+
+def test_a_retriever_is_fused_as_its_folder_says(place, tmp_path):
+    folder = tmp_path / "tuned"
+    shutil.copytree(place / "a", folder)
+    save_fusion(Fusion(bm25=1.0, dense=0.0, depth=30), folder)
+    systems = [str(place / "b"), f"{folder}+bm25", "bm25"]
+    found = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
+    ranked = {
+        name: [x["ranked"] for x in found.rows if x["system"] == name]
+        for name in ("bm25", "tuned+bm25")
+    }
+    for both, by_words in zip(ranked["tuned+bm25"], ranked["bm25"], strict=True):
+        assert both[: len(by_words)] == by_words  # nothing else counts
+    assert ark.Index.build(tmp_path / "j", folder, place / "beir").manifest.fusion.dense == 0
+    (folder / "fusion.json").write_text('{"constant": 60, "weight": 2}')
+    with pytest.raises(ValueError, match=r"fusion.json is damaged .*weight"):
+        ark.Index.build(tmp_path / "k", folder, place / "beir")
+
+
+def test_the_cache_keeps_the_index_of_a_corpus(place, tmp_path, monkeypatch):
+    first = compare(words(place, "a", "bm25"), place / "beir")
+    embedded = []
+    encode = Retriever.encode
+
+    def record(self, texts, *, kind, **options):
+        embedded.extend(texts if kind == "document" else ())
+        return encode(self, texts, kind=kind, **options)
+
+    monkeypatch.setattr(Retriever, "encode", record)
+    assert compare(words(place, "a", "bm25"), place / "beir") == first
+    assert embedded == [] and len(list((tmp_path / "cache" / "evaluate").iterdir())) == 1
+    compare(words(place, "a", "b"), place / "beir")
+    assert len(embedded) == len(TEXTS)  # by b alone
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["bm25"], "name a retriever too"),
+        (["bm25+bm25", "x"], r"'bm25\+bm25' names no system"),
+        (["x", ""], "'' names no system"),
+        (["x", "bm25", "x"], "'x' comes twice"),
+    ],
+)
+def test_bad_names_of_systems_are_told(given, message):
+    with pytest.raises(ValueError, match=message):
+        parse_systems(given)
+
+
+def test_rows_are_called_by_the_end_of_a_path():
+    names = lambda *words: [system.name for system in parse_systems(words)]
+    assert names("r/export", "r/export+bm25", "bm25+r/export", "org/m@v1") == [
+        "export",
+        "export+bm25",
+        "bm25+export",
+        "m@v1",
+    ]
+    assert names("r/export", "s/export", "s/export+bm25") == [
+        "r/export",
+        "s/export",
+        "s/export+bm25",
+    ]
+
+
+def test_questions_without_a_passage_are_left_out_and_counted(place, tmp_path):
+    write_rows(tmp_path / "documents.jsonl", [{"id": x, "text": TEXTS[x]} for x in ("d00", "d03")])
+    known = {"id": "q0", "question": query(0), "documents": ["d00"]}
+    nowhere = {"id": "q1", "question": "why?", "answers": ["xylophone"]}
+    write_rows(tmp_path / "questions.jsonl", [known, nowhere])
+    found = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+    assert [row["mrr"] for row in found.rows if row["question"] == "q1"] == [None, None]
+    assert "1 questions are left out: no passage answers them" in found.remarks
+    write_rows(tmp_path / "questions.jsonl", [nowhere])
+    with pytest.raises(ValueError, match="nothing can be measured"):
+        compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+    (tmp_path / "questions.jsonl").unlink()
+    with pytest.raises(ValueError, match="holds no question"):
+        compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
