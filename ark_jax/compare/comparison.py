@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax import __version__
-from ark_jax.compare.questions import AskedIndex, ask, build_index, open_index
+from ark_jax.compare.questions import Task, build_index, make_task, open_index
 from ark_jax.compare.rankings import Ranking, rank
 from ark_jax.compare.systems import WORDS, System, name_of, parse_systems
 from ark_jax.data.records import Question
@@ -82,7 +82,7 @@ def compare(
             is kept for each corpus.
         reference: the system to test against; empty: the first one.
         metrics: as `evaluate.retrieval` names them.
-        scope: see `questions.ask`.
+        scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
 
     Raises:
@@ -105,39 +105,39 @@ def compare(
         index, questions, texts = open_index(given, data)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
-        place = Path(folder or _cached_index(model, corpus or data, data, rules))
+        place = Path(folder or _cached_index(model, corpus or data, rules))
         index, questions, texts = build_index(place, model, data, corpus, rules)
-    asked = ask(index, questions, texts, data, scope)
-    rankings = rank(asked, systems, max(DEPTH, *cutoffs))
+    task = make_task(index, questions, texts, data, scope)
+    rankings = rank(task, systems, max(DEPTH, *cutoffs))
     ordered = sorted(systems, key=lambda system: system.name != reference)
-    return _measured(asked, ordered, rankings, tuple(metrics), data)
+    return _measured(task, ordered, rankings, tuple(metrics), data)
 
 
-def _cached_index(model: str, corpus: str | Path, data: str | Path, rules: ChunkRules) -> Path:
-    names = [absolute_model(name) for name in (model, corpus, data)]
+def _cached_index(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
+    names = [absolute_model(name) for name in (model, corpus)]
     digest = fingerprint([*names, dataclasses.asdict(rules)])
     return storage.cache_folder() / "evaluate" / digest[:16]
 
 
 def _measured(
-    asked: AskedIndex,
+    task: Task,
     systems: Sequence[System],
     rankings: Mapping[str, Sequence[Ranking]],
     metrics: tuple[str, ...],
     data: str | Path,
 ) -> Comparison:
     """The comparison of systems, of which the first is the reference."""
-    keys, divides = document_keys(asked.questions)
+    keys, divides = document_keys(task.questions)
     if not divides:
-        keys = [question.id for question in asked.questions]
+        keys = [question.id for question in task.questions]
     rows = [
-        _row(system.name, question, key, ranked, asked, metrics)
+        _row(system.name, question, key, ranked, task, metrics)
         for system in systems
-        for question, key, ranked in zip(asked.questions, keys, rankings[system.name], strict=True)
+        for question, key, ranked in zip(task.questions, keys, rankings[system.name], strict=True)
     ]
     names = {system.name for system in systems}
     parts = {system.name: WORDS for system in systems if system.by == "hybrid" and WORDS in names}
-    groups = questions_by_group(asked.questions)
+    groups = questions_by_group(task.questions)
     return Comparison(
         reference=systems[0].name,
         metrics=metrics,
@@ -147,8 +147,8 @@ def _measured(
             for name, ids in groups.items()
         },
         rows=rows,
-        remarks=_remarks(asked, len(set(keys)), divides),
-        about=_about(asked, systems, data),
+        remarks=_remarks(task, len(set(keys)), divides),
+        about=_about(task, systems, data),
     )
 
 
@@ -157,10 +157,10 @@ def _row(
     question: Question,
     document: str,
     ranked: Ranking,
-    asked: AskedIndex,
+    task: Task,
     metrics: Sequence[str],
 ) -> dict:
-    gold = asked.gold[question.id]
+    gold = task.gold[question.id]
     values = retrieval.measure(ranked, gold, metrics) if gold else dict.fromkeys(metrics)
     about = {"system": system, "question": question.id, "document": document}
     return {**about, "ranked": ranked, **values}
@@ -178,13 +178,13 @@ def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]
     )
 
 
-def _remarks(asked: AskedIndex, drawn: int, divides: bool) -> list[str]:
-    questions, silent = len(asked.questions), sum(not gold for gold in asked.gold.values())
+def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:
+    questions, silent = len(task.questions), sum(not gold for gold in task.gold.values())
     drawing = f"intervals and tests draw the {drawn:,} documents, or groups of them, that are asked"
     if not divides:
         drawing = "intervals and tests draw questions, since these join most documents"
     remarks = [
-        f"each question searches {SEARCHED[asked.scope]}",
+        f"each question searches {SEARCHED[task.scope]}",
         drawing,
         f"{questions:,} questions: {what_can_be_told(questions)}",
     ]
@@ -195,14 +195,14 @@ def _remarks(asked: AskedIndex, drawn: int, divides: bool) -> list[str]:
     return remarks
 
 
-def _about(asked: AskedIndex, systems: Sequence[System], data: str | Path) -> dict[str, object]:
-    index = asked.index
+def _about(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
+    index = task.index
     return {
         "Data": str(data),
-        "Questions": len(asked.questions),
+        "Questions": len(task.questions),
         "Documents": index.manifest.documents,
         "Passages": len(index),
-        "Searched": SEARCHED[asked.scope],
+        "Searched": SEARCHED[task.scope],
         "Index": str(index.folder),
         **{f"Model of {x.name}": x.model for x in systems if x.model},
         "Version of ark_jax": __version__,

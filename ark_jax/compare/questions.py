@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
@@ -24,7 +24,7 @@ _EVALUATE_SCOPES = {"documents": "document", "asked": "held_out"}  # as `evaluat
 
 
 @dataclasses.dataclass(frozen=True)
-class AskedIndex:
+class Task:
     """An index, and questions whose answers are known.
 
     Attributes:
@@ -62,28 +62,17 @@ def build_index(
     Raises:
         BadInput: an input has problems; it lists all of them.
     """
-    source = readers.load(corpus or data)
-    if not corpus:
-        index = Index.build(folder, model, data, rules=rules)
-        return index, _some(source.questions, data), source.texts
-    test = readers.within(*readers.read_test(data, source.texts), 0)
-    new = [document for document in test.documents if document.id not in source.texts]
+    source = test = readers.load(corpus or data)
+    new: list[Document] = []
+    if corpus:
+        test = readers.within(*readers.read_test(data, source.texts), 0)
+        new = [document for document in test.documents if document.id not in source.texts]
+    _check_number(test.questions, data)
     if new and source.chunks is None:
-        documents = _Chain(source.documents, new)
-        index = Index.build(folder, model, documents, rules=rules)
+        index = Index.build(folder, model, itertools.chain(source.documents, new), rules=rules)
     else:
-        index = Index.build(folder, model, corpus, rules=rules)
-    return index, _some(test.questions, data), collections.ChainMap(source.texts, test.texts)
-
-
-class _Chain:
-    """Documents of two sources, which may be read repeatedly."""
-
-    def __init__(self, *sources: Sequence[Document]):
-        self._sources = sources
-
-    def __iter__(self) -> Iterator[Document]:
-        return itertools.chain(*self._sources)
+        index = Index.build(folder, model, corpus or data, rules=rules)
+    return index, test.questions, collections.ChainMap(source.texts, test.texts)
 
 
 def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Mapping[str, str]]:
@@ -95,10 +84,11 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
     """
     index = Index.open(folder)
     test, problems = readers.read(data)
-    if not test.documents:
-        test, problems = readers.read_test(data, _joined_texts(index))
-    test = readers.within(test, problems, 0)
     texts = test.texts if test.documents else _joined_texts(index)
+    if not test.documents:
+        test, problems = readers.read_test(data, texts)
+    test = readers.within(test, problems, 0)
+    _check_number(test.questions, data)
     for chunk in index.chunks if test.documents else ():
         text = texts.get(chunk.document)
         if text is not None and text[chunk.start : chunk.end] != chunk.text:
@@ -106,7 +96,7 @@ def open_index(folder: str, data: str | Path) -> tuple[Index, list[Question], Ma
                 f"{data}: the document {chunk.document!r} has another text in the index {folder}; "
                 "make the index again"
             )
-    return index, _some(test.questions, data), texts
+    return index, test.questions, texts
 
 
 def _joined_texts(index: Index) -> dict[str, str]:
@@ -118,23 +108,22 @@ def _joined_texts(index: Index) -> dict[str, str]:
     return texts
 
 
-def _some(questions: list[Question], data: str | Path) -> list[Question]:
+def _check_number(questions: Sequence[Question], data: str | Path) -> None:
     if not questions:
         raise ValueError(
             f"{data} holds no question, so there is nothing to measure; `ark-jax check {data}` "
             "says what is understood"
         )
-    return questions
 
 
-def ask(
+def make_task(
     index: Index,
     questions: list[Question],
     texts: Mapping[str, str],
     data: str | Path,
     scope: str = "auto",
-) -> AskedIndex:
-    """The questions with the chunks that they need and search.
+) -> Task:
+    """What is to be found for questions on an index, and where.
 
     What is needed is decided as in a run: marked evidence, else chunks that hold an answer, else
     the documents of the question. Judgements of a BEIR folder count with their grades, if each
@@ -165,12 +154,12 @@ def ask(
         sizes = {document: len(group) for document, group in groups.items()}
         scope = choose_pool("auto", questions, sizes, setting="--scope")
     if scope == "corpus":
-        return AskedIndex(index, questions, gold, scope)
+        return Task(index, questions, gold, scope)
     choose_pool(scope, questions, {}, setting="--scope")
     searched, scopes = chunks_in_scope(_EVALUATE_SCOPES[scope], questions, groups)
     place = {chunk.id: i for i, chunk in enumerate(chunks)}
     positions = [place[chunk.id] for chunk in searched]
-    return AskedIndex(index, questions, gold, scope, searched, positions, scopes)
+    return Task(index, questions, gold, scope, searched, positions, scopes)
 
 
 def _check_documents(

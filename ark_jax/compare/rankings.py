@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from ark_jax.compare.questions import AskedIndex
+from ark_jax.compare.questions import Task
 from ark_jax.compare.systems import System
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.common.retrieve import search_scopes
@@ -15,7 +15,7 @@ Ranking = list[str]  # chunk ids, best first
 Search = Callable[[str, int], list[Ranking]]  # by what, and how many: a ranking of each question
 
 
-def rank(asked: AskedIndex, systems: Sequence[System], depth: int) -> dict[str, list[Ranking]]:
+def rank(task: Task, systems: Sequence[System], depth: int) -> dict[str, list[Ranking]]:
     """system -> the first `depth` chunks of each question, in the order of the questions.
 
     Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
@@ -23,8 +23,8 @@ def rank(asked: AskedIndex, systems: Sequence[System], depth: int) -> dict[str, 
     """
     rankings = {}
     for model in dict.fromkeys(system.model for system in systems):
-        opened = with_vectors(asked.index, model)
-        search = (_whole_index if asked.scope == "corpus" else _in_scopes)(asked, opened)
+        opened = with_vectors(task.index, model)
+        search = (_whole_index if task.scope == "corpus" else _in_scopes)(task, opened)
         for system in (system for system in systems if system.model == model):
             rankings[system.name] = search(system.by, depth)
     return {system.name: rankings[system.name] for system in systems}
@@ -43,26 +43,26 @@ def with_vectors(index: Index, model: str) -> Index:
     return dataclasses.replace(opened, manifest=manifest)
 
 
-def _whole_index(asked: AskedIndex, opened: Index) -> Search:
+def _whole_index(task: Task, opened: Index) -> Search:
     def search(by: str, depth: int) -> list[Ranking]:
-        texts = [question.question for question in asked.questions]
+        texts = [question.question for question in task.questions]
         return [[hit.chunk for hit in hits] for hits in opened.search(texts, k=depth, by=by)]
 
     return search
 
 
-def _in_scopes(asked: AskedIndex, opened: Index) -> Search:
+def _in_scopes(task: Task, opened: Index) -> Search:
     """As `Index.search`, among the chunks of each question's scope."""
-    texts = [question.question for question in asked.questions]
+    texts = [question.question for question in task.questions]
 
     @functools.cache
     def by_words(depth: int) -> list[list[int]]:
-        return bm25(texts, [chunk.passage for chunk in asked.searched], asked.scopes, depth)
+        return bm25(texts, [chunk.passage for chunk in task.searched], task.scopes, depth)
 
     @functools.cache
     def by_vectors(depth: int) -> list[list[int]]:
         queries = opened.retriever.encode(texts, kind="query")
-        return search_scopes(queries, opened.vectors[asked.positions], asked.scopes, depth)[0]
+        return search_scopes(queries, opened.vectors[task.positions], task.scopes, depth)[0]
 
     def search(by: str, depth: int) -> list[Ranking]:
         if by == "hybrid":
@@ -72,6 +72,6 @@ def _in_scopes(asked: AskedIndex, opened: Index) -> Search:
             matches = [[place for place, _ in ranking[:depth]] for ranking in joined]
         else:
             matches = by_words(depth) if by == "bm25" else by_vectors(depth)
-        return [[asked.searched[place].id for place in best] for best in matches]
+        return [[task.searched[place].id for place in best] for best in matches]
 
     return search

@@ -82,7 +82,7 @@ def brute_force(model, depth: int = 20) -> dict[str, list[list[str]]]:
     words = bm25(queries, texts, [range(40)] * 12, depth)
     both = [fuse(list(pair), depth) for pair in zip(words, dense, strict=True)]
     named = {"a": dense, "bm25": words, "a+bm25": both}
-    return {name: [[ids[i] for i in best] for best in found] for name, found in named.items()}
+    return {name: [[ids[i] for i in best] for best in rows] for name, rows in named.items()}
 
 
 def words(place, *names: str) -> list[str]:
@@ -99,7 +99,7 @@ def means(table: list[dict]) -> dict[str, dict[str, float]]:
 def test_means_and_questions_are_those_of_trec_eval(place, tmp_path):
     pytrec_eval = pytest.importorskip("pytrec_eval", reason="extra [reference] is not installed")
     systems = words(place, "a", "bm25", "a+bm25")
-    found = compare(systems, place / "beir", folder=tmp_path / "i", metrics=list(NAMES))
+    comparison = compare(systems, place / "beir", folder=tmp_path / "i", metrics=list(NAMES))
     measures = {"ndcg_cut.10", "recall.5", "recip_rank", "map"}
     evaluator = pytrec_eval.RelevanceEvaluator(grades(), measures)
     queries = list(grades())
@@ -107,21 +107,21 @@ def test_means_and_questions_are_those_of_trec_eval(place, tmp_path):
         pairs = zip(queries, rankings, strict=True)
         run = {q: {id: 1 / rank for rank, id in enumerate(best, 1)} for q, best in pairs}
         wanted = evaluator.evaluate(run)
-        rows = {row["question"]: row for row in found.rows if row["system"] == name}
+        rows = {row["question"]: row for row in comparison.rows if row["system"] == name}
         for ours, theirs in NAMES.items():
             values = [wanted[q][theirs] for q in queries]
             assert [rows[q][ours] for q in queries] == pytest.approx(values, abs=1e-6)
-            assert means(found.table)[name][ours] == pytest.approx(np.mean(values), abs=1e-6)
+            assert means(comparison.table)[name][ours] == pytest.approx(np.mean(values), abs=1e-6)
             assert 0 < np.mean(values) < 1
 
 
 def test_rankings_are_those_of_a_search(place, tmp_path):
     systems = words(place, "b", "bm25", "b+bm25")
-    found = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
+    comparison = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
     index = ark.Index.open(tmp_path / "i")
     for name, by in (("b", "dense"), ("bm25", "bm25"), ("b+bm25", "hybrid")):
         hits = index.search([query(i) for i in range(12)], k=20, by=by)
-        ranked = [row["ranked"] for row in found.rows if row["system"] == name]
+        ranked = [row["ranked"] for row in comparison.rows if row["system"] == name]
         assert ranked == [[hit.chunk for hit in best] for best in hits]
 
 
@@ -150,7 +150,7 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     assert {x["documents"][0] for x in asked} == set(HELD_OUT) and asked
     write_rows(tmp_path / "asked.jsonl", asked)
     settings = config.data
-    found = compare(
+    comparison = compare(
         [config.retriever.path, "bm25", f"bm25+{config.retriever.path}", str(place / "a")],
         tmp_path / "asked.jsonl",
         corpus=world / "corpus",
@@ -161,9 +161,9 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     of_run = means(load_json(context / "evaluate" / "metrics.json")["table"])
     pairs = {"retriever": "base", "bm25": "bm25", "bm25+retriever": "bm25+base", "a": "a"}
     for name, theirs in pairs.items():
-        wanted = {metric: of_run[theirs][metric] for metric in found.metrics}
-        assert means(found.table)[name] == pytest.approx(wanted, abs=1e-9)
-    assert len(found.rows) == 4 * len(asked)
+        wanted = {metric: of_run[theirs][metric] for metric in comparison.metrics}
+        assert means(comparison.table)[name] == pytest.approx(wanted, abs=1e-9)
+    assert len(comparison.rows) == 4 * len(asked)
 
 
 def test_questions_of_a_document_are_drawn_together(place, tmp_path):
@@ -174,19 +174,19 @@ def test_questions_of_a_document_are_drawn_together(place, tmp_path):
         for i in range(12)
     ]
     write_rows(tmp_path / "questions.jsonl", rows)
-    found = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
-    tested = found.table[1]["values"]["ndcg@10"]["against_base"]
+    comparison = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+    tested = comparison.table[1]["values"]["ndcg@10"]["against_base"]
     assert tested["p"] >= 0.5  # of four ways to sign two documents
-    assert "with 2 documents no difference reaches p < 0.05" in found.remarks
-    assert {row["document"] for row in found.rows} == {"d00", "d03"}
+    assert "with 2 documents no difference reaches p < 0.05" in comparison.remarks
+    assert {row["document"] for row in comparison.rows} == {"d00", "d03"}
 
 
 def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
-    found = compare(words(place, "a", "bm25"), place / "beir", folder=tmp_path / "i")
-    assert set(found.groups) == {"who", "what"}
-    who = [row["mrr"] for row in found.rows if row["system"] == "a"][::2]
-    assert means(found.groups["who"])["a"]["mrr"] == pytest.approx(np.mean(who))
-    text, page = output.text_of(found), output.save(found, tmp_path).read_text()
+    comparison = compare(words(place, "a", "bm25"), place / "beir", folder=tmp_path / "i")
+    assert set(comparison.groups) == {"who", "what"}
+    who = [row["mrr"] for row in comparison.rows if row["system"] == "a"][::2]
+    assert means(comparison.groups["who"])["a"]["mrr"] == pytest.approx(np.mean(who))
+    text, page = output.text_of(comparison), output.save(comparison, tmp_path).read_text()
     assert text.count("system") > text.count("all questions") == 1
     assert "Results of who" in page and "Results of what" in page and "<script" not in page
 
@@ -194,14 +194,14 @@ def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
 def test_the_reference_is_first_and_others_are_tested_against_it(place, tmp_path):
     systems = words(place, "a", "b", "bm25", "a+bm25")
     for given in ("bm25", ""):
-        found = compare(systems, place / "beir", folder=tmp_path / "i", reference=given)
+        comparison = compare(systems, place / "beir", folder=tmp_path / "i", reference=given)
         first = given or "a"
-        assert found.reference == first == found.table[0]["system"]
-        values = {row["system"]: row["values"]["mrr"] for row in found.table}
+        assert comparison.reference == first == comparison.table[0]["system"]
+        values = {row["system"]: row["values"]["mrr"] for row in comparison.table}
         assert {x for x in values if "against_base" in values[x]} == set(values) - {first}
         # BM25 is a part of the hybrid, and tested as one unless it is the reference.
         assert ("against_part" in values["a+bm25"]) == (first != "bm25")
-    assert "differs from a" in (text := output.text_of(found)) or "difference from a" in text
+    assert "differs from a" in (text := output.text_of(comparison)) or "difference from a" in text
     assert "a+bm25 against bm25: " in text
     by_path = compare(systems, place / "beir", folder=tmp_path / "i", reference=systems[1])
     assert by_path.reference == "b"
@@ -229,7 +229,7 @@ def test_an_index_among_the_models_is_the_corpus(place, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--corpus: the index .* is the corpus"):
         compare(systems, tmp_path / "asked.jsonl", corpus=place / "beir")
     write_rows(tmp_path / "other.jsonl", [{**rows[0], "documents": ["d00", "x"]}])
-    with pytest.raises(ValueError, match="'x' is not found"):
+    with pytest.raises(ValueError, match="'x' is not comparison"):
         compare(systems, tmp_path / "other.jsonl")
     shutil.copytree(place / "beir", tmp_path / "changed")
     corpus = tmp_path / "changed" / "corpus.jsonl"
@@ -243,9 +243,9 @@ def test_a_retriever_is_fused_as_its_folder_says(place, tmp_path):
     shutil.copytree(place / "a", folder)
     save_fusion(Fusion(bm25=1.0, dense=0.0, depth=30), folder)
     systems = [str(place / "b"), f"{folder}+bm25", "bm25"]
-    found = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
+    comparison = compare(systems, place / "beir", folder=tmp_path / "i", scope="corpus")
     ranked = {
-        name: [x["ranked"] for x in found.rows if x["system"] == name]
+        name: [x["ranked"] for x in comparison.rows if x["system"] == name]
         for name in ("bm25", "tuned+bm25")
     }
     for both, by_words in zip(ranked["tuned+bm25"], ranked["bm25"], strict=True):
@@ -306,9 +306,9 @@ def test_questions_without_a_passage_are_left_out_and_counted(place, tmp_path):
     known = {"id": "q0", "question": query(0), "documents": ["d00"]}
     nowhere = {"id": "q1", "question": "why?", "answers": ["xylophone"]}
     write_rows(tmp_path / "questions.jsonl", [known, nowhere])
-    found = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
-    assert [row["mrr"] for row in found.rows if row["question"] == "q1"] == [None, None]
-    assert "1 questions are left out: no passage answers them" in found.remarks
+    comparison = compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")
+    assert [row["mrr"] for row in comparison.rows if row["question"] == "q1"] == [None, None]
+    assert "1 questions are left out: no passage answers them" in comparison.remarks
     write_rows(tmp_path / "questions.jsonl", [nowhere])
     with pytest.raises(ValueError, match="nothing can be measured"):
         compare(words(place, "a", "bm25"), tmp_path, folder=tmp_path / "i")

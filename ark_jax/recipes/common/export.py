@@ -92,7 +92,7 @@ def describe_card(card: Path, title: str, about: str) -> None:
 
 
 def _hub_results(context: Context, values: dict) -> list:
-    """The metrics as the hub's evaluation results; data of one's own have no name there."""
+    """The metrics as the hub's evaluation results; data of one's own have no type there."""
     from huggingface_hub import EvalResult
 
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
@@ -101,7 +101,7 @@ def _hub_results(context: Context, values: dict) -> list:
             task_type="information-retrieval",
             task_name="Information Retrieval",
             dataset_type="unknown",
-            dataset_name=f"{questions:,} held-out questions",
+            dataset_name=f"{_data_name(context)}, {questions:,} held-out questions",
             metric_type=metric,
             metric_name=metric_heading(metric),
             metric_value=round(values[metric]["mean"], 4),
@@ -128,8 +128,8 @@ def _about(
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
-    said = [verdict(table, columns, curriculum), *against_parts(table, columns)]
-    notes = " ".join(filter(None, [*said[:1], *(f"{x}." for x in said[1:]), note_on_test(context)]))
+    against = (f"{line}." for line in against_parts(table, columns))
+    sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
 {examples:,} of the {len(trained):,} training questions of {plain_line(_data_name(context))};
 measured on {len(measured):,} held-out questions {documents} (mean and 95 %
@@ -137,7 +137,7 @@ bootstrap interval):
 
 {as_markdown(table, columns)}
 
-{notes}
+{" ".join(filter(None, sentences))}
 
 {_how_measured(context, counts["pool"])}
 

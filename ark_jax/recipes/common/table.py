@@ -82,8 +82,8 @@ def _cells(
         for (name, column), raw, corrected in zip(differences.items(), p, holm(p), strict=True):
             against = interval(column)
             mean = against.pop("mean")
-            found = {"difference": mean, **against, "p": float(raw), "p_holm": float(corrected)}
-            yield name, found
+            tests = {"p": float(raw), "p_holm": float(corrected)}
+            yield name, {"difference": mean, **against, **tests}
 
     for name, against in tested({name: base for name in values if name != base}):
         cells[name]["against_base"] = against
