@@ -8,7 +8,7 @@ from ark_jax.compare.questions import Task
 from ark_jax.compare.systems import System
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.recipes.common.retrieve import search_scopes
-from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.bm25 import scored_bm25
 from ark_jax.retrieval.fusion import fusion_of
 
 Ranking = list[str]  # chunk ids, best first
@@ -56,22 +56,22 @@ def _in_scopes(task: Task, opened: Index) -> Search:
     texts = [question.question for question in task.questions]
 
     @functools.cache
-    def by_words(depth: int) -> list[list[int]]:
-        return bm25(texts, [chunk.passage for chunk in task.searched], task.scopes, depth)
+    def by_words(depth: int) -> list[Sequence[tuple[int, float]]]:
+        return scored_bm25(texts, [chunk.passage for chunk in task.searched], task.scopes, depth)
 
     @functools.cache
-    def by_vectors(depth: int) -> list[list[int]]:
+    def by_vectors(depth: int) -> list[Sequence[tuple[int, float]]]:
         queries = opened.retriever.encode(texts, kind="query")
-        return search_scopes(queries, opened.vectors[task.positions], task.scopes, depth)[0]
+        matches = search_scopes(queries, opened.vectors[task.positions], task.scopes, depth)
+        return [list(zip(*pair, strict=True)) for pair in zip(*matches, strict=True)]
 
     def search(by: str, depth: int) -> list[Ranking]:
         if by == "hybrid":
             fusion = opened.manifest.fusion
             parts = (part(max(depth, fusion.depth)) for part in (by_words, by_vectors))
-            joined = (fusion.join(*pair) for pair in zip(*parts, strict=True))
-            matches = [[place for place, _ in ranking[:depth]] for ranking in joined]
+            rankings = [fusion.join(*pair)[:depth] for pair in zip(*parts, strict=True)]
         else:
-            matches = by_words(depth) if by == "bm25" else by_vectors(depth)
-        return [[task.searched[place].id for place in best] for best in matches]
+            rankings = by_words(depth) if by == "bm25" else by_vectors(depth)
+        return [[task.searched[place].id for place, _ in ranking] for ranking in rankings]
 
     return search

@@ -208,10 +208,7 @@ class Index:
         depth = max(k, fusion.depth)
         by_vectors = self._by_vectors(questions, depth, vectors)
         pairs = zip(self._by_words(questions, depth), by_vectors, strict=True)
-        return [
-            fusion.join(*([position for position, _ in ranking] for ranking in pair))
-            for pair in pairs
-        ]
+        return [fusion.join(*pair) for pair in pairs]
 
     def _by_words(self, questions: list[str], k: int) -> list[Ranking]:
         results = self.words.search(questions, k)

@@ -26,6 +26,14 @@ def bm25(
         For each query the indices of its best texts, best first. Equal scores keep the order of the
         scope. Texts without a word of the query are left out, so a list may be shorter than `k`.
     """
+    rankings = scored_bm25(queries, texts, scopes, k)
+    return [[position for position, _ in ranking] for ranking in rankings]
+
+
+def scored_bm25(
+    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
+) -> list[list[tuple[int, float]]]:
+    """As `bm25`, with the score of each text."""
     import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step at lower levels
@@ -39,7 +47,8 @@ def bm25(
         scope = np.asarray(scope, np.int64)
         scores = index.get_scores(words)[scope] if words else np.zeros(len(scope))
         best = np.argsort(-scores, kind="stable")[:k]
-        rankings.append(scope[best[scores[best] > 0]].tolist())
+        best = best[scores[best] > 0]
+        rankings.append(list(zip(scope[best].tolist(), scores[best].tolist(), strict=True)))
     return rankings
 
 

@@ -12,6 +12,8 @@ RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher 2009
 SCORE_DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
 
 Id = TypeVar("Id", bound=Hashable)
+Ranking = Sequence[tuple[Id, float]]  # ids and their scores, best first
+BY = ("ranks", "scores")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,19 +25,49 @@ class Fusion:
         bm25: weight of the ranking by words.
         dense: weight of the ranking by vectors.
         depth: how many of each ranking are joined, if no more are asked for.
+        by: "ranks" adds reciprocal ranks. "scores" adds shares of the best score, from the least
+            that a score can be: 0 of BM25, -1 of a cosine (Bruch, Gai and Ingber 2023).
     """
 
     constant: float = RANK_CONSTANT
     bm25: float = 1.0
     dense: float = 1.0
     depth: int = 20
+    by: str = "ranks"
 
-    def join(self, by_words: Sequence[Id], by_vectors: Sequence[Id]) -> list[tuple[Id, float]]:
+    def __post_init__(self):
+        numbers = (self.constant, self.bm25, self.dense, self.depth)
+        if not all(0 <= x < math.inf for x in numbers) or self.depth < 1 or self.by not in BY:
+            raise ValueError(
+                f"{self}: numbers must be finite and not negative, depth at least 1, by one of "
+                f"{', '.join(BY)}"
+            )
+
+    def join(self, by_words: Ranking, by_vectors: Ranking) -> list[tuple[Id, float]]:
         """All ids of both rankings, best first, with their scores."""
-        # In this order the recipes join them, which decides between equal sums.
-        return fused_scores(
-            [by_words, by_vectors], constant=self.constant, weights=(self.bm25, self.dense)
-        )
+        if self.by == "ranks":
+            # In this order the recipes join them, which decides between equal sums.
+            rankings = [[id for id, _ in ranking] for ranking in (by_words, by_vectors)]
+            weights = (self.bm25, self.dense)
+            return fused_scores(rankings, constant=self.constant, weights=weights)
+        words, vectors = _shares(by_words, 0.0), _shares(by_vectors, 1.0)
+        # What is not listed has no word of the question, or a cosine below all that are listed.
+        lowest = min(vectors.values(), default=0.0)
+        scores = {
+            id: self.bm25 * words.get(id, 0.0) + self.dense * vectors.get(id, lowest)
+            for id in words | vectors
+        }
+        return sorted(scores.items(), key=_order)
+
+
+def _shares(ranking: Ranking, offset: float) -> dict[Id, float]:
+    """id -> its score as a share of the best one, both moved by the offset."""
+    best = max((score + offset for _, score in ranking), default=0.0)
+    return {id: (score + offset) / best if best > 0 else 0.0 for id, score in ranking}
+
+
+def _order(scored: tuple[Id, float]) -> float:
+    return -round(scored[1], SCORE_DECIMALS)
 
 
 def fusion_of(model: str) -> Fusion:
@@ -50,15 +82,16 @@ def fusion_of(model: str) -> Fusion:
     """
     from ark_jax.models import hf
 
-    path = hf.resolve(model) / FUSION_FILE
+    return load_fusion(hf.resolve(model))
+
+
+def load_fusion(folder: Path) -> Fusion:
+    """What a folder says, see `fusion_of`."""
+    path = folder / FUSION_FILE
     if not path.is_file():
         return Fusion()
     try:
-        fusion = Fusion(**json.loads(path.read_text(encoding="utf-8")))
-        numbers = dataclasses.astuple(fusion)
-        if not all(math.isfinite(x) for x in numbers) or min(numbers) < 0 or fusion.depth < 1:
-            raise ValueError("its numbers must be finite and not negative, depth at least 1")
-        return fusion
+        return Fusion(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged ({error}); delete it to join by reciprocal ranks"
@@ -103,4 +136,4 @@ def fused_scores(
     for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
         for rank, id in enumerate(ranking, 1):
             scores[id] = scores.get(id, 0.0) + weight / (constant + rank)
-    return sorted(scores.items(), key=lambda item: -round(item[1], SCORE_DECIMALS))
+    return sorted(scores.items(), key=_order)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ark_jax.retrieval.fusion import fuse, fused_scores
+from ark_jax.retrieval.fusion import Fusion, fuse, fused_scores, load_fusion, save_fusion
 
 
 def test_fusion_by_hand():
@@ -30,3 +30,38 @@ def test_scores_are_those_of_the_order():
     assert [id for id, _ in fused_scores(lists)] == fuse(lists, 3)
     weighed = fused_scores(lists, constant=7, weights=(0.5, 4.0))
     assert weighed[0] == ("b", pytest.approx(0.5 / 9 + 4 / 8)) and weighed[1][0] == "c"
+
+
+def test_scores_are_joined_as_shares_of_the_best():
+    words, vectors = [("a", 8.0), ("b", 2.0)], [("c", 0.6), ("a", 0.2)]
+    joined = dict(Fusion(bm25=0.25, dense=0.75, by="scores").join(words, vectors))
+    # Of a cosine the least is -1. What a ranking lacks has no word, or the last listed cosine.
+    assert joined == pytest.approx(
+        {"a": 0.25 + 0.75 * 0.75, "b": 0.25 / 4 + 0.75 * 0.75, "c": 0.75}
+    )
+    assert list(joined) == ["a", "c", "b"]
+    assert dict(Fusion(by="scores").join(words, [])) == {"a": 1.0, "b": 0.25}
+    assert Fusion(by="scores").join([], []) == []
+
+
+def test_ranks_are_joined_as_before():
+    words, vectors = [("a", 8.0), ("b", 2.0)], [("c", 0.6), ("a", 0.2)]
+    assert [id for id, _ in Fusion().join(words, vectors)] == fuse([["a", "b"], ["c", "a"]], 3)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"depth": 0}, {"bm25": -1.0}, {"dense": float("nan")}, {"by": "x"}]
+)
+def test_a_fusion_has_sound_numbers(bad):
+    with pytest.raises(ValueError, match="must be finite and not negative"):
+        Fusion(**bad)
+
+
+def test_a_folder_keeps_its_fusion(tmp_path):
+    assert load_fusion(tmp_path) == Fusion()
+    save_fusion(Fusion(bm25=0.4, dense=0.6, by="scores"), tmp_path)
+    assert load_fusion(tmp_path) == Fusion(bm25=0.4, dense=0.6, by="scores")
+    for text in ("", "null", '{"weight": 2}', '{"depth": -1}', '{"bm25": "x"}'):
+        (tmp_path / "fusion.json").write_text(text)
+        with pytest.raises(ValueError, match=r"fusion.json is damaged"):
+            load_fusion(tmp_path)

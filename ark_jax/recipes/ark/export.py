@@ -7,6 +7,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.ark.curriculum import RERANKER, systems, trained_stages
+from ark_jax.recipes.common.choose_fusion import chosen_fusion
 from ark_jax.recipes.common.export import (
     base_names,
     copy_files,
@@ -28,6 +29,7 @@ def export(context: Context, folder: Path) -> dict:
         context,
         folder,
         system=compared.last,
+        fusion=chosen_fusion(context, compared),
         examples=read_manifest(context / "positives")["counts"]["questions"],
         curriculum=curriculum,
         method=METHOD,

@@ -40,6 +40,7 @@ from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
 from ark_jax.recipes.common import (
     candidates,
+    choose_fusion,
     dependencies,
     evaluate,
     folds,
@@ -53,6 +54,7 @@ from ark_jax.recipes.common import (
 from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.common.systems import Systems
 from ark_jax.train import trainer_formats
 
 QUESTIONS = "questions"  # the stage that writes them
@@ -260,6 +262,16 @@ def _reader_stage() -> Stage:
     )
 
 
+def _fusion_stage(compared: Systems) -> Stage:
+    settings = tuple(f"evaluate.{name}" for name in ("scope", "gold", "metrics", "passages"))
+    return Stage(
+        choose_fusion.STAGE,
+        after=("data", compared.last),
+        settings=(*settings, *COMPUTE),
+        run=functools.partial(choose_fusion.choose_fusion, systems=compared),
+    )
+
+
 def _own_settings(stage: int) -> tuple[str, str]:
     """The fields of a stage's own epochs and rate.
 
@@ -275,6 +287,7 @@ def _closing_stages(config) -> list[Stage]:
     compared, base = systems(config), dependencies.models("retriever")
     own_reranker = (compared.reranker,) if compared.reranker else ()
     own_reader = (WARM_READER,) if config.reader.warm else ()
+    fusion = (choose_fusion.STAGE,) if config.evaluate.fusion == "chosen" else ()
     stages = [
         *([_reader_stage()] if config.reader.warm else []),
         Stage(
@@ -284,9 +297,10 @@ def _closing_stages(config) -> list[Stage]:
             run=functools.partial(retrieve.retrieve_baselines, systems=compared),
             external=dependencies.all_of(base, dependencies.compared_retrievers),
         ),
+        *([_fusion_stage(compared)] if fusion else []),
         Stage(
             "evaluate",
-            after=("data", "baselines", *compared.tuned, *own_reranker, *own_reader),
+            after=("data", "baselines", *compared.tuned, *fusion, *own_reranker, *own_reader),
             settings=(*evaluate.EVALUATION_SETTINGS, *COMPUTE, "seed"),
             run=functools.partial(evaluate.evaluate, systems=compared),
             external=dependencies.all_of(
@@ -308,7 +322,7 @@ def _closing_stages(config) -> list[Stage]:
             alone=config.judge.backend != "local",
         )
         stages.append(judging)
-    exported = (compared.last, *own_reranker)
+    exported = (compared.last, *fusion, *own_reranker)
     return [*stages, Stage("export", (*exported, "evaluate"), (), export.export, alone=True)]
 
 

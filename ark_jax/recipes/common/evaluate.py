@@ -9,12 +9,14 @@ from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import reader, retrieve, written_from
+from ark_jax.recipes.common.choose_fusion import chosen_fusion
 from ark_jax.recipes.common.corpus import (
     Passages,
     chunks_by_document,
     gold_passages,
     load_questions,
 )
+from ark_jax.recipes.common.reader_passages import passages_for_reader
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import describe_difference, is_significant
@@ -31,6 +33,7 @@ EVALUATION_SETTINGS = (
             "baselines",
             "retrievers",
             "hybrids",
+            "fusion",
             "rerank",
             "read",
             "passages",
@@ -50,7 +53,8 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     settings, chunks = context.config.evaluate, chunks_by_document(context)
     questions = load_questions(context, "held_out")
     gold, unmarked = gold_passages(context, questions, chunks)
-    rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder)
+    fusion = chosen_fusion(context, systems)
+    rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder, fusion)
     read = reader.questions_to_answer(questions, settings.read)
     replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks))
     measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
@@ -95,7 +99,7 @@ def _read(
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
     """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
     form = reader.reading_prompt(context.config)
-    passages, cut = retrieve.passages_for_reader(context, rankings, questions, texts, form)
+    passages, cut = passages_for_reader(context, rankings, questions, texts, form)
     filled = {
         (name, question.id): form.fill(question.question, passages[name, question.id])
         for name in rankings

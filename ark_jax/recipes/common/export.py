@@ -14,7 +14,7 @@ from ark_jax.recipes.common.evaluate import MODEL_CARD_METRICS, verdict
 from ark_jax.recipes.common.table import as_markdown
 from ark_jax.recipes.common.written_from import note_on_test
 from ark_jax.report.results import against_parts, metric_heading
-from ark_jax.retrieval.fusion import FUSION_FILE
+from ark_jax.retrieval.fusion import FUSION_FILE, Fusion, save_fusion
 
 SEARCHED = {  # by `evaluate.scope`
     "document": "the chunks of its own documents",
@@ -28,6 +28,7 @@ def export_retriever(
     folder: Path,
     *,
     system: str,
+    fusion: Fusion,
     examples: int,
     curriculum: tuple[str, ...],
     method: str,
@@ -36,6 +37,7 @@ def export_retriever(
 
     Args:
         system: the stage whose model is exported.
+        fusion: how it is joined with BM25.
         examples: how many questions it was trained on.
         curriculum: as in `evaluate.verdict`.
         method: the method's short name and how the card describes it, "NAME: DESCRIPTION".
@@ -44,6 +46,7 @@ def export_retriever(
 
     name, _, description = method.partition(": ")
     copy_files(context / system / "model", folder)
+    save_fusion(fusion, folder)
     evaluated = load_json(context / "evaluate" / "metrics.json")
     base, hub_name = base_names(context.config.retriever.path)
     values = next(row["values"] for row in evaluated["table"] if row["system"] == system)

@@ -12,7 +12,7 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.retrieve import fit_to_reader
+from ark_jax.recipes.common.reader_passages import fit_to_reader
 from ark_jax.select.rewards import usable_references
 from ark_jax.text.cited import reply_in_tags
 

@@ -1,34 +1,33 @@
-"""What each system retrieves for the held-out questions, and what the reader is given of it."""
+"""What each system retrieves for the held-out questions."""
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ark_jax.data.records import Chunk, Question
-from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
     chunks_by_document,
-    load_documents,
     load_questions,
     searches_corpus,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
-from ark_jax.recipes.common.models import encode, load_generator, load_reranker, reader_path
-from ark_jax.recipes.common.systems import Systems
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import fuse
+from ark_jax.recipes.common.models import encode, load_reranker
+from ark_jax.recipes.common.systems import WORDS, Systems
+from ark_jax.retrieval.bm25 import scored_bm25
+from ark_jax.retrieval.fusion import Fusion, Ranking, fuse
 from ark_jax.runtime import distributed
-from ark_jax.runtime.log import say
 
 RETRIEVAL_SETTINGS = tuple(
-    f"evaluate.{name}" for name in ("scope", "baselines", "retrievers", "metrics", "passages")
+    f"evaluate.{name}"
+    # A fusion of scores needs them, and earlier versions stored ranks alone.
+    for name in ("scope", "baselines", "retrievers", "metrics", "passages", "fusion")
 )
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
@@ -46,23 +45,37 @@ def retrieve_all(
     questions: list[Question],
     chunks: dict[str, list[Chunk]],
     folder: Path,
+    fusion: Fusion | None = None,
 ) -> dict[str, Rankings]:
-    """system -> question -> the ids of its first `systems.depth` chunks; "full" has none."""
+    """system -> question -> the ids of its first `systems.depth` chunks; "full" has none.
+
+    Args:
+        fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
+    """
+    fusion = fusion or Fusion()
     rankings = {"full": {question.id: [] for question in questions}}
-    for name in systems.untuned:
-        rankings[name] = _as_rankings(load_rows(_file(context / "baselines", name)))
-    rankings |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
+    scored = {name: load_rows(_file(context / "baselines", name)) for name in systems.untuned}
+    scored |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
+    rankings |= {name: _as_rankings(rows) for name, rows in scored.items()}
     for name, names in systems.hybrids.items():
-        parts = [rankings[part] for part in names]
-        rankings[name] = {
-            question.id: fuse([part[question.id] for part in parts], systems.depth)
-            for question in questions
-        }
+        if name == systems.shipped_hybrid:
+            words, vectors = (_as_scored(scored[part]) for part in (WORDS, systems.last))
+            fused = {id: fusion.join(ranking, vectors[id]) for id, ranking in words.items()}
+            rankings[name] = {
+                id: [chunk for chunk, _ in ranking[: systems.depth]]
+                for id, ranking in fused.items()
+            }
+        else:
+            parts = [rankings[part] for part in names]
+            rankings[name] = {
+                question.id: fuse([part[question.id] for part in parts], systems.depth)
+                for question in questions
+            }
     for name, part in systems.reranked.items():
         rows = functools.partial(
             _rerank, context, systems.reranker, questions, chunks, rankings[part]
         )
-        rankings[name] = _stored(_file(folder, name), rows)
+        rankings[name] = _as_rankings(stored_rows(_file(folder, name), rows))
     return {name: rankings[name] for name in systems.names}
 
 
@@ -73,19 +86,36 @@ def _retrieve(
     questions: list[Question],
     chunks: dict[str, list[Chunk]],
     folder: Path,
-) -> dict[str, Rankings]:
-    """The rankings of `names`. Each is stored in `folder`, so that a killed run goes on."""
+) -> dict[str, list[dict]]:
+    """The rows of `names`. Each is stored in `folder`, so that a killed run goes on."""
     searched, scopes = searched_chunks(context, questions, chunks)
 
     def rows(name: str) -> list[dict]:
-        search = _search_words if name == "bm25" else _search_vectors
+        search = _search_words if name == WORDS else _search_vectors
         matches = search(context, name, questions, searched, scopes, systems.depth)
         return [
-            {"question": question.id, "ranked": [searched[i].id for i in best]}
-            for question, best in zip(questions, matches, strict=True)
+            {
+                "question": question.id,
+                "ranked": [searched[i].id for i, _ in ranking],
+                "scores": [score for _, score in ranking],
+            }
+            for question, ranking in zip(questions, matches, strict=True)
         ]
 
-    return {name: _stored(_file(folder, name), lambda name=name: rows(name)) for name in names}
+    return {name: stored_rows(_file(folder, name), lambda name=name: rows(name)) for name in names}
+
+
+def scored_rankings(
+    context: Context,
+    systems: Systems,
+    names: Sequence[str],
+    questions: list[Question],
+    chunks: dict[str, list[Chunk]],
+    folder: Path,
+) -> list[dict[str, Ranking]]:
+    """For each of `names`: question -> its chunks with their scores, best first."""
+    rows = _retrieve(context, systems, names, questions, chunks, folder)
+    return [_as_scored(rows[name]) for name in names]
 
 
 def _rerank(
@@ -140,16 +170,16 @@ def chunks_in_scope(
     ]
 
 
-def _stored(path: Path, make_rows: Callable[[], list[dict]]) -> Rankings:
-    return _as_rankings(stored_rows(path, make_rows))
-
-
 def _file(folder: Path, name: str) -> Path:
     return folder / f"ranked-{name}.parquet"
 
 
 def _as_rankings(rows: list[dict]) -> Rankings:
     return {row["question"]: row["ranked"] for row in rows}
+
+
+def _as_scored(rows: list[dict]) -> dict[str, Ranking]:
+    return {row["question"]: list(zip(row["ranked"], row["scores"], strict=True)) for row in rows}
 
 
 def _search_words(
@@ -159,10 +189,10 @@ def _search_words(
     chunks: list[Chunk],
     scopes: list[Sequence[int]],
     depth: int,
-) -> list[list[int]]:
+) -> list[Sequence[tuple[int, float]]]:
     queries = [question.question for question in questions]
     return distributed.on_first_process(
-        lambda: bm25(queries, [x.passage for x in chunks], scopes, depth)
+        lambda: scored_bm25(queries, [x.passage for x in chunks], scopes, depth)
     )
 
 
@@ -173,13 +203,13 @@ def _search_vectors(
     chunks: list[Chunk],
     scopes: list[Sequence[int]],
     depth: int,
-) -> list[list[int]]:
+) -> list[Sequence[tuple[int, float]]]:
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
     asked = [question.question for question in questions]
     queries = encode(context, name, asked, "query", f"embed questions, {name}")
-    matches, _ = search_scopes(queries, vectors, scopes, depth)
-    return matches
+    pairs = zip(*search_scopes(queries, vectors, scopes, depth), strict=True)
+    return [list(zip(*pair, strict=True)) for pair in pairs]
 
 
 def search_scopes(
@@ -205,78 +235,3 @@ def search_scopes(
         for i, indices, values in zip(rows, best, scores.tolist(), strict=True):
             matches[i], cosines[i] = [scope[j] for j in indices], values
     return matches, cosines
-
-
-def passages_for_reader(
-    context: Context,
-    rankings: dict[str, Rankings],
-    questions: list[Question],
-    texts: Mapping[str, str],
-    form: ReadingPrompt,
-) -> tuple[dict[tuple[str, str], str], int]:
-    """(system, question) -> the passages that the reader is given, cut at their end to fit it.
-
-    For "full" they are the whole documents.
-
-    Args:
-        form: how the reader is asked.
-
-    Returns:
-        the passages, joined as the prompt shows them, and for how many questions some were cut.
-    """
-    config = context.config
-    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
-
-    def passages(system: str, question: Question) -> str:
-        if system == "full":
-            return form.join([documents[document] for document in question.documents])
-        ranked = rankings[system][question.id]
-        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
-
-    given = {
-        (name, question.id): passages(name, question) for name in rankings for question in questions
-    }
-    # A reader behind an endpoint says itself if a text is too long.
-    if not given or config.reader.backend != "local":
-        return given, 0
-    lm = load_generator(context, reader_path(context))
-    asked = {question.id: question.question for question in questions}
-    cut = set()
-    for (name, question), whole in given.items():
-        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
-        if fitting != whole:
-            given[name, question] = fitting
-            cut.add(question)
-    if cut:
-        say(
-            f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
-            "not fit the reader and is cut"
-        )
-    return given, len(cut)
-
-
-def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
-    """As much of the text, from its start, as fits the reader beside its prompt and the answer.
-
-    Raises:
-        ValueError: the prompt leaves no room for a text.
-    """
-    from ark_jax.text.tokens import token_chunks
-
-    def excess() -> int:
-        prompt = form.for_model(lm, form.fill(question, text))
-        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
-
-    if excess() <= 0:
-        return text
-    size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
-    while (over := excess()) > 0:
-        size -= over  # more than once if the rest is tokenised into more tokens
-        if size < 1:
-            raise ValueError(
-                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
-                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
-                "or set max_new_tokens lower"
-            )
-        text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
-    return text

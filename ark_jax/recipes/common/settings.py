@@ -299,6 +299,13 @@ class EvaluateSection:
         ("bm25+tuned",),
         'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
     )
+    fusion: str = field(
+        "ranks",
+        "How BM25 and the last tuned retriever are fused, in the table and by the export. ranks: "
+        "by reciprocal ranks; chosen: so, or by a weighted sum of scores, whichever has the higher "
+        "nDCG@10 on the training questions.",
+        choices=("ranks", "chosen"),
+    )
     rerank: str = field(
         "",
         "A model that reranks what the last tuned system retrieves, as a row of its own: a pair "

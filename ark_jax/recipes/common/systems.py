@@ -6,7 +6,8 @@ from pathlib import Path
 from ark_jax.evaluate import answers, retrieval
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
-BASELINES = ("bm25", "full")
+WORDS = "bm25"
+BASELINES = (WORDS, "full")
 LAST_TUNED = "tuned"  # a part of a hybrid, whatever the config trains
 
 
@@ -45,7 +46,13 @@ class Systems:
     @property
     def lexical_parts(self) -> dict[str, str]:
         """Fused systems with BM25 among their parts -> BM25, against which they are tested."""
-        return {name: "bm25" for name, parts in self.hybrids.items() if "bm25" in parts}
+        return {name: WORDS for name, parts in self.hybrids.items() if WORDS in parts}
+
+    @property
+    def shipped_hybrid(self) -> str:
+        """The hybrid that an export is used as: BM25 and the last tuned retriever; or none, ""."""
+        parts = {WORDS, self.last}
+        return next((name for name, names in self.hybrids.items() if {*names} == parts), "")
 
     @property
     def reranked(self) -> dict[str, str]:

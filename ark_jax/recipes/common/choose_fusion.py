@@ -1,0 +1,60 @@
+"""The fusion stage: how BM25 and the last tuned retriever are joined, by the training questions."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ark_jax.evaluate.retrieval import measures
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.tables import save_json
+from ark_jax.recipes.common.corpus import chunks_by_document, gold_passages, load_questions
+from ark_jax.recipes.common.retrieve import scored_rankings
+from ark_jax.recipes.common.systems import WORDS, Systems
+from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+STAGE = "fusion"
+METRIC = "ndcg@10"
+DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def candidates(depth: int) -> list[Fusion]:
+    """The fusions to choose from; of equal ones the first is taken."""
+    sums = [
+        Fusion(bm25=round(1 - weight, 2), dense=weight, depth=depth, by="scores")
+        for weight in DENSE_WEIGHTS
+    ]
+    return [Fusion(depth=depth), *sums]
+
+
+def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
+    """Stores the fusion with the highest nDCG@10 on training questions, and that of each."""
+    questions, chunks = load_questions(context, "train"), chunks_by_document(context)
+    gold, _ = gold_passages(context, questions, chunks)
+    asked = [question for question in questions if gold[question.id]]
+    fusions = candidates(systems.depth)
+    rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
+    if asked:
+        names = (WORDS, systems.last)
+        parts = scored_rankings(context, systems, names, asked, chunks, folder)
+        for fusion, row in zip(fusions, rows, strict=True):
+            fused = {q.id: fusion.join(*(part[q.id] for part in parts)) for q in asked}
+            run = {id: [chunk for chunk, _ in ranking] for id, ranking in fused.items()}
+            values = measures(run, {id: gold[id] for id in run}, [METRIC])
+            row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
+    best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])
+    distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
+    save_json(rows, folder / "candidates.json")
+    say(
+        f"  {len(asked):,} training questions: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
+    )
+    return {"questions": len(asked), "by": fusions[best].by, "dense": fusions[best].dense}
+
+
+def chosen_fusion(context: Context, systems: Systems) -> Fusion:
+    """The fusion of a run: what the stage has chosen, else reciprocal ranks."""
+    if context.config.evaluate.fusion == "chosen":
+        return load_fusion(context / STAGE)
+    return Fusion(depth=systems.depth)

@@ -1,0 +1,86 @@
+"""What the reader is given of what each system retrieves."""
+
+from collections.abc import Mapping
+
+from ark_jax.data.records import Question
+from ark_jax.evaluate.reading import ReadingPrompt
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.corpus import load_documents
+from ark_jax.recipes.common.models import load_generator, reader_path
+from ark_jax.recipes.common.retrieve import Rankings
+from ark_jax.runtime.log import say
+
+
+def passages_for_reader(
+    context: Context,
+    rankings: dict[str, Rankings],
+    questions: list[Question],
+    texts: Mapping[str, str],
+    form: ReadingPrompt,
+) -> tuple[dict[tuple[str, str], str], int]:
+    """(system, question) -> the passages that the reader is given, cut at their end to fit it.
+
+    For "full" they are the whole documents.
+
+    Args:
+        form: how the reader is asked.
+
+    Returns:
+        the passages, joined as the prompt shows them, and for how many questions some were cut.
+    """
+    config = context.config
+    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
+
+    def passages(system: str, question: Question) -> str:
+        if system == "full":
+            return form.join([documents[document] for document in question.documents])
+        ranked = rankings[system][question.id]
+        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
+
+    given = {
+        (name, question.id): passages(name, question) for name in rankings for question in questions
+    }
+    # A reader behind an endpoint says itself if a text is too long.
+    if not given or config.reader.backend != "local":
+        return given, 0
+    lm = load_generator(context, reader_path(context))
+    asked = {question.id: question.question for question in questions}
+    cut = set()
+    for (name, question), whole in given.items():
+        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
+        if fitting != whole:
+            given[name, question] = fitting
+            cut.add(question)
+    if cut:
+        say(
+            f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
+            "not fit the reader and is cut"
+        )
+    return given, len(cut)
+
+
+def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:
+    """As much of the text, from its start, as fits the reader beside its prompt and the answer.
+
+    Raises:
+        ValueError: the prompt leaves no room for a text.
+    """
+    from ark_jax.text.tokens import token_chunks
+
+    def excess() -> int:
+        prompt = form.for_model(lm, form.fill(question, text))
+        return len(lm.prompt_ids([prompt])[0]) + max_new_tokens - lm.max_length + 1
+
+    if excess() <= 0:
+        return text
+    size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
+    while (over := excess()) > 0:
+        size -= over  # more than once if the rest is tokenised into more tokens
+        if size < 1:
+            raise ValueError(
+                f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "
+                f"leave no room in the {lm.max_length} that the reader takes; shorten the prompt "
+                "or set max_new_tokens lower"
+            )
+        text = text[: token_chunks(text, lm.tokenizer, size=size, overlap=0)[0].end]
+    return text

@@ -1,0 +1,65 @@
+"""How BM25 and the last tuned retriever are joined: chosen on training questions, then used."""
+
+import numpy as np
+import pytest
+from support.ranking import CHUNKS, QUESTIONS, rank
+
+from ark_jax.data.records import Question
+from ark_jax.evaluate.retrieval import measure
+from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.common.choose_fusion import STAGE, candidates, choose_fusion
+from ark_jax.recipes.common.corpus import gold_passages
+from ark_jax.recipes.common.retrieve import retrieve_all, scored_rankings
+from ark_jax.retrieval.fusion import Fusion, load_fusion
+
+
+def choose(run, questions: list[Question]) -> dict:
+    save_rows(questions, run.context / "data" / "questions_train.parquet", Question)
+    folder = run.context / STAGE
+    folder.mkdir()
+    return choose_fusion(run.context, folder, systems=systems(run.c))
+
+
+def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run):
+    asked = [
+        Question("t0", "which lamp and tide?", ("lamp",), ("a",)),
+        Question("t1", "which pilot?", ("pilot",), ("b",)),
+        Question("t2", "which bell or wool?", ("wool",), ("b",)),
+        Question("t3", "the tide?", ("again",), ("a",)),  # no chunk holds the answer
+    ]
+    counts = choose(run, asked)
+    folder = run.context / STAGE
+    chosen, rows = load_fusion(folder), load_json(folder / "candidates.json")
+    gold, _ = gold_passages(run.context, asked, CHUNKS)
+    words, vectors = scored_rankings(
+        run.context, systems(run.c), ("bm25", "stage3"), asked[:3], CHUNKS, folder
+    )
+    means = []
+    for fusion in candidates(20):
+        ranked = {id: [x for x, _ in fusion.join(words[id], vectors[id])] for id in words}
+        means.append(
+            np.mean([measure(ranked[id], gold[id], ["ndcg@10"])["ndcg@10"] for id in words])
+        )
+    assert [row["ndcg@10"] for row in rows] == pytest.approx(means)
+    assert chosen == candidates(20)[int(np.argmax(means))]
+    assert counts == {"questions": 3, "by": chosen.by, "dense": chosen.dense}
+
+
+def test_without_a_question_that_can_be_answered_ranks_are_joined(run):
+    assert choose(run, [Question("t", "the tide?", ("again",), ("a",))])["questions"] == 0
+    assert load_fusion(run.context / STAGE) == Fusion()
+
+
+def test_the_table_ranks_by_the_chosen_fusion(run):
+    run.c.evaluate.hybrids = ("bm25+tuned", "bm25+base")
+    by_ranks = rank(run)
+    words_alone = Fusion(bm25=1.0, dense=0.0, by="scores")
+    ranked = retrieve_all(run.context, systems(run.c), QUESTIONS, CHUNKS, run.folder, words_alone)
+    for question in QUESTIONS:
+        by_words = ranked["bm25"][question.id]
+        assert by_words and ranked["bm25+stage3"][question.id][: len(by_words)] == by_words
+    others = set(ranked) - {"bm25+stage3"}
+    assert "bm25+base" in others and {x: ranked[x] for x in others} == {
+        x: by_ranks[x] for x in others
+    }
