@@ -229,7 +229,7 @@ def test_an_index_among_the_models_is_the_corpus(place, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"--corpus: the index .* is the corpus"):
         compare(systems, tmp_path / "asked.jsonl", corpus=place / "beir")
     write_rows(tmp_path / "other.jsonl", [{**rows[0], "documents": ["d00", "x"]}])
-    with pytest.raises(ValueError, match="'x' is not comparison"):
+    with pytest.raises(ValueError, match="'x' is not found"):
         compare(systems, tmp_path / "other.jsonl")
     shutil.copytree(place / "beir", tmp_path / "changed")
     corpus = tmp_path / "changed" / "corpus.jsonl"

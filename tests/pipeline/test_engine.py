@@ -570,7 +570,9 @@ def test_the_export_opens_in_sentence_transformers(finished, mesh):
     assert {x.metric_type: x.metric_value for x in card.eval_results} == {
         n: round(x["mean"], 4) for n, x in measured.items()
     }
-    assert "| stage3 | " in (folder / "README.md").read_text()
+    text = (folder / "README.md").read_text()
+    assert "| stage3 | " in text and "ark-jax index path/to/this/folder" in text
+    assert json.loads((folder / "fusion.json").read_text())["by"] == "ranks"
     texts = ["", "tide", "the tide " * 300, "🌊 the tide 🌊", "潮の満ち引き", "  the Tidal Board  "]
     theirs = sentence_transformers.SentenceTransformer(str(folder)).encode(texts)
     ours = Retriever.from_pretrained(str(folder)).encode(texts, kind="document")

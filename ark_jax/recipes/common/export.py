@@ -134,7 +134,7 @@ def _about(
     against = (f"{line}." for line in against_parts(table, columns))
     sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
-{examples:,} of the {len(trained):,} training questions of {plain_line(_data_name(context))};
+{examples:,} of the {len(trained):,} training questions of the data set {plain_line(_data_name(context))};
 measured on {len(measured):,} held-out questions {documents} (mean and 95 %
 bootstrap interval):
 

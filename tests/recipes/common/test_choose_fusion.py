@@ -7,7 +7,9 @@ from support.ranking import CHUNKS, QUESTIONS, rank
 from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
 from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.choose_fusion import STAGE, candidates, choose_fusion
 from ark_jax.recipes.common.corpus import gold_passages
 from ark_jax.recipes.common.retrieve import retrieve_all, scored_rankings
@@ -44,6 +46,16 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     assert [row["ndcg@10"] for row in rows] == pytest.approx(means)
     assert chosen == candidates(20)[int(np.argmax(means))]
     assert counts == {"questions": 3, "by": chosen.by, "dense": chosen.dense}
+
+
+def test_the_stage_is_there_if_it_is_asked_for():
+    c = config.ark()
+    c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
+    assert STAGE not in [stage.name for stage in stages(c)]
+    c.evaluate.fusion = "chosen"
+    after = {stage.name: stage.after for stage in stages(c)}
+    assert after[STAGE] == ("data", "stage3")
+    assert STAGE in after["evaluate"] and STAGE in after["export"]
 
 
 def test_without_a_question_that_can_be_answered_ranks_are_joined(run):

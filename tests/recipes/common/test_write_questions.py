@@ -365,7 +365,7 @@ def test_documents_alone_end_in_an_export(world):
     trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
     scores = load_rows(workdir / "positives" / "positives.parquet")
     kept = len({row["question"] for row in scores if row["positive"]})
-    assert f"on {kept} of the {trained} training questions of corpus; measured on" in card
+    assert f"on {kept} of the {trained} training questions of the data set corpus;" in card
     assert f"measured on {measured} held-out questions over documents it never saw" in card
     assert "not by people" in card and "a marked section counts once" in card
     scored = load_rows(workdir / "score" / "scores.parquet")
