@@ -131,10 +131,11 @@ def _about(
     names = [{id for x in part for id in x.documents} for part in (trained, measured)]
     unseen = counts["split_by"] == "document" and names[0].isdisjoint(names[1])
     documents = "over documents it never saw" if unseen else "that may share passages with those"
+    data = plain_line(_data_name(context))
     against = (f"{line}." for line in against_parts(table, columns))
     sentences = [verdict(table, columns, curriculum), *against, note_on_test(context)]
     return f"""Base model: {base}. Tuned by ark_jax {__version__} with {description} on
-{examples:,} of the {len(trained):,} training questions of the data set {plain_line(_data_name(context))};
+{examples:,} of the {len(trained):,} training questions of the data set {data};
 measured on {len(measured):,} held-out questions {documents} (mean and 95 %
 bootstrap interval):
 
