@@ -136,8 +136,11 @@ def make_task(
             are asked, or all. "auto" decides as a run does.
 
     Raises:
-        ValueError: a question names a document that the index lacks, or none can be answered.
+        ValueError: a question names a document that the index lacks, none can be answered, or
+            the scope is unknown.
     """
+    if scope not in SCOPES:
+        raise ValueError(f"scope={scope!r}: must be {', '.join(SCOPES)}")
     chunks = load_chunks(index.folder / index.manifest.folder)
     groups: dict[str, list[Chunk]] = {}
     for chunk in chunks:
