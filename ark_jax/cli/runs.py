@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shlex
 from pathlib import Path
 
 from ark_jax.cli import replacing, verbs
@@ -90,6 +89,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     """Runs the pipeline, or the stage that the verb names."""
     from ark_jax.estimate import plan
     from ark_jax.pipeline import engine
+    from ark_jax.pipeline.recipe import search_command
     from ark_jax.pipeline.stage import Context
     from ark_jax.runtime import distributed, trackers
     from ark_jax.runtime.log import Metrics
@@ -113,11 +113,7 @@ def _run(recipe, verb: str, request: Request) -> int:
             context = Context(config, workdir, metrics, request.store)
             engine.run(stages, context, only=only, verify=request.verify)
             if not only and recipe.index_words(config, workdir):
-                flag = f"--workdir={shlex.quote(str(workdir))}"
-                say(
-                    f"search your documents with it: ark-jax index {flag} && ark-jax search {flag} "
-                    '"QUESTION"'
-                )
+                say(f"search your documents with it: {search_command(workdir)}")
     except OSError as error:
         raise OSError(with_fix(error, workdir)) from error
     return 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -174,3 +175,9 @@ def recipe_names() -> Iterable[str]:
 def recipe_of(config) -> Recipe:
     """The recipe of a config. A config of an earlier version names none and means "ark"."""
     return load_recipe(config.get("recipe", "ark"))
+
+
+def search_command(workdir: Path) -> str:
+    """The commands that make the documents of a run searchable by its export, and search them."""
+    flag = f"--workdir={shlex.quote(str(workdir))}"
+    return f'ark-jax index {flag} && ark-jax search {flag} "QUESTION"'

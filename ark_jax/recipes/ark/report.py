@@ -8,10 +8,10 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.store import KnowledgeGraph
+from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
-from ark_jax.recipes.ark.export import search_command
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
@@ -61,7 +61,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "table": evaluated["table"],
         "facts": [
             *_facts(config, counts),
-            ["Search your documents with it", search_command(config, context.workdir)],
+            ["Search your documents with it", search_command(context.workdir)],
         ],
         "curves": {name: load_curve(context / name / "curve.jsonl") for name in trained},
         "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
