@@ -251,7 +251,7 @@ text-embeddings-inference's, /search and /ask; ark_jax/README.md describes them.
   --json               one line of JSON
 Where a document is one passage, means are trec_eval's. Intervals and tests draw documents, since
 questions about one are not independent. Without --out the vectors stay in the cache. With --config
-it is the stage.
+or --workdir it is the stage of a run.
 """,
         "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/",
         "ark_jax.cli.evaluate:evaluate",
