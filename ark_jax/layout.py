@@ -77,6 +77,12 @@ def enter_mesh(shape: Sequence[int] | None = None) -> None:
         jax.set_mesh(make_mesh(shape))
 
 
+def enter_mesh_of(arrays) -> None:
+    """Sets the mesh of a pytree's arrays in a thread without any, since each has its own."""
+    if jax.sharding.get_mesh().empty:
+        jax.set_mesh(jax.tree.leaves(arrays)[0].sharding.mesh)
+
+
 def check_divides(dims: dict[str, int], model_name: str) -> None:
     """Checks that the mesh cuts a model of these sizes into equal shards.
 

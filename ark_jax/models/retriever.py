@@ -226,6 +226,7 @@ class Retriever:
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
+        layout.enter_mesh_of(self.model)
         ids = self.tokenize(texts, kind=kind, label=label)
         batching = batching or little_padding(self.model, self.cfg, batch_tokens)
         with Progress(

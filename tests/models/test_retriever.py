@@ -2,6 +2,7 @@
 sentence-transformers after a save.
 """
 
+import concurrent.futures
 import functools
 import json
 from pathlib import Path
@@ -64,6 +65,15 @@ def open_retriever(path, **options) -> Retriever:
 def on_one_device(path) -> np.ndarray:
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         return open_retriever(path).encode(TEXTS, kind="query")
+
+
+def test_another_thread_embeds_the_same(folder):
+    """Each thread of jax has a mesh of its own, and servers answer from threads."""
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        retriever = open_retriever(folder("mean"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        vectors = pool.submit(retriever.encode, TEXTS, kind="query").result()
+    np.testing.assert_array_equal(vectors, on_one_device(folder("mean")))
 
 
 X = np.array([[[1, 2], [3, 4], [5, 6], [7, 8]]] * 4, np.float32)
