@@ -343,7 +343,7 @@ def needs(config) -> Needs:
         },
         files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
         roles=roles,
-        read=functools.partial(ingest.look_at, config.data.path),
+        read=functools.partial(ingest.look_at, config.data),
     )
 
 

@@ -216,7 +216,7 @@ def needs(config) -> Needs:
             for section in ("retriever", "generator", "selector")
             if config[section].path
         },
-        read=functools.partial(ingest.look_at, config.data.path),
+        read=functools.partial(ingest.look_at, config.data),
     )
 
 

@@ -30,8 +30,10 @@ def all_of(*dependencies: Fingerprints) -> Fingerprints:
 
 
 def input_files(config) -> dict[str, str]:
-    test = {"test": input_digest(config.data.test)} if config.data.test else {}
-    return {"input": input_digest(config.data.path), **test}
+    data = config.data
+    named = {"questions": data.questions, "test": data.test}
+    digests = {part: input_digest(path) for part, path in named.items() if path}
+    return {"input": input_digest(data.path), **digests}
 
 
 def models(*sections: str) -> Fingerprints:

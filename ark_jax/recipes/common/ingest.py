@@ -1,6 +1,7 @@
 """The data stage: documents and questions are read, split and cut into chunks."""
 
 import collections
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ def ingest(context: Context, folder: Path) -> dict:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
     config, settings = context.config, context.config.data
-    corpus = readers.load(settings.path, settings.tolerate)
+    corpus = _input(settings.path, settings.questions, settings.tolerate)
     test = _test_set(corpus, settings)
     _check_ids(corpus, settings)
     parts = split_questions(corpus.questions, test.questions, config)
@@ -96,17 +97,26 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             )
 
 
-def look_at(path: str) -> tuple[str, list[str]]:
-    """What an input holds, in one line, and a sample of its texts.
+def look_at(settings) -> tuple[str, list[str]]:
+    """What the input of `config.data` holds, in one line, and a sample of its texts.
 
     Raises:
         BadInput: its problems.
     """
     from ark_jax.estimate import known_models
 
-    corpus = readers.load(path)
+    corpus = _input(settings.path, settings.questions)
     line = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
     return line, known_models.sample_texts(corpus.documents)
+
+
+def _input(path: str, questions: str, tolerate: float = 0.0) -> Corpus:
+    """Documents and their questions, which may lie elsewhere."""
+    corpus = readers.load(path, tolerate)
+    if not questions:
+        return corpus
+    asked, remarks = readers.read_questions(questions, corpus.texts, tolerate)
+    return dataclasses.replace(corpus, questions=asked, remarks=[*corpus.remarks, *remarks])
 
 
 def _test_set(corpus: Corpus, settings) -> Corpus:

@@ -22,6 +22,10 @@ class InputSection:
     """Documents, questions, the split and the chunks."""
 
     path: str = field("", "File or folder that `ark-jax check` accepts.")
+    questions: str = field(
+        "",
+        "File of questions about the documents of `path`, instead of those that lie beside them.",
+    )
     held_out: float = field(
         0.2,
         "Fraction to hold out for evaluation, drawn by a hash of `seed` and document id.",

@@ -6,10 +6,13 @@ import shutil
 import pytest
 from support.world import call, make_world, tiny_config
 
+from ark_jax.data.records import BadInput
 from ark_jax.models import sentence_folder
 from ark_jax.pipeline import engine
+from ark_jax.pipeline.fingerprints import input_digest
 from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.corpus import chunks_by_document
+from ark_jax.recipes.common.dependencies import input_files
 from ark_jax.runtime.log import Metrics
 from ark_jax.text.tokens import load_tokenizer
 
@@ -73,6 +76,23 @@ def test_an_explicit_length_stays_as_it_is(world, tmp_path):
 def test_an_overlap_that_the_retriever_leaves_no_room_for_is_refused(world, tmp_path):
     with pytest.raises(ValueError, match=r"chunk_overlap=40: must be below 31, the least tokens"):
         ingested(world, tmp_path / "w", chunk_tokens=0, chunk_overlap=40)
+
+
+def test_questions_may_lie_elsewhere(world, tmp_path):
+    documents, questions = (world / "corpus" / f"{x}.jsonl" for x in ("documents", "questions"))
+    elsewhere = tmp_path / "asked.json"
+    elsewhere.write_text(f"[{','.join(questions.read_text().splitlines())}]")
+    beside = ingested(world, tmp_path / "beside")
+    apart = ingested(world, tmp_path / "apart", path=str(documents), questions=str(elsewhere))
+    for name in ("questions_train.parquet", "questions_held_out.parquet", "chunks.arrow"):
+        assert (apart / "data" / name).read_bytes() == (beside / "data" / name).read_bytes()
+    c = apart.config
+    digests = input_files(c)
+    elsewhere.write_text("[]")
+    input_digest.cache_clear()
+    assert input_files(c)["questions"] != digests["questions"]
+    with pytest.raises(BadInput, match=r"asked\.json"):
+        ingest.look_at(c.data)
 
 
 def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world, tmp_path):
