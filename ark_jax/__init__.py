@@ -7,6 +7,7 @@ __version__ = "0.4.0"
 # name -> module; imported on first use, so that `ark-jax --help` does not wait for jax.
 _PUBLIC = {
     "Index": "ark_jax.index.index",
+    "Reader": "ark_jax.index.reader",
     "Retriever": "ark_jax.models.retriever",
     "Selector": "ark_jax.select.scorer",
     "LanguageModel": "ark_jax.models.language",
@@ -17,6 +18,7 @@ _PUBLIC = {
     "TripleRetriever": "ark_jax.graph.triple_retriever",
     "Triples": "ark_jax.graph.triples",
     "personalized_pagerank": "ark_jax.graph.pagerank",
+    "tune": "ark_jax.run",
 }
 __all__ = [
     "Index",
@@ -24,6 +26,7 @@ __all__ = [
     "LanguageModel",
     "PairScorer",
     "PathRetriever",
+    "Reader",
     "Retriever",
     "Selector",
     "Towers",
@@ -31,6 +34,7 @@ __all__ = [
     "Triples",
     "__version__",
     "personalized_pagerank",
+    "tune",
 ]
 
 

@@ -1,11 +1,13 @@
 """Who may import whom: the rooms of the package from the ground up, read from its source."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
 
 import pytest
+from support import tiny
 from support.paths import REPOSITORY
 
 # Each room may import from the rooms above it in this list, beside what it names for itself.
@@ -24,6 +26,7 @@ ROOMS = (
     "select",
     "pipeline",
     "index",
+    "integrations",
     "estimate",
     "report",
     "serve",
@@ -37,6 +40,7 @@ ROOMS = (
     "config",
     "presets",
     "doctor",
+    "run",
     "cli",
     "__main__",
 )
@@ -94,6 +98,7 @@ def test_nothing_imports_what_is_not_the_librarys():
         "ark_jax.cli.retrieve",
         "ark_jax.cli.search",
         "ark_jax.cli.serve",
+        "ark_jax.run",
         "ark_jax.index.index",
         "ark_jax.recipes.bar_rag.recipe",
         "ark_jax.__main__",
@@ -106,3 +111,21 @@ def test_looking_up_does_not_start_jax(module):
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_library_says_nothing_when_it_is_imported_without_torch(tmp_path):
+    folder = tiny.write(tmp_path / "m", "bert", tokenizer="cls")
+    code = f"""
+import sys
+sys.modules["torch"] = None  # what transformers would then tell of
+import ark_jax
+for name in ark_jax.__all__:
+    getattr(ark_jax, name)
+from ark_jax.text.tokens import load_tokenizer
+load_tokenizer({str(folder)!r})
+"""
+    variables = {name: x for name, x in os.environ.items() if not name.startswith("TRANSFORMERS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, env=variables
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,9 +1,5 @@
 """Verbs that work on a config: run, plan, status, export, demo and the stages."""
 
-import contextlib
-import logging
-from pathlib import Path
-
 from ark_jax.cli import replacing, verbs
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
@@ -87,54 +83,25 @@ def _export(recipe, request: Request) -> int:
 
 def _run(recipe, verb: str, request: Request) -> int:
     """Runs the pipeline, or the stage that the verb names."""
-    from ark_jax.estimate import plan
-    from ark_jax.pipeline import engine
-    from ark_jax.pipeline.recipe import search_command
-    from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime import distributed, trackers
-    from ark_jax.runtime.log import Metrics
+    from ark_jax import run
 
     config, workdir = request.config, request.workdir
-    stages = recipe.stages(config)
-    names = [stage.name for stage in stages]
+    names = [stage.name for stage in recipe.stages(config)]
     if verb not in ("demo", "run", *names):
         raise ValueError(verbs.unknown(verb, names))
     prepare_environment()
     only = "" if verb in ("demo", "run") else verb
-    _fetch_models(recipe, stages, config, workdir)
-    if not request.yes:
-        replacing.confirm(stages, config, workdir, only=only)
-    plan.check_cost(recipe, config, workdir, verb)
-    # Orbax logs pages about an error that it then raises, and our own message says it.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    confirm = lambda stages: replacing.confirm(stages, config, workdir, only=only)
     try:
-        with distributed.join_processes(), trackers.open_trackers(config, workdir) as opened:
-            metrics = Metrics(workdir / "metrics.jsonl", opened)
-            context = Context(config, workdir, metrics, request.store)
-            engine.run(stages, context, only=only, verify=request.verify)
-            if not only and recipe.index_words(config, workdir):
-                say(f"search your documents with it: {search_command(workdir)}")
+        run.run_recipe(
+            recipe,
+            config,
+            workdir,
+            only,
+            request.store,
+            verify=request.verify,
+            before=None if request.yes else confirm,
+        )
     except OSError as error:
         raise OSError(with_fix(error, workdir)) from error
     return 0
-
-
-def _fetch_models(recipe, stages, config, workdir: Path) -> None:
-    """Fetches the models of a run that has something to do, so that manifests name their contents.
-
-    A hub model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
-
-    Raises:
-        RuntimeError: a default model cannot be fetched.
-    """
-    from ark_jax.pipeline import engine, fingerprints
-    from ark_jax.recipes.common import default_models
-    from ark_jax.runtime import storage
-
-    names = set(recipe.needs(config).models.values()) - {""}
-    if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
-        default_models.fetch_demo_models(sorted(names))
-        for name in sorted(filter(storage.is_hub_name, names)):
-            with contextlib.suppress(OSError, ValueError, RuntimeError):
-                storage.hub_model(name)
-        fingerprints.model_digest.cache_clear()

@@ -3,8 +3,10 @@
 JAX compiles a program for each input shape, so lengths and row counts are rounded up to few values.
 """
 
+import contextlib
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -59,7 +61,8 @@ def load_tokenizer(folder: str, vocab: int | None = None):
         FileNotFoundError: the folder has no tokenizer.
         ValueError: a file cannot be read, or a token has no embedding.
     """
-    from transformers import AutoTokenizer
+    with _without_advice():
+        from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -93,6 +96,20 @@ def load_tokenizer(folder: str, vocab: int | None = None):
             "with transformers"
         )
     return tokenizer
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """transformers warns, when it is imported, that torch is missing. Nothing here needs torch."""
+    name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+    given = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if given is not None:
+            os.environ[name] = given
 
 
 def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]:

@@ -1,0 +1,222 @@
+"""A whole run, for the command line and for Python."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ark_jax.estimate import plan
+from ark_jax.pipeline import engine, fingerprints
+from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
+from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.tables import load_json
+from ark_jax.recipes.common import default_models
+from ark_jax.recipes.common.table import as_text
+from ark_jax.runtime import distributed, storage, trackers
+from ark_jax.runtime.log import Metrics, say
+
+if TYPE_CHECKING:
+    from ark_jax.models.retriever import Retriever
+
+INPUT = "input"  # in the workdir: documents and questions that came as lists
+Rows = str | Path | Iterable[object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """A finished run. Printed, it is the closing table."""
+
+    workdir: Path
+
+    @property
+    def export(self) -> Path:
+        """The folder of the tuned retriever, which sentence-transformers opens too."""
+        return self.workdir / "export"
+
+    @property
+    def report(self) -> Path:
+        """The HTML page on the run."""
+        return self.workdir / "report.html"
+
+    @functools.cached_property
+    def retriever(self) -> "Retriever":
+        """The tuned retriever."""
+        from ark_jax.models.retriever import Retriever
+
+        return Retriever.from_pretrained(self.export)
+
+    @functools.cached_property
+    def table(self) -> list[dict]:
+        """Systems by metrics, base first: `{"system": name, "values": {metric: {"mean"}}}`.
+
+        `recipes.common.table.tabulate` describes intervals and tests, which are there too.
+        """
+        return self._evaluated["table"]
+
+    @functools.cached_property
+    def _evaluated(self) -> dict:
+        return load_json(self.workdir / "evaluate" / "metrics.json")
+
+    def __str__(self) -> str:
+        return as_text(self.table, self._evaluated["metrics"])
+
+
+def tune(
+    retriever: str | Path,
+    documents: Rows,
+    questions: Rows | None = None,
+    *,
+    workdir: str | Path,
+    config=None,
+) -> Result:
+    """Tunes a retriever by ARK, as `ark-jax run` does, and measures it on held-out questions.
+
+    Call it again after an interruption: what is finished is kept. If nothing has changed, nothing
+    is done.
+
+    Args:
+        retriever: folder or hub name of the model that is tuned.
+        documents: a file or folder that `ark-jax check` reads, or rows: dicts with "text" and, if
+            there are some, "id" and "title", or `ark_jax.data.records.Document`.
+        questions: likewise; rows have "question", "answers" and, if known, "documents" and
+            "evidence". None: they lie beside the documents.
+        workdir: the folder of the run.
+        config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
+            It is not changed itself.
+
+    Raises:
+        BadInput: documents or questions have problems; it lists all of them.
+        ValueError: a field does not exist or has a bad value.
+        RuntimeError: another run works in the workdir, or a model or endpoint is missing.
+        OSError: the workdir cannot be written. What is finished is kept.
+    """
+    workdir = Path(workdir).expanduser().absolute()
+    config = _config_of(config)
+    config.retriever.path = str(retriever)
+    config.data.path = _path_of(documents, workdir, "documents")
+    if questions is not None:
+        config.data.questions = _path_of(questions, workdir, "questions")
+    default_models.name_models(config)
+    # Files may have changed since an earlier call.
+    for digest in (fingerprints.input_digest, fingerprints.model_digest):
+        digest.cache_clear()
+    run_recipe(recipe_of(config), config, workdir)
+    return Result(workdir)
+
+
+def _config_of(given):
+    """A new config of ARK: the default one with changed fields, or a copy of a whole one."""
+    from ark_jax import config as configs
+
+    if given is not None and not isinstance(given, Mapping):
+        if (recipe := getattr(given, "recipe", None)) != "ark":
+            raise ValueError(
+                f"config: its recipe is {recipe!r}, but ark.tune follows ark alone; give changed "
+                "fields, or a config of ark_jax.config.ark"
+            )
+        return given.copy_and_resolve_references()
+    made = configs.ark()
+    for field, value in (given or {}).items():
+        try:
+            made.update_from_flattened_dict({field: value})
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error.args[0] if error.args else error).split())
+            raise ValueError(f"config: {field}={value!r}: {reason}") from None
+    return made
+
+
+def _path_of(rows: Rows, workdir: Path, name: str) -> str:
+    """The path of an input; rows are written to a file, unless they are there already.
+
+    Raises:
+        ValueError: a row cannot be written as JSON.
+    """
+    if isinstance(rows, str | Path):
+        return str(rows)
+    lines = []
+    for number, row in enumerate(rows, 1):
+        is_record = dataclasses.is_dataclass(row)
+        try:
+            lines.append(json.dumps(dataclasses.asdict(row) if is_record else row))
+        except TypeError as error:
+            raise ValueError(
+                f"{name}, row {number}: {error}; give dicts of strings and lists of strings"
+            ) from None
+    path = workdir / INPUT / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    os.replace(unfinished, path)
+    return str(path)
+
+
+def run_recipe(
+    recipe: Recipe,
+    config,
+    workdir: Path,
+    only: str = "",
+    store: Path | None = None,
+    *,
+    verify: bool = False,
+    before: Callable[[list[Stage]], None] | None = None,
+) -> None:
+    """Brings all stages of a config up to date.
+
+    Args:
+        only: the one stage that runs; empty: all.
+        store: where the runs of a sweep share finished stages.
+        verify: compares all finished stages with their digests.
+        before: is given the stages before any work is done, and may raise.
+
+    Raises:
+        ValueError: a setting that a stage would fail on, or calls that would cost too much.
+        RuntimeError: another run works in the workdir, or a model cannot be fetched.
+    """
+    stages = recipe.stages(config)
+    _fetch_models(recipe, stages, config, workdir)
+    if before:
+        before(stages)
+    plan.check_cost(recipe, config, workdir, only or "run")
+    with (
+        _quiet_checkpoints(),
+        distributed.join_processes(),
+        trackers.open_trackers(config, workdir) as opened,
+    ):
+        metrics = Metrics(workdir / "metrics.jsonl", opened)
+        engine.run(stages, Context(config, workdir, metrics, store), only=only, verify=verify)
+        if not only and recipe.index_words(config, workdir):
+            say(f"search your documents with it: {search_command(workdir)}")
+
+
+@contextlib.contextmanager
+def _quiet_checkpoints() -> Iterator[None]:
+    """Orbax logs pages about an error that it then raises, and our own message says it."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
+    """Fetches the models of a run that has something to do, so that manifests name their contents.
+
+    A hub model that cannot be fetched may not be needed. If it is, its stage says what is wrong.
+
+    Raises:
+        RuntimeError: a default model cannot be fetched.
+    """
+    names = set(recipe.needs(config).models.values()) - {""}
+    if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
+        default_models.fetch_demo_models(sorted(names))
+        for name in sorted(filter(storage.is_hub_name, names)):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                storage.hub_model(name)
+        fingerprints.model_digest.cache_clear()

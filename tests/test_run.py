@@ -1,0 +1,109 @@
+"""`ark.tune`: the recipe from Python."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import world
+from support.paths import REPOSITORY
+
+import ark_jax as ark
+from ark_jax import config as configs
+from ark_jax.data.records import BadInput, Document
+from ark_jax.models.retriever import Retriever
+from ark_jax.run import Result
+
+# In a process like a user's: this one has eight devices, whose threads round differently.
+TUNE = """
+import json, sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from support import world
+import ark_jax as ark
+root = Path({root!r})
+rows = lambda name: [json.loads(x) for x in (root / "corpus" / name).read_text().splitlines()]
+given = [rows("documents.jsonl"), rows("questions.jsonl")]
+if {elsewhere}:
+    given = [root / "corpus", root / "elsewhere.jsonl"]
+print(ark.tune(root / "retriever", *given, workdir={workdir!r}, config=world.tiny_config(root)))
+"""
+
+
+def tune(root: Path, workdir: Path, *, elsewhere: bool) -> str:
+    """What `ark.tune` prints. The input comes as lists, or as paths with questions elsewhere."""
+    tests = str(REPOSITORY / "tests")
+    code = TUNE.format(tests=tests, root=str(root), workdir=str(workdir), elsewhere=elsewhere)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=world.environment(root),
+        cwd=REPOSITORY,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_from_python_has_the_bytes_of_the_command_line(tmp_path, mesh):
+    root = world.make_world(tmp_path)
+    done = world.call(root, tmp_path / "typed")
+    assert done.returncode == 0, done.stderr
+    out = tune(root, tmp_path / "called", elsewhere=False)
+    expected = world.outputs(tmp_path / "typed")
+    assert world.outputs(tmp_path / "called") == expected
+
+    result = Result(tmp_path / "called")
+    assert out.endswith(f"{result}\n") and result.table[0]["system"] == "base"
+    assert Retriever.from_pretrained(result.export).digest("query") == result.retriever.digest(
+        "query"
+    )
+    assert "<html" in result.report.read_text()
+
+    assert "nothing to do" in tune(root, tmp_path / "called", elsewhere=False)
+    # The same input by other ways is other files, so the data stage reads them, and nothing else.
+    questions = root / "corpus" / "questions.jsonl"
+    (root / "elsewhere.jsonl").write_text(questions.read_text())
+    out = tune(root, tmp_path / "called", elsewhere=True)
+    assert "[1/" in out and "[2/" not in out
+    assert world.outputs(tmp_path / "called") == expected
+
+
+def test_what_is_wrong_is_told_in_python(tmp_path):
+    rows = [{"id": "d", "text": "The lamp burns."}]
+    call = lambda **options: ark.tune("m", rows, [], **{"workdir": tmp_path / "w", **options})
+    with pytest.raises(
+        ValueError, match=r"config.train has no field 'bacth'; did you mean 'batch'"
+    ):
+        call(config={"train.bacth": 3})
+    with pytest.raises(ValueError, match=r"config: train.batch='many': .*int"):
+        call(config={"train.batch": "many"})
+    with pytest.raises(ValueError, match=r"train.batch=0: must be an integer, at least"):
+        call(config={"train.batch": 0})
+    with pytest.raises(ValueError, match=r"its recipe is 'gpr', but ark.tune follows ark alone"):
+        call(config=configs.gpr())
+    with pytest.raises(ValueError, match=r"documents, row 2: .*Path.* give dicts of strings"):
+        ark.tune("m", [*rows, {"id": Path("d")}], workdir=tmp_path / "w")
+
+
+def test_a_bad_row_of_a_list_is_named(tmp_path):
+    root = world.make_world(tmp_path)
+    given = [Document("tide", "", "The tide rises."), {"id": "salt", "text": 7}]
+    with pytest.raises(BadInput, match=r"input/documents.jsonl:2: text: is a number"):
+        ark.tune(
+            root / "retriever", given, [], workdir=tmp_path / "w", config=world.tiny_config(root)
+        )
+    lines = (tmp_path / "w" / "input" / "documents.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["text"] == "The tide rises."
+
+
+def test_a_config_of_the_caller_stays_as_it_is(tmp_path):
+    c = configs.ark()
+    c.generator.path = "m"
+    before = c.to_dict()
+    with pytest.raises(BadInput, match="nowhere: does not exist"):
+        ark.tune("m", "nowhere", workdir=tmp_path / "w", config=c)
+    assert c.to_dict() == before
