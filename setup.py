@@ -1,8 +1,8 @@
 """Packaging of ark_jax.
 
 Extras: demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
-endpoints), serve (HTTP), evaluate (ROUGE), one per tracker, notebooks, test (without torch),
-reference (peers).
+endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector
+databases, ONNX), one per tracker, notebooks, test (without torch), reference (peers).
 """
 
 from pathlib import Path
@@ -14,6 +14,15 @@ TENSORBOARD = ["tensorboardX>=2.6"]
 GRAPHS = ["pyoxigraph>=0.5"]
 SERVE = ["starlette>=0.40", "uvicorn>=0.30", "prometheus_client>=0.20"]
 FILES = ["lxml>=5", "pypdfium2>=5", "python-docx>=1.1"]
+INTEGRATIONS = [
+    "langchain-core>=1",
+    "llama-index-core>=0.14",
+    "haystack-ai>=3",
+    "faiss-cpu>=1.10",
+    "lancedb>=0.30",
+    "qdrant-client>=1.15",
+    "onnx>=1.18",
+]
 TEST = [
     "beartype>=0.21",
     "pytest>=8",
@@ -76,6 +85,7 @@ setup(
         "files": FILES,
         "serve": SERVE,
         "graphs": GRAPHS,
+        "integrations": INTEGRATIONS,
         "tensorboard": TENSORBOARD,
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
@@ -91,6 +101,8 @@ setup(
             "openai>=2",
         ],
         "reference": [
+            *INTEGRATIONS,
+            "onnxruntime>=1.20",
             "torch==2.13.0",
             "sentence-transformers>=6.0",
             "peft>=0.17",
@@ -99,7 +111,6 @@ setup(
             "tokamax>=0.0.12",
             "igraph>=0.11",
             "scikit-network>=0.33",
-            "faiss-cpu>=1.10",
             "mteb>=2.26",
             "datasets>=3",
             "accelerate>=1",

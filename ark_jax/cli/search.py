@@ -1,5 +1,6 @@
 """`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -8,7 +9,9 @@ import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
+from ark_jax import integrations
 from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
@@ -19,6 +22,7 @@ from ark_jax.runtime import log
 
 LINES = 3  # of a passage in a table
 NARROWEST = 40  # columns of one side of a comparison
+DATABASES = ("lancedb", "qdrant")  # modules of `ark_jax.integrations` that search, too
 
 
 def index(verb: str, args: list[str]) -> int:
@@ -29,7 +33,10 @@ def index(verb: str, args: list[str]) -> int:
     parser.add_argument("--out", required=True)
     parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
     parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
+    parser.add_argument("--to", choices=("faiss", *DATABASES), default="")
+    parser.add_argument("--url", default="")
     values = parser.values(of_run(verb, args))
+    database = _database(parser, "--to", values.to, values.url)
     prepare_environment()
     from ark_jax.index.index import Index
     from ark_jax.retrieval.chunks import ChunkRules
@@ -41,6 +48,9 @@ def index(verb: str, args: list[str]) -> int:
     except OSError as error:
         raise OSError(with_fix(error, folder, flag="--out")) from error
     log.say(f"{made.manifest.documents:,} documents, {len(made):,} passages in {values.out}")
+    if database:
+        database.write(made, values.url)
+        log.say(f"their vectors are in {values.to} too: {values.url}")
     log.say(f'search them: ark-jax search {shlex.quote(values.out)} "QUESTION"')
     return 0
 
@@ -51,9 +61,15 @@ def search(verb: str, args: list[str]) -> int:
     parser.add_argument("--k", type=at_least_one, default=10)
     parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
     parser.add_argument("--compare", default="")
+    parser.add_argument("--from", choices=DATABASES, default="", dest="database")
+    parser.add_argument("--url", default="")
     values = parser.values(of_run(verb, args))
+    database = _database(parser, "--from", values.database, values.url)
     with log_on_stderr():
         opened = _open(values)
+        if database:
+            nearest = functools.partial(database.nearest, values.url, opened.manifest.folder)
+            opened = dataclasses.replace(opened, nearest=nearest)
         results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
         if values.compare:
             other = opened.with_model(values.compare)
@@ -97,6 +113,13 @@ def ask(verb: str, args: list[str]) -> int:
     lines = [answer.text or "(no answer)", "", heading, *_table(sources, _columns())]
     log.show("".join(f"{line}\n" for line in lines))
     return 0
+
+
+def _database(parser: Parser, flag: str, name: str, url: str) -> ModuleType | None:
+    """The adapter of a vector database; None if the flag names none."""
+    if bool(name) != bool(url):
+        parser.error(f"{flag}=NAME and --url=PLACE go together")
+    return integrations.load(name) if name else None
 
 
 def _question_parser(verb: str) -> Parser:

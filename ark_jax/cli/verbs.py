@@ -183,6 +183,8 @@ The files lie in DIR/export-NAME. Without --format it is the stage export.
   --out=DIR            the folder of the index
   --dtype=float16      of vectors: half the space, rounded; default float32
   --chunk-tokens=N     length of a passage; default: what the model reads, at most 512
+  --to=DATABASE        also writes the vectors to faiss, lancedb or qdrant
+  --url=PLACE          of the database: a file for faiss, else a folder or an address
   --workdir=DIR        of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents,
                        DIR/index
 Run it again when documents have changed: passages that are there are not embedded again. After a
@@ -199,6 +201,8 @@ kill it goes on.
         + """\
   --compare=MODEL      the passages of another model beside them, such as the one before tuning;
                        its vectors are kept in the index
+  --from=DATABASE      lancedb or qdrant searches the vectors that `ark-jax index --to` wrote
+  --url=PLACE          of the database
 """,
         'ark-jax search my_index "Who led the first committee?" --k=3',
         "ark_jax.cli.search:search",
@@ -255,6 +259,17 @@ or --workdir it is the stage of a run.
 """,
         "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/",
         "ark_jax.cli.evaluate:evaluate",
+    ),
+    "onnx": Verb(
+        "MODEL --out=DIR",
+        "a retriever as ONNX, for onnxruntime, fastembed and browsers",
+        """\
+  MODEL                folder or hub name of a retriever: BERT, RoBERTa, XLM-R or DistilBERT
+  --out=DIR            a folder like the export of a run, with onnx/model.onnx in it
+""",
+        "ark-jax onnx ark_demo/export --out=my_model",
+        "ark_jax.cli.onnx:onnx",
+        prints=False,
     ),
     "retrieve": Verb(
         "--model=DIR --graph=FILE --questions=FILE",

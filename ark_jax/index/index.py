@@ -1,7 +1,7 @@
 """A corpus that is ready to be searched: by vectors of a retriever, by words, or by both."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BY = ("hybrid", "dense", "bm25")
 _TRIES = 5  # of opening an index that others replace meanwhile
 Ranking = list[tuple[int, float]]  # positions of chunks and their scores, best first
+# Unit vectors [q e] and k -> positions of the nearest chunks and their cosines, [q k] each.
+Nearest = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Index:
     words: BM25Index
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
+    nearest: Nearest | None = None  # a database that has the vectors and is searched instead
 
     @classmethod
     def build(
@@ -221,7 +224,10 @@ class Index:
 
         if vectors is None:
             vectors = self.retriever.encode(questions, kind="query")
-        positions, scores = top_k(vectors, self.vectors, k)
+        if self.nearest:
+            positions, scores = self.nearest(vectors, k)
+        else:
+            positions, scores = top_k(vectors, self.vectors, k)
         pairs = zip(positions.tolist(), scores.tolist(), strict=True)
         return [list(zip(*pair, strict=True)) for pair in pairs]
 
@@ -254,7 +260,7 @@ class Index:
         manifest = dataclasses.replace(self.manifest, made_with=made_with)
         path = absolute_model(model)
         return dataclasses.replace(
-            self, manifest=manifest, vectors=vectors, model=path, loaded=retriever
+            self, manifest=manifest, vectors=vectors, model=path, loaded=retriever, nearest=None
         )
 
 

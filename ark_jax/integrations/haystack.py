@@ -1,0 +1,59 @@
+"""Haystack components: embedders of queries and documents, and an index as a retriever."""
+
+import dataclasses
+import functools
+
+from haystack import Document, component
+
+from ark_jax.index.index import Index
+from ark_jax.models.retriever import Retriever
+
+load_retriever = functools.cache(Retriever.from_pretrained)  # both embedders of a pipeline share it
+
+
+@component
+class TextEmbedder:
+    """The vector of a query. `model` is the folder or hub name of a retriever."""
+
+    def __init__(self, model: str):
+        self.model = model
+
+    @component.output_types(embedding=list[float])
+    def run(self, text: str):
+        return {"embedding": load_retriever(self.model).encode([text], kind="query")[0].tolist()}
+
+
+@component
+class DocumentEmbedder:
+    """The vectors of documents, for a document store."""
+
+    def __init__(self, model: str):
+        self.model = model
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]):
+        texts = [document.content or "" for document in documents]
+        vectors = load_retriever(self.model).encode(texts, kind="document").tolist()
+        pairs = zip(documents, vectors, strict=True)
+        return {"documents": [dataclasses.replace(x, embedding=vector) for x, vector in pairs]}
+
+
+@component
+class IndexRetriever:
+    """The passages of an index; see `Index.search` for `k` and `by`."""
+
+    def __init__(self, folder: str, k: int = 10, by: str = "hybrid"):
+        self.folder, self.k, self.by = folder, k, by
+        self._index = Index.open(folder)
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str):
+        hits = self._index.search([query], k=self.k, by=self.by)[0]
+        about = ("document", "title", "start", "end")
+        made = [
+            Document(
+                x.chunk, x.text, meta={name: getattr(x, name) for name in about}, score=x.score
+            )
+            for x in hits
+        ]
+        return {"documents": made}

@@ -1,0 +1,160 @@
+"""An encoder as an ONNX file, for onnxruntime, fastembed and browsers; it needs no torch.
+
+The operators are of version 17, which all of these programs know.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ark_jax import layout
+from ark_jax.models import encoder, hf
+from ark_jax.models.retriever import Retriever
+
+FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
+MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf; larger weights lie in one beside it
+HIDDEN = np.finfo(np.float32).min
+EMBEDDINGS = ("embed", "position", "segment", "embed_norm", "embed_norm_bias")
+
+
+def save_onnx(retriever: Retriever, folder: str | Path) -> None:
+    """Writes the folder of `Retriever.save_pretrained`, and the model as ONNX into it.
+
+    Inputs are `input_ids` and `attention_mask`, int64 `[b t]`, padding on the right. Outputs are
+    `last_hidden_state`, float32 `[b t d]`, and `sentence_embedding`, the unit vectors `[b e]`.
+
+    Raises:
+        ValueError: the model is a decoder, or `folder` is where it was read from.
+    """
+    if not isinstance(retriever.cfg, encoder.Config):
+        raise ValueError(
+            f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"
+        )
+    retriever.save_pretrained(folder)
+    path = Path(folder) / FILE
+    path.parent.mkdir(exist_ok=True)
+    model = make_model(retriever)
+    beside = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
+    onnx.save(model, path, save_as_external_data=beside, location=f"{path.name}_data")
+
+
+def make_model(retriever: Retriever) -> onnx.ModelProto:
+    """The ONNX model of an encoder; see `save_onnx`."""
+    cfg, graph = retriever.cfg, _Graph()
+    weights = {
+        name: layout.fetch(value[...]).astype(np.float32)
+        for name, value in hf.named_parameters(retriever.model)
+    }
+    mask = graph("Cast", "attention_mask", to=TensorProto.FLOAT)
+    absent = graph("Mul", graph("Sub", np.float32(1), mask), HIDDEN)
+    absent = graph("Unsqueeze", absent, np.array([1, 2]))  # [b 1 1 t], added to every row
+    x = _embeddings(graph, weights, cfg)
+    for i in range(cfg.layers):
+        own = {name: value[i] for name, value in weights.items() if name not in EMBEDDINGS}
+        x = _block(graph, x, absent, own, cfg)
+    graph("Identity", x, name="last_hidden_state")
+    _pool(graph, x, mask, retriever)
+    texts, width = ["batch", "tokens"], retriever.width
+    ids = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, texts)
+        for name in ("input_ids", "attention_mask")
+    ]
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (
+            ("last_hidden_state", [*texts, cfg.width]),
+            ("sentence_embedding", ["batch", width]),
+        )
+    ]
+    made = helper.make_graph(graph.nodes, "encoder", ids, outputs, graph.tensors)
+    return helper.make_model(
+        made, ir_version=8, opset_imports=[helper.make_opsetid("", 17)], producer_name="ark_jax"
+    )
+
+
+class _Graph:
+    """Nodes and tensors of a graph. Called with an operator, it adds a node and returns its name.
+
+    An input is the name of an earlier node, or an array, which becomes a tensor of the graph.
+    """
+
+    def __init__(self):
+        self.nodes, self.tensors = [], []
+
+    def __call__(self, operator: str, *inputs, name: str = "", **attributes) -> str:
+        name = name or f"{operator}_{len(self.nodes)}"
+        names = [x if isinstance(x, str) else self._tensor(np.asarray(x)) for x in inputs]
+        self.nodes.append(helper.make_node(operator, names, [name], **attributes))
+        return name
+
+    def _tensor(self, value: np.ndarray) -> str:
+        name = f"tensor_{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+
+def _linear(graph: _Graph, x: str, w: np.ndarray, bias: np.ndarray) -> str:
+    return graph("Add", graph("MatMul", x, w), bias)
+
+
+def _norm(graph: _Graph, x: str, scale: np.ndarray, bias: np.ndarray, eps: float) -> str:
+    return graph("LayerNormalization", x, scale, bias, axis=-1, epsilon=eps)
+
+
+def _embeddings(graph: _Graph, weights: Mapping[str, np.ndarray], cfg: encoder.Config) -> str:
+    """As `Encoder.embeddings`, with segment 0 everywhere."""
+    table = weights["position"]
+    if cfg.segments:
+        table = table + weights["segment"][0]
+    if cfg.pad is None:
+        length = graph("Shape", "input_ids", start=1, end=2)
+        place = graph("Slice", table, np.array([0]), length)
+    else:
+        counted = graph("Not", graph("Equal", "input_ids", np.int64(cfg.pad)))
+        counted = graph("Mul", graph("Cast", counted, to=TensorProto.INT64), "attention_mask")
+        numbers = graph("Mul", graph("CumSum", counted, np.int64(1)), counted)
+        place = graph("Gather", table, graph("Add", numbers, np.int64(cfg.pad)))
+    x = graph("Add", graph("Gather", weights["embed"], "input_ids"), place)
+    return _norm(graph, x, weights["embed_norm"], weights["embed_norm_bias"], cfg.norm_eps)
+
+
+def _block(
+    graph: _Graph, x: str, absent: str, own: Mapping[str, np.ndarray], cfg: encoder.Config
+) -> str:
+    """As `encoder.Block`, with the layer's own weights."""
+    d, n = cfg.width, cfg.heads
+
+    def heads(name: str, order: tuple[int, ...]) -> str:
+        y = _linear(graph, x, own[name].reshape(d, d), own[f"{name}_bias"].reshape(d))
+        return graph("Transpose", graph("Reshape", y, np.array([0, 0, n, d // n])), perm=order)
+
+    q = graph("Mul", heads("q", (0, 2, 1, 3)), np.float32((d // n) ** -0.5))
+    logits = graph("Add", graph("MatMul", q, heads("k", (0, 2, 3, 1))), absent)
+    y = graph("MatMul", graph("Softmax", logits, axis=-1), heads("v", (0, 2, 1, 3)))
+    y = graph("Reshape", graph("Transpose", y, perm=(0, 2, 1, 3)), np.array([0, 0, d]))
+    y = _linear(graph, y, own["o"].reshape(d, d), own["o_bias"])
+    x = _norm(graph, graph("Add", x, y), own["attn_norm"], own["attn_norm_bias"], cfg.norm_eps)
+    y = _linear(graph, x, own["up"], own["up_bias"])
+    erf = graph("Erf", graph("Mul", y, np.float32(0.5**0.5)))
+    y = graph("Mul", graph("Mul", y, np.float32(0.5)), graph("Add", erf, np.float32(1)))
+    y = _linear(graph, y, own["down"], own["down_bias"])
+    return _norm(graph, graph("Add", x, y), own["ffn_norm"], own["ffn_norm_bias"], cfg.norm_eps)
+
+
+def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
+    """As `retriever.pool` and `embed`: weights of tokens, their mean, a unit vector."""
+    if retriever.pooling != "mean":
+        count = graph("CumSum", "attention_mask", np.int64(1))
+        last = graph("ReduceSum", "attention_mask", np.array([1]))
+        number = np.int64(1) if retriever.pooling == "cls" else last
+        chosen = graph("Cast", graph("Equal", count, number), to=TensorProto.FLOAT)
+        mask = graph("Mul", mask, chosen)
+    weights = graph("Unsqueeze", mask, np.array([2]))
+    # A mean and a sum have the same direction.
+    total = graph("ReduceSum", graph("Mul", x, weights), np.array([1]), keepdims=0)
+    kept = graph("Slice", total, np.array([0]), np.array([retriever.width]), np.array([1]))
+    norm = graph("Max", graph("ReduceL2", kept, axes=[1]), np.float32(1e-12))
+    graph("Div", kept, norm, name="sentence_embedding")

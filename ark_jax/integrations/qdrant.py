@@ -1,0 +1,57 @@
+"""The passages and vectors of an index as a collection of Qdrant, which may be searched there."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import numpy as np
+from qdrant_client import QdrantClient
+from qdrant_client.http.exceptions import ApiException
+from qdrant_client.models import Distance, PointStruct, VectorParams
+
+from ark_jax.index.index import Index
+
+
+def write(index: Index, url: str) -> None:
+    """Writes a collection that is named as the index's files, unless it is there.
+
+    After a kill it goes on: the id of a point is the row of its chunk.
+
+    Args:
+        url: of a server, whose key is in $QDRANT_API_KEY, or a folder.
+    """
+    name, width = index.manifest.folder, index.vectors.shape[1]
+    point = lambda row: PointStruct(
+        id=row,
+        vector=index.vectors[row].astype(np.float32).tolist(),
+        payload=dataclasses.asdict(index.chunks[row]),
+    )
+    with _connected(url) as client:
+        if not client.collection_exists(name):
+            client.create_collection(name, VectorParams(size=width, distance=Distance.COSINE))
+        if client.count(name, exact=True).count < len(index):
+            client.upload_points(name, map(point, range(len(index))), wait=True)
+
+
+def nearest(url: str, name: str, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k chunks nearest to each unit vector `[q e]`: their rows and cosines, `[q k]` each."""
+    with _connected(url) as client:
+        if not client.collection_exists(name):
+            raise FileNotFoundError(f"{url}: no {name}; `ark-jax index --to=qdrant` writes it")
+        search = lambda query: client.query_points(name, query.tolist(), limit=k).points
+        results = [search(query) for query in queries]
+    rows = np.array([[point.id for point in points] for points in results])
+    return rows, np.array([[point.score for point in points] for points in results])
+
+
+@contextlib.contextmanager
+def _connected(url: str) -> Iterator[QdrantClient]:
+    key = os.environ.get("QDRANT_API_KEY")
+    client = QdrantClient(url=url, api_key=key) if "://" in url else QdrantClient(path=url)
+    try:
+        yield client
+    except ApiException as error:
+        raise ConnectionError(f"{url}: {error}; mend it, or the key in $QDRANT_API_KEY") from error
+    finally:
+        client.close()

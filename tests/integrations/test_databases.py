@@ -1,0 +1,100 @@
+"""Vectors of an index in FAISS, LanceDB and Qdrant, opened again by their own clients."""
+
+import dataclasses
+import functools
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from ark_jax import integrations
+from ark_jax.retrieval import dense
+
+REASON = "pip install 'ark-jax[integrations]'"
+QUESTIONS = ["Who founded the Tidal Board?", "Wann wurde die Glocke gegossen?", "brine"]
+
+
+def test_faiss_finds_what_the_index_finds(index, retriever, tmp_path):
+    faiss = pytest.importorskip("faiss", reason=REASON)
+    integrations.load("faiss").write(index, str(tmp_path / "new" / "vectors.faiss"))
+    stored = faiss.read_index(str(tmp_path / "new" / "vectors.faiss"))
+    np.testing.assert_array_equal(stored.reconstruct_n(0, len(index)), index.vectors)
+    scores, rows = stored.search(retriever.encode(QUESTIONS, kind="query"), 3)
+    for i, hits in enumerate(index.search(QUESTIONS, k=3, by="dense")):
+        assert [index.chunks[int(row)].id for row in rows[i]] == [hit.chunk for hit in hits]
+        assert scores[i].tolist() == pytest.approx([hit.score for hit in hits], abs=1e-5)
+
+
+@pytest.fixture(params=["lancedb", "qdrant"])
+def database(request):
+    module = {"lancedb": "lancedb", "qdrant": "qdrant_client"}[request.param]
+    pytest.importorskip(module, reason=REASON)
+    return integrations.load(request.param)
+
+
+@pytest.mark.parametrize("by", ["dense", "hybrid"])
+def test_a_search_in_a_database_finds_the_same(by, database, index, tmp_path):
+    url = str(tmp_path / "database")
+    database.write(index, url)
+    nearest = functools.partial(database.nearest, url, index.manifest.folder)
+    found = dataclasses.replace(index, nearest=nearest).search(QUESTIONS, k=3, by=by)
+    for hits, expected in zip(found, index.search(QUESTIONS, k=3, by=by), strict=True):
+        assert [hit.chunk for hit in hits] == [hit.chunk for hit in expected]
+        scores = [hit.score for hit in expected]
+        assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-5)
+
+
+def test_a_database_holds_passages_and_vectors(database, index, tmp_path):
+    url, name = str(tmp_path / "database"), index.manifest.folder
+    for _ in range(2):  # the second time there is nothing to do
+        database.write(index, url)
+    if database.__name__.endswith("lancedb"):
+        import lancedb
+
+        rows = sorted(
+            lancedb.connect(url).open_table(name).to_arrow().to_pylist(), key=lambda x: x["row"]
+        )
+        vectors = [row["vector"] for row in rows]
+    else:
+        from qdrant_client import QdrantClient
+
+        client = QdrantClient(path=url)
+        points = client.scroll(name, limit=100, with_vectors=True)[0]
+        client.close()
+        rows, vectors = [x.payload for x in points], [x.vector for x in points]
+    assert [row["text"] for row in rows] == [chunk.text for chunk in index.chunks]
+    assert [row["document"] for row in rows] == [chunk.document for chunk in index.chunks]
+    np.testing.assert_allclose(vectors, index.vectors, atol=1e-6)
+
+
+def test_the_command_line_writes_to_a_database_and_searches_there(
+    database, place, call, tmp_path, monkeypatch, capsys
+):
+    corpus = tmp_path / "documents.csv"
+    corpus.write_text("text\nJosiah Penhallow founded the Tidal Board.\nSalt is boiled brine.\n")
+    name = database.__name__.rpartition(".")[2]
+    there = ("--url", tmp_path / "database")
+    made = ("index", place / "model", corpus, "--out", tmp_path / "i")
+    asked = ("search", tmp_path / "i", QUESTIONS[0], "--json")
+    assert call(*made) == 0 and call(*asked) == 0
+    expected = capsys.readouterr().out.splitlines()[-1]
+    assert call(*asked, "--from", name, *there) == 1
+    assert f"`ark-jax index --to={name}` writes it" in capsys.readouterr().err
+    assert call(*made, "--to", name, *there) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(dense, "top_k", None)
+        assert call(*asked, "--from", name, *there) == 0
+    found = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(found)["passages"] == json.loads(expected)["passages"]
+
+
+def test_a_flag_without_its_place_and_a_missing_client_are_one_line(call, capsys, monkeypatch):
+    assert call("search", "i", "q", "--from=qdrant") == 1
+    assert "--from=NAME and --url=PLACE go together" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+    monkeypatch.delitem(sys.modules, "ark_jax.integrations.lancedb", raising=False)
+    assert call("index", "m", "c", "--out=i", "--to=lancedb", "--url=u") == 1
+    assert capsys.readouterr().err == (
+        "error: lancedb needs the package lancedb: pip install 'ark-jax[integrations]'\n"
+    )

@@ -1,0 +1,38 @@
+"""LangChain embeds and retrieves by our models."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langchain_core", reason="pip install 'ark-jax[integrations]'")
+
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from ark_jax.integrations.langchain import IndexRetriever, RetrieverEmbeddings
+
+QUESTION = "Who founded the Tidal Board?"
+
+
+def test_a_vector_store_ranks_as_the_index_does(index, retriever):
+    embeddings = RetrieverEmbeddings(retriever)
+    store = InMemoryVectorStore(embeddings)
+    passages = [chunk.passage for chunk in index.chunks]
+    store.add_texts(passages, ids=[chunk.id for chunk in index.chunks])
+    expected = index.search([QUESTION], k=3, by="dense")[0]
+    found = store.similarity_search_with_score(QUESTION, k=3)
+    assert [document.id for document, _ in found] == [hit.chunk for hit in expected]
+    assert [score for _, score in found] == pytest.approx([x.score for x in expected], abs=1e-5)
+    # LangChain's asynchronous calls come from threads.
+    assert asyncio.run(embeddings.aembed_query(QUESTION)) == embeddings.embed_query(QUESTION)
+
+
+@pytest.mark.parametrize("by", ["hybrid", "bm25"])
+def test_a_retriever_gives_documents_with_their_place(by, index):
+    retriever = IndexRetriever(index=index, k=2, by=by)
+    expected = index.search([QUESTION], k=2, by=by)[0]
+    documents = retriever.invoke(QUESTION)
+    assert [document.page_content for document in documents] == [hit.text for hit in expected]
+    best = documents[0]
+    assert (best.id, best.metadata["document"]) == (expected[0].chunk, "tide")
+    assert best.metadata["score"] == expected[0].score and best.metadata["title"] == "Tide"
+    assert asyncio.run(retriever.ainvoke(QUESTION)) == documents

@@ -1,0 +1,34 @@
+"""LlamaIndex embeds by our models."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("llama_index.core", reason="pip install 'ark-jax[integrations]'")
+
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+
+from ark_jax.integrations.llama_index import RetrieverEmbedding
+
+QUESTION = "Who founded the Tidal Board?"
+
+
+def test_an_index_of_llama_index_ranks_as_ours_does(index, retriever):
+    embedding = RetrieverEmbedding(retriever)
+    nodes = [TextNode(id_=chunk.id, text=chunk.passage) for chunk in index.chunks]
+    theirs = VectorStoreIndex(nodes, embed_model=embedding)
+    expected = index.search([QUESTION], k=3, by="dense")[0]
+    found = theirs.as_retriever(similarity_top_k=3).retrieve(QUESTION)
+    assert [x.node.node_id for x in found] == [hit.chunk for hit in expected]
+    assert [x.score for x in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+
+
+def test_single_batched_and_asynchronous_vectors_are_the_same(retriever):
+    embedding = RetrieverEmbedding(retriever, embed_batch_size=2)
+    texts = ["The tide rises.", "Brine boils.", "A lamp."]
+    batched = embedding.get_text_embedding_batch(texts)
+    assert batched[1] == pytest.approx(embedding.get_text_embedding(texts[1]), abs=1e-6)
+    query = embedding.get_query_embedding(QUESTION)
+    assert asyncio.run(embedding.aget_query_embedding(QUESTION)) == query
+    assert embedding.model_name == str(retriever.base) and embedding.embed_batch_size == 2
