@@ -19,7 +19,7 @@ from ark_jax.models.generate import Generation
 from ark_jax.models.prefix_plan import Rows, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
-from ark_jax.runtime import distributed
+from ark_jax.runtime import distributed, programs
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 
@@ -200,6 +200,7 @@ class LanguageModel:
         Args:
             encoded: token ids, and how many of the last are scored (not all).
         """
+        programs.make_room()
         counts = [count for _, count in encoded]
         # A prefix ends before the position that predicts the first scored token.
         rows = [(ids, len(ids) - count - 1) for ids, count in encoded]
@@ -529,6 +530,7 @@ class LanguageModel:
         batch_tokens: int,
         on_tokens: Callable[[int, list[int], bool], bool],
     ) -> Generation:
+        programs.make_room()
         # Each step reads all weights, so that many positions share it. Few prompt tokens enter at
         # once, so that free slots do not wait until many are free.
         return Generation(
