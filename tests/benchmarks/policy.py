@@ -25,7 +25,7 @@ from timing import machine, race, report
 
 from ark_jax import layout
 from ark_jax.demo.models import demo_models
-from ark_jax.models.retriever import batch_tokens_of_device
+from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.train import parts
 from ark_jax.train.groups import BatchShape, Group
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays
