@@ -75,9 +75,10 @@ def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mes
         for at, size in zip(rng.integers(0, 900, 40), rng.integers(1, 40, 40), strict=True)
     ]
     texts = draw()
+    expected = retriever.encode(texts, kind="query")
+    before = retrievers._embed_jit._cache_size()
     vectors = retriever.encode(texts, kind="query", batching=ladder.batches)
-    np.testing.assert_allclose(vectors, retriever.encode(texts, kind="query"), atol=1e-6)
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
     for _ in range(2):
         retriever.encode(draw(), kind="query", batching=ladder.batches)
-    compiled = retrievers._embed_jit._cache_size()
-    assert compiled <= len(ladder.shapes) + 8  # and those of the other batches
+    assert retrievers._embed_jit._cache_size() - before <= len(ladder.shapes)
