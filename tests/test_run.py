@@ -47,14 +47,21 @@ def tune(root: Path, workdir: Path, *, elsewhere: bool) -> str:
     return done.stdout
 
 
+def outputs_but_the_card(workdir: Path) -> dict:
+    """What every stage produced; the model's card names the file of the data, which lists lack."""
+    made = world.outputs(workdir)
+    assert made["export"].pop("README.md")
+    return made
+
+
 @pytest.mark.slow
 def test_a_run_from_python_has_the_bytes_of_the_command_line(tmp_path, mesh):
     root = world.make_world(tmp_path)
     done = world.call(root, tmp_path / "typed")
     assert done.returncode == 0, done.stderr
     out = tune(root, tmp_path / "called", elsewhere=False)
-    expected = world.outputs(tmp_path / "typed")
-    assert world.outputs(tmp_path / "called") == expected
+    expected = outputs_but_the_card(tmp_path / "typed")
+    assert outputs_but_the_card(tmp_path / "called") == expected
 
     result = Result(tmp_path / "called")
     assert out.endswith(f"{result}\n") and result.table[0]["system"] == "base"
@@ -69,7 +76,7 @@ def test_a_run_from_python_has_the_bytes_of_the_command_line(tmp_path, mesh):
     (root / "elsewhere.jsonl").write_text(questions.read_text())
     out = tune(root, tmp_path / "called", elsewhere=True)
     assert "[1/" in out and "[2/" not in out
-    assert world.outputs(tmp_path / "called") == expected
+    assert outputs_but_the_card(tmp_path / "called") == expected
 
 
 def test_what_is_wrong_is_told_in_python(tmp_path):
