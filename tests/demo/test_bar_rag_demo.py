@@ -1,12 +1,9 @@
 """The demo of BAR-RAG, with the real MiniLM and SmolLM2."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import REPOSITORY
+from support.demos import run_demo
 
 from ark_jax.pipeline.manifest import read_manifest
 
@@ -14,16 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 @pytest.mark.slow
 def test_the_demos_reader_answers_better_than_the_untuned_one(real_models, tmp_path):
     """Its questions are of documents that it was not trained on."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ark_jax", "demo", "--recipe=bar_rag"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "ark_demo_bar_rag"
+    folder = run_demo("bar_rag", tmp_path)
     table = json.loads((folder / "evaluate" / "metrics.json").read_text())["table"]
     values = {row["system"]: row["values"]["answer_f1"]["mean"] for row in table}
     assert list(values) == ["untuned", "warm", "read-1"]

@@ -1,12 +1,9 @@
 """The demo of GPR, with the real MiniLM."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from support.paths import REPOSITORY
+from support.demos import run_demo
 
 from ark_jax.report.results import is_significant
 
@@ -14,16 +11,7 @@ from ark_jax.report.results import is_significant
 @pytest.mark.slow
 def test_the_demo_improves_on_the_untouched_retriever(real_models, tmp_path):
     """On questions of one hop, and with chains on those of two; nobody trained on a question."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ark_jax", "demo", "--recipe=gpr"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "ark_demo_gpr"
+    folder = run_demo("gpr", tmp_path)
     groups = json.loads((folder / "evaluate" / "metrics.json").read_text())["groups"]
     tables = {
         name: {row["system"]: row["values"] for row in table} for name, table in groups.items()
