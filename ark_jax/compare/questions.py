@@ -10,7 +10,7 @@ from ark_jax.data import readers
 from ark_jax.data.chunk_files import load_chunks
 from ark_jax.data.evidence import needed_passages
 from ark_jax.data.formats import beir
-from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.records import Chunk, Document, Question, group_by_document
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index
 from ark_jax.recipes.common.ingest import choose_pool
@@ -142,9 +142,7 @@ def make_task(
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r}: must be {', '.join(SCOPES)}")
     chunks = load_chunks(index.folder / index.manifest.folder)
-    groups: dict[str, list[Chunk]] = {}
-    for chunk in chunks:
-        groups.setdefault(chunk.document, []).append(chunk)
+    groups = group_by_document(chunks)
     _check_documents(index, questions, groups, texts)
     gold, _ = needed_passages(questions, groups, texts)
     if not any(gold.values()):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ark_jax.data.chunk_files import load_chunks, record_blocks
-from ark_jax.data.records import Chunk, Document, Question
+from ark_jax.data.records import Chunk, Document, Question, group_by_document
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.runtime import distributed
@@ -50,10 +50,7 @@ def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
 
 def chunks_by_document(context: Context) -> dict[str, list[Chunk]]:
     """document id -> its chunks, in the order of the text."""
-    groups: dict[str, list[Chunk]] = {}
-    for chunk in load_chunks(context / "data"):
-        groups.setdefault(chunk.document, []).append(chunk)
-    return groups
+    return group_by_document(load_chunks(context / "data"))
 
 
 def load_questions(context: Context, part: str) -> list[Question]:
