@@ -17,6 +17,7 @@ from support.paths import REPOSITORY
 
 from ark_jax import layout
 from ark_jax.models import retriever
+from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
 from ark_jax.train import fit
@@ -55,6 +56,23 @@ def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compil
     assert 3 <= first <= len(lengths)
     opened.encode(texts[::-1], kind="document", batch_tokens=1000)
     assert len(compiled) == first
+
+
+def test_a_stage_that_scores_takes_eight_programs_at_most(tmp_path, compiled, mesh):
+    """A stage calls `log_likelihood` for each of its shards, whose texts are alike, not equal."""
+    # A constant that no other test has, so that none has compiled its programs.
+    changes = {"rms_norm_eps": 1.3e-6}
+    lm = LanguageModel.from_pretrained(
+        tiny.write(tmp_path, "llama", tokenizer="begin", changes=changes)
+    )
+    random = np.random.default_rng(0)
+    compiled.clear()
+    for _ in range(12):
+        passages = [" ".join(random.choice(["!", "?"], n)) for n in random.integers(90, 121, 30)]
+        pairs = [(passage, " a" * n) for passage in passages for n in random.integers(3, 25, 4)]
+        lm.log_likelihood(pairs, batch_tokens=1024)
+    assert set(compiled) == {"jit(compute)", "jit(suffix_log_probs)"}
+    assert len(compiled) <= 8
 
 
 @pytest.mark.parametrize(

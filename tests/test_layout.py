@@ -421,12 +421,11 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
             P(None, *layout.activation_spec("b k s h")),
         ),
     ) * 2
-    batch = prefix.Suffixes(
+    batch = prefix.SlotArrays(
         tokens=x("b t", 4, 16),
-        mask=x("b t", 4, 16, dtype=bool),
-        prefix_lengths=x("b", 4),
-        prefix_indices=x("b", 2),
-        tokens_per_prefix=x("b t", 2, 32, dtype=bool),
+        positions=x("b t", 4, 16),
+        texts=x("b t", 4, 16),
+        prefix_indices=x("b", 4),
     )
     targets = x("b t", 1, 64), x("b t", 1, 64)
     traced = token_probabilities.suffix_log_probs.trace(

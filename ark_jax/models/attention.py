@@ -199,6 +199,65 @@ def attend_with_prefixes(
     )
 
 
+def attend_in_slots(
+    q: Float[Array, "streams a n h"],
+    k: Float[Array, "streams a k h"],
+    v: Float[Array, "streams a k h"],
+    prefixes: KeyValues,
+    prefix_indices: Int[Array, " b"],
+    texts: Int[Array, "b t"],
+    plan: packing.PackingPlan,
+) -> Float[Array, "streams a n h"]:
+    """Attention of packed texts, in rows that hold texts of one prefix side by side.
+
+    A token sees its whole prefix and, causally, its own text.
+
+    Args:
+        prefixes: keys and values of all prefixes, with a mask `[prefixes s]`.
+        prefix_indices: the prefix of each row, counted within those of a device.
+        texts: the text of its row that a token is of, from 1 on; 0: padding.
+        plan: packs the rows.
+    """
+
+    def local(
+        q: Array,
+        k: Array,
+        v: Array,
+        prefixes: KeyValues,
+        prefix_indices: Array,
+        texts: Array,
+        places: Array,
+        sources: Array,
+    ) -> Array:
+        q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
+        chosen = KeyValues(*(x[prefix_indices] for x in prefixes))
+        join = lambda old, new: jnp.concatenate([old, new.transpose(0, 2, 1, 3)], axis=2)
+        t, s = texts.shape[1], chosen.mask.shape[1]
+        own = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
+        seen = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
+        mask = jnp.concatenate([seen, own], axis=2)
+        out = _unnormalised(q, join(chosen.k, k), join(chosen.v, v), mask)
+        out = (out[..., :-2] / out[..., -1:]).astype(q.dtype)
+        return packing.pack_shard(out, places, sources)
+
+    query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
+    new = activation_spec("b s k h")
+    return jax.shard_map(
+        local,
+        in_specs=(
+            query,
+            new,
+            new,
+            KeyValues(cache, cache, index),
+            activation_spec("b"),
+            index,
+            index,
+            index,
+        ),
+        out_specs=query,
+    )(q, k, v, prefixes, prefix_indices, texts, plan.places, plan.sources)
+
+
 def _attend_to_part(
     q: Float[Array, "1 a n h"],
     part: KeyValues,

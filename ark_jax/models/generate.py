@@ -101,7 +101,7 @@ class Generation:
         """
         shared = _common_prefix(prompts)
         self.devices, self.step = layout.batch_multiple(), 0
-        self.suffix_length = tk.round_length(max(map(len, prompts)) - len(shared))
+        self.suffix_length = _round_length(max(map(len, prompts)) - len(shared))
         self.max_ring = tk.round_up(self.max_new_tokens, STEPS)
         self.ring = min(RING, self.max_ring)
         affordable = max(1, self.cache_positions // (self.suffix_length + self.max_ring))
@@ -130,10 +130,10 @@ class Generation:
 
     def _compute_prefix(self, ids: Sequence[int]) -> None:
         """Computes the keys and values of the shared prefix on every device."""
-        length = tk.round_length(max(len(ids), 1))
+        length = _round_length(len(ids))
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
-        mask, capacity = layout.rows(mask), tk.round_room(len(ids))
-        self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), mask, capacity)
+        mask = layout.rows(mask)
+        self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), mask, length)
         self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), mask, len(ids))
 
     def _plan_prefills(self, groups: list[Group]) -> list[tuple[list[Group], Shape]]:
@@ -284,7 +284,7 @@ class Generation:
         oldest = max((len(row.generated) for row in live), default=0)
         while ring < oldest - 1 + STEPS:
             ring = min(4 * ring, self.max_ring)
-        lengths = [tk.round_length(len(row.suffix)) for row in live]
+        lengths = [_round_length(len(row.suffix)) for row in live]
         longest = max(lengths + [shape[1] for _, shape in self.queue])
         if longest <= suffix_length * 2 // 3:
             suffix_length = longest
@@ -327,7 +327,12 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
 
 def _prefill_shape(groups: list[Group]) -> Shape:
     lengths = [len(group[0].suffix) for group in groups]
-    return (tk.round_rows(len(groups), 1), tk.round_length(lengths[0]), tk.round_room(sum(lengths)))
+    return (tk.round_rows(len(groups), 1), _round_length(lengths[0]), _round_length(sum(lengths)))
+
+
+def _round_length(n: int) -> int:
+    """At least `n` tokens, in few values, since each is another program."""
+    return tk.round_rows(n, 8)
 
 
 @functools.partial(jax.jit, static_argnums=1)

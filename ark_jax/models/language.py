@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from ark_jax import layout
-from ark_jax.models import decoder, hf, packing, prefix, sampling
+from ark_jax.models import decoder, hf, prefix, sampling
 from ark_jax.models.generate import Generation
-from ark_jax.models.prefix_plan import Rows, SuffixBatch, plan_batches
+from ark_jax.models.prefix_plan import Rows, Span, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
 from ark_jax.runtime import distributed, programs
@@ -201,12 +201,11 @@ class LanguageModel:
             encoded: token ids, and how many of the last are scored (not all).
         """
         programs.make_room()
-        counts = [count for _, count in encoded]
         # A prefix ends before the position that predicts the first scored token.
         rows = [(ids, len(ids) - count - 1) for ids, count in encoded]
         scores = [np.zeros(0, np.float32)] * len(rows)
         batches = self._share_prefixes(rows, batch_tokens)
-        started = (self._start_scoring(*batch, counts) for batch in batches)
+        started = (self._start_scoring(*batch, encoded) for batch in batches)
         with Progress(
             label or "log-likelihoods", len(rows), "pairs", interval=10 if label else float("inf")
         ) as bar:
@@ -226,10 +225,10 @@ class LanguageModel:
         cache: prefix.PrefixCache,
         prefix_mask: Bool[Array, "prefixes s"],
         batch: SuffixBatch,
-        counts: Sequence[int],
-    ) -> tuple[dict[int, tuple[int, int, int]], jax.Array]:
+        encoded: Sequence[tuple[np.ndarray, int]],
+    ) -> tuple[dict[int, Span], jax.Array]:
         """The spans of `target_positions`, and the log-probabilities that the device computes."""
-        positions, labels, spans = target_positions(batch, counts)
+        positions, labels, spans = target_positions(batch, encoded)
         blocks = -(-max(end for _, _, end in spans.values()) // LOGIT_BLOCK)
         log_probs = suffix_log_probs(
             self.model,
@@ -257,10 +256,7 @@ class LanguageModel:
             a batch of rows that continue from them.
         """
         prefix_batches = plan_batches(
-            rows,
-            budget=budget or _batch_tokens(),
-            devices=layout.batch_multiple(),
-            **packing.multiply_adds(self.model, self.cfg),
+            rows, budget=budget or _batch_tokens(), devices=layout.batch_multiple()
         )
         for prefixes in prefix_batches:
             tokens, mask = layout.rows(prefixes.tokens), layout.rows(prefixes.mask)
@@ -623,6 +619,7 @@ def _batch_tokens() -> int:
     return 2048 if jax.default_backend() == "cpu" else 16384
 
 
-def _on_devices(batch: SuffixBatch) -> prefix.Suffixes:
+def _on_devices(batch: SuffixBatch) -> prefix.SlotArrays:
     """The arrays of a batch, each device holding its own rows."""
-    return prefix.Suffixes(*(layout.rows(getattr(batch, name)) for name in prefix.Suffixes._fields))
+    names = prefix.SlotArrays._fields
+    return prefix.SlotArrays(*(layout.rows(getattr(batch, name)) for name in names))

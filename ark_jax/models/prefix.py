@@ -15,13 +15,22 @@ PrefixCache = tuple[Float[Array, "l prefixes k s h"], Float[Array, "l prefixes k
 
 
 class Suffixes(NamedTuple):
-    """Texts without their prefixes, on the devices; fields as in `prefix_plan.SuffixBatch`."""
+    """Texts without their prefixes, on the devices, each in a row of its own."""
 
     tokens: Int[Array, "b t"]
     mask: Bool[Array, "b t"]
     prefix_lengths: Int[Array, " b"]
     prefix_indices: Int[Array, " g"]  # the prefixes in use, counted within those of a device
     tokens_per_prefix: Bool[Array, "g r"]  # one true for each token that continues the prefix
+
+
+class SlotArrays(NamedTuple):
+    """Texts without their prefixes, on the devices; fields as in `prefix_plan.SuffixBatch`."""
+
+    tokens: Int[Array, "b t"]
+    positions: Int[Array, "b t"]
+    texts: Int[Array, "b t"]
+    prefix_indices: Int[Array, " b"]
 
 
 @functools.partial(jax.jit, static_argnums=(1, 4))
@@ -93,3 +102,28 @@ def run_suffixes(
     positions = packing.pack(batch.prefix_lengths[:, None] + jnp.arange(t), by_row)
     x = packing.pack(model.embeddings(batch.tokens, cfg), by_row)
     return model.layers(x, positions, attend, cfg, cache)
+
+
+def run_slots(
+    model: decoder.Decoder,
+    cfg: decoder.Config,
+    cache: PrefixCache,
+    prefix_mask: Bool[Array, "prefixes s"],
+    batch: SlotArrays,
+    capacity: int,
+) -> Float[Array, "streams a d"]:
+    """Hidden states of suffixes in slots, packed; arguments as of `run_suffixes`."""
+    plan = packing.plan_packing(batch.texts > 0, capacity)
+
+    def attend(
+        q: Float[Array, "streams a n h"],
+        k: Float[Array, "streams a k h"],
+        v: Float[Array, "streams a k h"],
+        layer_cache: tuple[Array, Array],
+    ):
+        prefixes = KeyValues(*layer_cache, prefix_mask)
+        out = attention.attend_in_slots(q, k, v, prefixes, batch.prefix_indices, batch.texts, plan)
+        return out, None
+
+    x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
+    return model.layers(x, packing.pack(batch.positions, plan), attend, cfg, cache)[0]

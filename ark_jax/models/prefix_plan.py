@@ -1,10 +1,15 @@
 """Plans which texts share a prefix, and how prefixes and suffixes are batched.
 
 Token ids in, host arrays out. A suffix is what a row holds behind its prefix.
+
+Each shape of these arrays is a program to be compiled. So shapes come from a small ladder, which
+the budget and the length of the texts decide: calls with like texts share their programs.
 """
 
 import dataclasses
 import itertools
+import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +21,12 @@ TokenIds = Sequence[int] | np.ndarray
 # Token ids, and the longest prefix that the row may share, which is shorter than the row.
 Rows = Sequence[tuple[TokenIds, int]]
 
+# Tokens of a call, as parts of the budget. Large calls are faster; small ones take what is left.
+PREFIX_PARTS = (1, 4)
+SUFFIX_PARTS = (1, 3, 8, 20)
+# Tokens of the narrowest slot. Each slot copies the keys of its prefix, which costs about 14.
+NARROWEST = 64
+
 
 @dataclasses.dataclass(frozen=True)
 class PrefixGroup:
@@ -25,22 +36,27 @@ class PrefixGroup:
     members: list[int]
 
 
+class Span(NamedTuple):
+    """Where a device's stream of tokens holds a suffix."""
+
+    device: int
+    start: int
+    end: int
+
+
 @dataclasses.dataclass(frozen=True)
 class SuffixBatch:
-    """Suffixes of one call: array row r is row `members[r]` without its prefix, or empty (None).
+    """Suffixes of one call, in slots: array rows that hold texts behind one prefix, side by side.
 
-    Each device has the suffixes of its own prefixes, so that no key or value travels. Suffixes of
-    one prefix lie side by side. g counts the prefixes in use, over all devices.
+    Each device has the suffixes of its own prefixes, so that no key or value travels.
     """
 
-    members: list[int | None]
+    spans: dict[int, Span]  # by row
     tokens: np.ndarray  # int32 [b t]
-    mask: np.ndarray  # bool [b t]
-    prefix_lengths: np.ndarray  # int32 [b]
-    prefix_indices: np.ndarray  # int32 [g]: the prefixes in use, counted within their device
-    tokens_per_prefix: np.ndarray  # bool [g r]: one true for each token behind the prefix
-    rows_per_prefix: np.ndarray  # bool [g j]: one true for each row behind the prefix
-    capacity: int  # the most tokens that any device has, rounded up
+    positions: np.ndarray  # int32 [b t]: of each token in its row
+    texts: np.ndarray  # int32 [b t]: the text of the slot that a token is of, from 1 on; 0: padding
+    prefix_indices: np.ndarray  # int32 [b]: the slot's prefix, counted within its device
+    capacity: int  # at least the tokens of any device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,182 +65,180 @@ class PrefixBatch:
 
     tokens: np.ndarray  # int32 [prefixes s]
     mask: np.ndarray  # bool [prefixes s]
-    capacity: int  # the most tokens that any device has, rounded up
+    capacity: int  # at least the tokens of any device
     suffix_batches: list[SuffixBatch]
 
 
-Placed = dict[int, PrefixGroup]  # by the row of the prefix array
-Members = tuple[int, list[int]]  # a prefix, counted within its device, and rows that continue it
+class Slot(NamedTuple):
+    """Rows whose suffixes stand side by side behind a prefix, counted within its device."""
+
+    prefix: int
+    members: list[int]
 
 
-def plan_batches(
-    rows: Rows, *, budget: int, parameters: int, attention: int, devices: int
-) -> Iterator[PrefixBatch]:
+class SuffixLadder(NamedTuple):
+    """The arrays that suffixes may have on each device: slots of `width` tokens."""
+
+    capacities: list[int]  # downwards
+    width: int
+    prefixes: int
+
+    def slots(self, capacity: int) -> int:
+        """Slots of a batch: more than its tokens fill, since texts leave some places empty."""
+        return -(-9 * capacity // (8 * self.width)) + self.prefixes // 4
+
+
+Suffix = tuple[int, int]  # a row, and the prefix that it continues, counted within its device
+
+
+def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBatch]:
     """Batches all prefixes and suffixes of `rows`, in few shapes.
 
     Args:
-        budget: tokens of a call on each device.
-        parameters: multiply-adds of a token.
-        attention: multiply-adds of a pair of tokens.
+        budget: tokens of a call on each device. One text, or the rounding of its length, may take
+            more.
         devices: the number of devices among which prefixes, with their suffixes, are divided.
     """
-    groups = sorted(group_by_prefix(rows), key=lambda g: (-g.prefix_length, g.members))
+    groups = group_by_prefix(rows)
     if not groups:
         return
-    longest = tk.round_length(max(groups[0].prefix_length, 1))
-    full = devices * max(1, budget // longest)
-    height = min(full, tk.round_rows(-(-len(groups) // -(-len(groups) // full)), devices))
-    each = height // devices  # device d holds the prefixes from row d * each on
-    placements: list[Placed] = []
-    needs = []
-    for first in range(0, len(groups), height):
-        batch = groups[first : first + height]
-        places, most = tk.balance([group.prefix_length for group in batch], devices, each)
-        placements.append(dict(zip(places.tolist(), batch, strict=True)))
-        needs.append((tk.round_room(most),))
-    capacities = tk.share_shapes(needs, lambda shape: devices * shape[0] * parameters)
-
-    def suffix_cost(shape: tuple[int, ...]) -> int:
-        height, length, prefixes, prefix_tokens, capacity, _ = shape
-        pairs = height * length**2 + prefixes * prefix_tokens * longest
-        return devices * (capacity * parameters + attention * pairs)
-
-    cuts = [_cut(rows, placed, each, devices, budget) for placed in placements]
-    needs = [
-        _suffix_shape(rows, placed, each, parts)
-        for placed, batches in zip(placements, cuts, strict=True)
-        for parts in batches
-    ]
-    shapes = tk.share_shapes(needs, suffix_cost)
-    for placed, batches, (capacity,) in zip(placements, cuts, capacities, strict=True):
-        prefixes = [_prefix_ids(rows, placed.get(place)) for place in range(height)]
-        tokens, mask = tk.pad_rows(prefixes, range(height), height, longest)
-        suffixes = [_suffix_batch(rows, placed, each, parts, next(shapes)) for parts in batches]
-        yield PrefixBatch(tokens, mask, capacity, suffixes)
+    groups.sort(key=lambda group: (-group.prefix_length, group.members))
+    lengths = [group.prefix_length for group in groups]
+    starts = {i: group.prefix_length for group in groups for i in group.members}
+    places, _ = tk.balance(lengths, devices, len(groups))
+    queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
+    for group, device in zip(groups, places // len(groups), strict=True):
+        queues[device].append(group)
+    queues = list(map(_mixed, queues))
+    longest = _round_eighth(max(lengths[0], 1))
+    prefixes, capacities = _prefix_ladder(lengths, longest, budget)
+    ladder = _suffix_ladder(max(len(rows[i][0]) - n for i, n in starts.items()), budget, prefixes)
+    while any(queues):
+        tokens = max(sum(group.prefix_length for group in queue) for queue in queues)
+        capacity = _fitting(capacities, tokens)
+        taken = [_take_prefixes(queue, capacity, prefixes) for queue in queues]
+        array_rows = [d * prefixes + i for d, batch in enumerate(taken) for i in range(len(batch))]
+        ids = [rows[g.members[0]][0][: g.prefix_length] for batch in taken for g in batch]
+        arrays = tk.pad_rows(ids, array_rows, devices * prefixes, longest)
+        suffixes = [_suffixes(rows, starts, batch) for batch in taken]
+        yield PrefixBatch(*arrays, capacity, list(_batch_suffixes(rows, starts, suffixes, ladder)))
 
 
-def _prefix_ids(rows: Rows, group: PrefixGroup | None) -> TokenIds:
-    return rows[group.members[0]][0][: group.prefix_length] if group else []
+def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
+    """From both ends in turn: any few neighbours have about as many tokens as any others."""
+    mixed = deque()
+    while groups:
+        mixed.append(groups.popleft() if len(mixed) % 2 == 0 else groups.pop())
+    return mixed
 
 
-def _cut(
-    rows: Rows, placed: Placed, each: int, devices: int, budget: int
-) -> list[list[list[Members]]]:
-    """Divides the suffixes into batches: for each device some prefixes, each with some of its rows.
-
-    A device has at most `budget` tokens. The arrays that attention is computed in, one row a suffix
-    or one row a prefix, have at most twice as many places.
-    """
-    batches: list[list[list[Members]]] = []
-    for device in range(devices):
-        parts = _cut_for_device(_longest_suffixes_first(rows, placed, each, device), budget)
-        batches += [[[] for _ in range(devices)] for _ in range(len(parts) - len(batches))]
-        for batch, part in zip(batches, parts, strict=False):
-            batch[device] = part
-    return batches
+def _prefix_ladder(lengths: Sequence[int], longest: int, budget: int) -> tuple[int, list[int]]:
+    """The rows of a prefix array on each device, and the tokens that its batches may have."""
+    fullest = max(round(budget / longest), 1)
+    capacity = fullest * longest
+    # Attention pads each prefix to the longest. Products do not, so shorter ones can be more.
+    sizes = [math.ceil(share * fullest) for share in (1.2, 2, 4)]
+    mean = max(sum(lengths) / len(lengths), 1)
+    prefixes = next((n for n in sizes if n * mean >= 0.9 * capacity), sizes[-1])
+    return prefixes, [max(capacity // part, longest) for part in PREFIX_PARTS]
 
 
-def _longest_suffixes_first(
-    rows: Rows, placed: Placed, each: int, device: int
-) -> list[tuple[int, dict[int, int]]]:
-    """A device's prefixes, most suffix tokens first: (index within it, {row: suffix length})."""
-    queue = []
-    for place, group in placed.items():
-        if place // each == device:
-            lengths = {i: len(rows[i][0]) - group.prefix_length for i in group.members}
-            queue.append((place % each, dict(sorted(lengths.items(), key=lambda x: (-x[1], x[0])))))
-    return sorted(queue, key=lambda x: (-sum(x[1].values()), x[0]))
+def _suffix_ladder(longest: int, budget: int, prefixes: int) -> SuffixLadder:
+    width = 1 << (max(longest, min(NARROWEST, budget)) - 1).bit_length()
+    return SuffixLadder([max(budget // part, width) for part in SUFFIX_PARTS], width, prefixes)
 
 
-def _cut_for_device(queue: list[tuple[int, dict[int, int]]], budget: int) -> list[list[Members]]:
-    """The batches of one device, filled in the order of the queue."""
-    parts: list[list[Members]] = []
-    count = tokens = longest = fullest = 0  # rows, tokens, longest row, most tokens of a prefix
-    for prefix, lengths in queue:
-        prefix_tokens = 0  # of this prefix in this batch
-        for i, n in lengths.items():
-            fits = parts and budget >= max(
-                tokens + n,
-                (count + 1) * max(longest, n) / 2,
-                (len(parts[-1]) + (not prefix_tokens)) * max(fullest, prefix_tokens + n) / 2,
-            )
-            if not fits:
-                parts.append([])
-                count = tokens = longest = fullest = prefix_tokens = 0
-            if not prefix_tokens:
-                parts[-1].append((prefix, []))
-            parts[-1][-1][1].append(i)
-            count, tokens, longest = count + 1, tokens + n, max(longest, n)
-            prefix_tokens += n
-            fullest = max(fullest, prefix_tokens)
-    return parts
+def _round_eighth(n: int) -> int:
+    """At least `n`: a multiple of 8, of eight values an octave."""
+    return tk.round_up(n, max(8, 1 << (n - 1).bit_length() >> 4))
 
 
-def _suffix_lengths(
-    rows: Rows, placed: Placed, each: int, parts: list[list[Members]]
-) -> list[list[list[int]]]:
-    """By device and prefix."""
-    return [
-        [
-            [len(rows[i][0]) - placed[device * each + prefix].prefix_length for i in members]
-            for prefix, members in part
-        ]
-        for device, part in enumerate(parts)
-    ]
+def _fitting(capacities: list[int], tokens: int) -> int:
+    """The capacity of the next batch, where so many tokens are left."""
+    enough = [capacity for capacity in capacities if capacity >= tokens]
+    smaller = [capacity for capacity in capacities if capacity < tokens]
+    if enough and (not smaller or tokens > 0.7 * enough[-1]):
+        return enough[-1]
+    return smaller[0]
 
 
-def _suffix_shape(
-    rows: Rows, placed: Placed, each: int, parts: list[list[Members]]
-) -> tuple[int, ...]:
-    """The most of any device, rounded: rows, row length, prefixes, tokens per prefix, tokens, rows
-    per prefix."""
-    lengths = _suffix_lengths(rows, placed, each, parts)
-    by_prefix = [group for part in lengths for group in part]
-    return (
-        tk.round_rows(max(sum(map(len, part)) for part in lengths), 1),
-        tk.round_length(max(map(max, by_prefix))),
-        tk.round_rows(max(map(len, lengths)), 1),
-        tk.round_room(max(map(sum, by_prefix))),
-        tk.round_room(max(sum(map(sum, part)) for part in lengths)),
-        tk.round_rows(max(map(len, by_prefix)), 1),
+def _take_prefixes(queue: deque[PrefixGroup], capacity: int, prefixes: int) -> list[PrefixGroup]:
+    """The next prefixes of a device's queue, as many as fit."""
+    taken: list[PrefixGroup] = []
+    while queue and len(taken) < prefixes and queue[0].prefix_length <= capacity:
+        capacity -= queue[0].prefix_length
+        taken.append(queue.popleft())
+    return taken
+
+
+def _suffixes(rows: Rows, starts: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffix]:
+    """A device's suffixes: side by side those of one prefix, the longest first."""
+    length = lambda i: len(rows[i][0]) - starts[i]
+    return deque(
+        (i, prefix)
+        for prefix, group in enumerate(groups)
+        for i in sorted(group.members, key=lambda i: (-length(i), i))
     )
+
+
+def _batch_suffixes(
+    rows: Rows, starts: dict[int, int], queues: list[deque[Suffix]], ladder: SuffixLadder
+) -> Iterator[SuffixBatch]:
+    lengths = {i: len(rows[i][0]) - starts[i] for queue in queues for i, _ in queue}
+    while any(queues):
+        tokens = max(sum(lengths[i] for i, _ in queue) for queue in queues)
+        capacity = _fitting(ladder.capacities, tokens)
+        taken = [_take_suffixes(queue, lengths, capacity, ladder) for queue in queues]
+        yield _suffix_batch(rows, lengths, taken, capacity, ladder)
+
+
+def _take_suffixes(
+    queue: deque[Suffix], lengths: dict[int, int], capacity: int, ladder: SuffixLadder
+) -> list[Slot]:
+    """The next suffixes of a device's queue, as many as fit, in slots."""
+    slots: list[Slot] = []
+    count, room = ladder.slots(capacity), []  # tokens that each slot has room for
+    first = 0  # slot of the newest prefix
+    while queue:
+        i, prefix = queue[0]
+        if slots and slots[-1].prefix != prefix:
+            first = len(slots)
+        chosen = next((k for k in range(first, len(slots)) if room[k] >= lengths[i]), len(slots))
+        if lengths[i] > capacity or chosen == count:
+            return slots
+        if chosen == len(slots):
+            slots.append(Slot(prefix, []))
+            room.append(ladder.width)
+        slots[chosen].members.append(i)
+        room[chosen] -= lengths[i]
+        capacity -= lengths[i]
+        queue.popleft()
+    return slots
 
 
 def _suffix_batch(
-    rows: Rows, placed: Placed, each: int, parts: list[list[Members]], shape: tuple[int, ...]
+    rows: Rows,
+    lengths: dict[int, int],
+    taken: list[list[Slot]],
+    capacity: int,
+    ladder: SuffixLadder,
 ) -> SuffixBatch:
-    height, length, width, prefix_tokens, capacity, prefix_rows = shape
-    members: list[int | None] = []
-    starts, indices, token_counts, row_counts = [], [], [], []
-    all_lengths = _suffix_lengths(rows, placed, each, parts)
-    for device, (part, lengths) in enumerate(zip(parts, all_lengths, strict=True)):
-        numbers = [i for _, group in part for i in group]
-        surplus, empty = height - len(numbers), [0] * (width - len(part))
-        members += numbers + [None] * surplus
-        for prefix, group in part:
-            starts += [placed[device * each + prefix].prefix_length] * len(group)
-        starts += [0] * surplus
-        indices += [prefix for prefix, _ in part] + empty
-        token_counts += [*map(sum, lengths), *empty]
-        row_counts += [*map(len, lengths), *empty]
-    places = [place for place, i in enumerate(members) if i is not None]
-    suffixes = [rows[members[place]][0][starts[place] :] for place in places]
-    tokens, mask = tk.pad_rows(suffixes, places, len(members), length)
-    return SuffixBatch(
-        members,
-        tokens,
-        mask,
-        np.array(starts, np.int32),
-        np.array(indices, np.int32),
-        _first(token_counts, prefix_tokens),
-        _first(row_counts, prefix_rows),
-        capacity,
-    )
-
-
-def _first(counts: list[int], size: int) -> np.ndarray:
-    """Bool `[counts size]`, the first n of each row true."""
-    return np.arange(size) < np.array(counts)[:, None]
+    count = ladder.slots(capacity)
+    tokens, positions, texts = np.zeros((3, len(taken) * count, ladder.width), np.int32)
+    prefix_indices, spans = np.zeros(len(tokens), np.int32), {}
+    for device, slots in enumerate(taken):
+        stream = 0
+        for place, slot in enumerate(slots, device * count):
+            prefix_indices[place] = slot.prefix
+            start = 0
+            for number, i in enumerate(slot.members, 1):
+                ids, length = rows[i][0], lengths[i]
+                here = slice(start, start := start + length)
+                tokens[place, here] = ids[len(ids) - length :]
+                positions[place, here] = np.arange(len(ids) - length, len(ids))
+                texts[place, here] = number
+                spans[i] = Span(device, stream, stream := stream + length)
+    return SuffixBatch(spans, tokens, positions, texts, prefix_indices, capacity)
 
 
 def group_by_prefix(rows: Rows) -> list[PrefixGroup]:

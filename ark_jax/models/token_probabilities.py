@@ -16,39 +16,34 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, prefix
-from ark_jax.models.prefix_plan import SuffixBatch
+from ark_jax.models.prefix_plan import Span, SuffixBatch
 from ark_jax.text import tokens as tk
 
 LOGIT_BLOCK = 64  # positions whose logits a device holds at a time
 
 
 def target_positions(
-    batch: SuffixBatch, counts: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray, dict[int, tuple[int, int, int]]]:
+    batch: SuffixBatch, rows: Sequence[tuple[np.ndarray, int]]
+) -> tuple[np.ndarray, np.ndarray, dict[int, Span]]:
     """Where the targets of a batch are predicted.
 
     Args:
-        counts: number of target tokens of each row.
+        rows: token ids, and how many of the last are the target.
 
     Returns:
         (positions, labels, spans). Positions in each device's stream of tokens `[D p]`, the target
-        tokens that they predict `[D p]`, and for each row (device, start, end) of its part of both.
+        tokens that they predict `[D p]`, and the part of both that belongs to each row.
     """
     devices = layout.batch_multiple()
     positions = np.zeros((devices, tk.round_up(batch.capacity, LOGIT_BLOCK)), np.int32)
     labels, spans = np.zeros_like(positions), {}
-    stream = end = 0  # tokens and target tokens of the device so far
-    for number, i in enumerate(batch.members):
-        device, row = divmod(number, len(batch.members) // devices)
-        if not row:
-            stream = end = 0
-        if i is None:
-            continue
-        size, start, end = int(batch.mask[number].sum()), end, end + counts[i]
-        positions[device, start:end] = stream + np.arange(size - counts[i] - 1, size - 1)
-        labels[device, start:end] = batch.tokens[number, size - counts[i] : size]
-        spans[i] = device, start, end
-        stream += size
+    ends = [0] * devices  # target tokens of each device so far
+    for i, suffix in batch.spans.items():
+        (ids, count), start = rows[i], ends[suffix.device]
+        span = Span(suffix.device, start, start + count)
+        positions[span.device, start : span.end] = np.arange(suffix.end - count, suffix.end) - 1
+        labels[span.device, start : span.end] = ids[len(ids) - count :]
+        spans[i], ends[span.device] = span, span.end
     return positions, labels, spans
 
 
@@ -58,7 +53,7 @@ def suffix_log_probs(
     cfg: decoder.Config,
     cache: prefix.PrefixCache,
     prefix_mask: Bool[Array, "prefixes s"],
-    batch: prefix.Suffixes,
+    batch: prefix.SlotArrays,
     capacity: int,
     positions: Int[Array, "streams targets"],
     labels: Int[Array, "streams targets"],
@@ -69,7 +64,7 @@ def suffix_log_probs(
     Only the first `blocks` blocks are computed, one at a time, since a position has as many logits
     as the vocabulary has tokens.
     """
-    x, _ = prefix.run_suffixes(model, cfg, cache, prefix_mask, batch, capacity, keep=False)
+    x = prefix.run_slots(model, cfg, cache, prefix_mask, batch, capacity)
 
     def block(i, out):
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, i * LOGIT_BLOCK, LOGIT_BLOCK, axis=1)
