@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -53,6 +54,26 @@ def cost_of(price: tuple[float, float] | None, read: float, written: float) -> f
     if price is None:
         return None if read or written else 0.0
     return (read * price[0] + written * price[1]) / 1e6
+
+
+def unknown_price(settings) -> list[str]:
+    """A note that the price under a role's settings is unknown, with the fix; none if it is not."""
+    if price_for(settings) is not None:
+        return []
+    return [f"price: that of {settings.model!r} is unknown; {SET_PRICE}"]
+
+
+def reply_seconds(replies: Sequence[dict], tokens: float) -> tuple[float, str]:
+    """The mean seconds of one reply, and what they rest on.
+
+    Args:
+        replies: rows of the cache; if enough of them were timed, they decide.
+        tokens: of one reply, which is else written at `ENDPOINT_SPEED`.
+    """
+    seconds = [row["seconds"] for row in replies if row.get("seconds")]
+    if len(seconds) >= ENOUGH_REPLIES:
+        return statistics.fmean(seconds), f"as {len(seconds):,} replies at hand took"
+    return tokens / ENDPOINT_SPEED, f"assuming {ENDPOINT_SPEED:g} tokens/s"
 
 
 def waiting_seconds(settings, calls: int, tokens: float, pace: float) -> float:

@@ -89,7 +89,6 @@ def test_an_unknown_price_is_told_with_the_fix(world, mesh):
 
 def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_path, monkeypatch):
     monkeypatch.setattr(llm_calls, "ENOUGH_REPLIES", 6)
-    monkeypatch.setattr(estimate_calls, "ENOUGH_REPLIES", 6)
     c = settings(run.workdir.parent, "openai")
     c.llm.concurrency = 1
     asks = complete.LLMSettings(

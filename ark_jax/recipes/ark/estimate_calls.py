@@ -1,19 +1,17 @@
 """The calls of a language model that an ARK run has still to make, for `ark-jax plan`."""
 
-import statistics
 from collections.abc import Sequence
 
 from ark_jax.estimate.llm_calls import (
-    ENDPOINT_SPEED,
-    ENOUGH_REPLIES,
-    SET_PRICE,
     Calls,
     TokenCounter,
     cost_of,
     measured_ratio,
     price_for,
+    reply_seconds,
     token_counter,
     unanswered,
+    unknown_price,
     waiting_seconds,
 )
 from ark_jax.llm import complete
@@ -83,7 +81,7 @@ def _price_notes(config) -> list[str]:
     if settings.backend != "openai":
         return []
     if price is None:
-        return [f"price: that of {settings.model!r} is unknown; {SET_PRICE}"]
+        return unknown_price(settings)
     return [
         f"price: {settings.model} takes ${price[0]:g} for a million tokens in and ${price[1]:g} "
         "out; what has to be asked again comes on top"
@@ -189,15 +187,11 @@ def _estimate_calls(
         guess = expected[call.item] if ratio is None else ratio * prompt_tokens[call.item]
         written += min(guess, settings.max_tokens)
     read = sum(prompt_tokens[call.item] for call in pending)
-    seconds = [row["seconds"] for row in replies if row.get("seconds")]
-    timed = len(seconds) >= ENOUGH_REPLIES
-    pace = statistics.fmean(seconds) if timed else written / max(len(pending), 1) / ENDPOINT_SPEED
+    pace, basis = reply_seconds(replies, written / max(len(pending), 1))
     notes = []
     if pending:
         notes.append(f"{kind}: {written / read:.2f} tokens out for one in, by {source}")
     if pending and settings.backend == "openai":
-        measured = f"as {len(seconds):,} replies at hand took"
-        basis = measured if timed else f"assuming {ENDPOINT_SPEED:g} tokens/s"
         notes.append(f"{kind}: {pace:.1f} s a reply, {basis}; {settings.concurrency} at once")
     passes = [(kind, 1, read, written)]
     if kind == "extract" and config.graph.gleanings:

@@ -4,16 +4,15 @@ import statistics
 from collections.abc import Sequence
 
 from ark_jax.estimate.llm_calls import (
-    ENDPOINT_SPEED,
-    ENOUGH_REPLIES,
-    SET_PRICE,
     Calls,
     TokenCounter,
     cost_of,
     measured_ratio,
     price_for,
+    reply_seconds,
     token_counter,
     unanswered,
+    unknown_price,
     waiting_seconds,
 )
 from ark_jax.llm import complete
@@ -42,13 +41,13 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     read = prompt_tokens * len(pending)
     ratio, source = _output_ratio(config, calls, replies, count)
     reply_tokens = _expected_tokens(config, calls) if ratio is None else ratio * prompt_tokens
-    written = min(reply_tokens, settings.max_tokens) * len(pending)
-    pace = _seconds_a_reply(replies, min(reply_tokens, settings.max_tokens))
+    reply_tokens = min(reply_tokens, settings.max_tokens)
+    written = reply_tokens * len(pending)
+    pace, _ = reply_seconds(replies, reply_tokens)
     notes = [f"LLM tokens: counted by {counted_by}"]
     if pending:
         notes.append(f"questions: {written / read:.2f} tokens out for one in, by {source}")
-    if settings.backend == "openai" and price_for(settings) is None:
-        notes.append(f"price: that of {settings.model!r} is unknown; {SET_PRICE}")
+    notes += unknown_price(settings)
     estimated = Calls(
         "questions",
         "questions",
@@ -91,8 +90,3 @@ def _expected_tokens(config, calls: Sequence[complete.Call]) -> float:
         return 2.0 * wanted_wordings(config) * WORDING_TOKENS
     ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
     return ends * config.questions.per_triple * QUESTION_TOKENS
-
-
-def _seconds_a_reply(replies: Sequence[dict], tokens: float) -> float:
-    seconds = [row["seconds"] for row in replies if row.get("seconds")]
-    return statistics.fmean(seconds) if len(seconds) >= ENOUGH_REPLIES else tokens / ENDPOINT_SPEED
