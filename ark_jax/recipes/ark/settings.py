@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ark_jax.recipes.common import settings
+from ark_jax.recipes.common import fields, settings
 from ark_jax.recipes.common.settings import Common
 from ark_jax.schema import field
 
@@ -147,11 +147,9 @@ class TrainSection:
         "Peak learning rates of stages 1, 2 and 3; stage 0 takes the first.",
         minimum=0,
     )
-    warmup: float = field(
-        0.1, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
-    )
-    weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
-    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
     batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
     chunks: int = field(
         1, "Pieces in which GradCache encodes a batch, to save memory.", unit="pieces", minimum=1
@@ -175,13 +173,8 @@ class TrainSection:
         "kept together.",
         choices=("question", "document"),
     )
-    remat: str = field(
-        "products",
-        "What the backward pass computes again: all but products with weights, or everything, "
-        "which saves memory.",
-        choices=("products", "all"),
-    )
-    save_every: int = field(50, "Steps between two checkpoints.", unit="steps", minimum=1)
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(50)
     merge: float = field(
         1.0,
         "Weight of the last stage in a further system `merged`, the rest being base (WiSE-FT); "
@@ -189,18 +182,9 @@ class TrainSection:
         above=0,
         maximum=1,
     )
-    lora_rank: int = field(
-        0,
-        "Rank of a LoRA adapter, which needs about ten times the learning rates; 0: train all "
-        "weights.",
-        minimum=0,
-    )
-    lora_alpha: float = field(
-        32.0, "Scale of the adapter: its product is multiplied by alpha / rank.", above=0
-    )
-    lora_targets: tuple[str, ...] = field(
-        (), "Matrices to adapt: q, k, v, o, gate, up, down; empty: all of them."
-    )
+    lora_rank: int = fields.lora_rank()
+    lora_alpha: float = fields.lora_alpha()
+    lora_targets: tuple[str, ...] = fields.lora_targets()
 
 
 @dataclasses.dataclass(frozen=True)

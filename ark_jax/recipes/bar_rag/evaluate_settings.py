@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ark_jax.recipes.common import fields
 from ark_jax.schema import field
 
 
@@ -41,16 +42,9 @@ class EvaluateSection:
         "Whether each reader also answers without the chunks that its answers cite, and from these "
         "alone. An answer without citations cites the chunks that contain it.",
     )
-    max_new_tokens: int = field(32, "Longest answer.", unit="tokens", minimum=1)
+    max_new_tokens: int = fields.max_new_tokens(32)
     temperature: float = field(
         0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
     )
-    bootstrap: int = field(
-        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
-    )
-    randomisation: int = field(
-        10_000,
-        "Draws of the paired randomisation test against the untuned reader.",
-        unit="draws",
-        minimum=1,
-    )
+    bootstrap: int = fields.bootstrap()
+    randomisation: int = fields.randomisation("the untuned reader")

@@ -8,6 +8,7 @@ import dataclasses
 from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
 from ark_jax.recipes.bar_rag.read_settings import ReadSection
 from ark_jax.recipes.bar_rag.select_settings import SelectorSection, SelectSection
+from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.settings import Core, InputSection
 from ark_jax.schema import field
 
@@ -117,34 +118,18 @@ class FilterSection:
 class TrainSection:
     """Updates of the reader's weights, in `warm` and in `read`."""
 
-    warmup: float = field(
-        0.02, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
-    )
+    warmup: float = fields.warmup(0.02)
     decay: str = field("cosine", "How the learning rate falls.", choices=("linear", "cosine"))
     floor: float = field(
         0.1, "What it falls to.", unit="fraction of the peak", minimum=0, maximum=1
     )
-    weight_decay: float = field(0.0, "Decoupled weight decay of AdamW.", minimum=0)
-    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
-    remat: str = field(
-        "products",
-        "What the backward pass computes again: all but products with weights, or everything, "
-        "which saves memory.",
-        choices=("products", "all"),
-    )
-    save_every: int = field(20, "Steps between two checkpoints.", unit="steps", minimum=1)
-    lora_rank: int = field(
-        0,
-        "Rank of a LoRA adapter, which needs about ten times the learning rates; 0: train all "
-        "weights. Paper: 32.",
-        minimum=0,
-    )
-    lora_alpha: float = field(
-        16.0, "Scale of the adapter: its product is multiplied by alpha / rank.", above=0
-    )
-    lora_targets: tuple[str, ...] = field(
-        (), "Matrices to adapt: q, k, v, o, gate, up, down; empty: all of them."
-    )
+    weight_decay: float = fields.weight_decay(0.0)
+    clip: float = fields.clip()
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(20)
+    lora_rank: int = fields.lora_rank("Paper: 32.")
+    lora_alpha: float = fields.lora_alpha(16.0)
+    lora_targets: tuple[str, ...] = fields.lora_targets()
 
 
 @dataclasses.dataclass(frozen=True)

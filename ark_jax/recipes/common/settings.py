@@ -3,6 +3,7 @@
 import dataclasses
 
 from ark_jax.llm.complete import BACKENDS
+from ark_jax.recipes.common import fields
 from ark_jax.schema import field
 
 FLOAT_TYPES = ("float32", "bfloat16", "float16")
@@ -323,13 +324,9 @@ class EvaluateSection:
         minimum=-1,
     )
     passages: int = field(5, "Retrieved chunks that the reader gets.", unit="chunks", minimum=1)
-    max_new_tokens: int = field(32, "Longest answer.", unit="tokens", minimum=1)
-    bootstrap: int = field(
-        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
-    )
-    randomisation: int = field(
-        10_000, "Draws of the paired randomisation test against base.", unit="draws", minimum=1
-    )
+    max_new_tokens: int = fields.max_new_tokens(32)
+    bootstrap: int = fields.bootstrap()
+    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
@@ -103,19 +104,12 @@ class TrainSection:
     )
     epochs: int = field(1, "Passes over the questions.", unit="epochs", minimum=1)
     learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
-    warmup: float = field(
-        0.1, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
-    )
-    weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
-    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
     batch: int = field(32, "Questions per step.", unit="questions", minimum=1)
-    remat: str = field(
-        "products",
-        "What the backward pass computes again: all but products with weights, or everything, "
-        "which saves memory.",
-        choices=("products", "all"),
-    )
-    save_every: int = field(100, "Steps between two checkpoints.", unit="steps", minimum=1)
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +156,7 @@ class EvaluateSection:
         "Questions to measure with: those of `data.held_out`, or the rest, to choose settings.",
         choices=("held_out", "rest"),
     )
-    questions: int = field(
-        0, "Questions of each group, drawn by a hash; 0: all.", unit="questions", minimum=0
-    )
+    questions: int = fields.questions_of_groups()
     hops: int = field(
         3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
     )
@@ -193,13 +185,9 @@ class EvaluateSection:
         minimum=-1,
     )
     triples: int = field(20, "Retrieved triples that the reader gets.", unit="triples", minimum=1)
-    max_new_tokens: int = field(64, "Longest answer.", unit="tokens", minimum=1)
-    bootstrap: int = field(
-        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
-    )
-    randomisation: int = field(
-        10_000, "Draws of the paired randomisation test against base.", unit="draws", minimum=1
-    )
+    max_new_tokens: int = fields.max_new_tokens(64)
+    bootstrap: int = fields.bootstrap()
+    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ that of their published code, which is nearest to it. Other defaults are ours.
 
 import dataclasses
 
+from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
@@ -128,31 +129,20 @@ class TrainSection:
     learning_rate: float = field(
         5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
     )
-    warmup: float = field(
-        0.1, "Linear warm-up of the learning rate.", unit="fraction of steps", minimum=0, maximum=1
-    )
-    weight_decay: float = field(0.01, "Decoupled weight decay of AdamW.", minimum=0)
-    clip: float = field(1.0, "Largest global gradient norm; longer gradients are scaled.", above=0)
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
     batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
-    remat: str = field(
-        "products",
-        "What the backward pass computes again: all but products with weights, or everything, "
-        "which saves memory.",
-        choices=("products", "all"),
-    )
-    save_every: int = field(100, "Steps between two checkpoints.", unit="steps", minimum=1)
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(100)
     lora_rank: int = field(
         0,
         "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
         "head is trained whole. 0: train all weights.",
         minimum=0,
     )
-    lora_alpha: float = field(
-        32.0, "Scale of the adapter: its product is multiplied by alpha / rank.", above=0
-    )
-    lora_targets: tuple[str, ...] = field(
-        (), "Matrices to adapt: q, k, v, o, up, down; empty: all of them."
-    )
+    lora_alpha: float = fields.lora_alpha()
+    lora_targets: tuple[str, ...] = fields.lora_targets("q, k, v, o, up, down")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +178,7 @@ class EvaluateSection:
         "share of the others, which are then not trained on.",
         choices=("held_out", "rest"),
     )
-    questions: int = field(
-        0, "Questions of each group, drawn by a hash; 0: all.", unit="questions", minimum=0
-    )
+    questions: int = fields.questions_of_groups()
     metrics: tuple[str, ...] = field(
         ("hit@1", "hit@3", "path_hit@1", "f1", "answer_coverage"),
         "hit@k: whether one of the first k paths reaches an answer; path_hit@k: whether one is a "
@@ -210,13 +198,9 @@ class EvaluateSection:
         minimum=-1,
     )
     paths: int = field(3, "Paths found that the reader gets.", unit="paths", minimum=1)
-    max_new_tokens: int = field(64, "Longest answer.", unit="tokens", minimum=1)
-    bootstrap: int = field(
-        1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1
-    )
-    randomisation: int = field(
-        10_000, "Draws of the paired randomisation test against base.", unit="draws", minimum=1
-    )
+    max_new_tokens: int = fields.max_new_tokens(64)
+    bootstrap: int = fields.bootstrap()
+    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)
