@@ -1,5 +1,6 @@
 """The graph of a recipe over triples, and which of the questions about it are drawn."""
 
+import functools
 import glob
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from ark_jax.graph.triple_questions import TripleQuestion
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint
+from ark_jax.pipeline.recipe import Needs
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.split import uniform
 from ark_jax.runtime import storage
@@ -85,6 +87,28 @@ def input_files(config) -> dict[str, str]:
         for name in ("path", "names", "relation_names", "questions")
         if config.data[name]
     }
+
+
+def needs(config, *, roles: tuple[str, ...] = (), files: dict[str, str] | None = None) -> Needs:
+    """The graph, models and endpoints that a config over a graph names.
+
+    Args:
+        roles: that are asked besides the reader, which is asked if `evaluate.read` says so.
+        files: that are read besides the names of the graph.
+    """
+    roles = (*roles, *(("reader",) if config.evaluate.read else ()))
+    local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
+    models = {"retriever.path": config.retriever.path}
+    if config.evaluate.read or local:
+        models["generator.path"] = config.generator.path
+    names = {"data.names": config.data.names, "data.relation_names": config.data.relation_names}
+    return Needs(
+        data=config.data.path,
+        models=models | local,
+        files=names | (files or {}),
+        roles=roles,
+        read=functools.partial(look_at, config),
+    )
 
 
 def _digest(path: str) -> str:

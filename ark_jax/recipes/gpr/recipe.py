@@ -105,25 +105,8 @@ def stages(config) -> list[Stage]:
 
 def needs(config) -> Needs:
     """The graph, models, recordings and endpoints that a config names."""
-    models = {"retriever.path": config.retriever.path}
-    roles = ["llm", *(("reader",) if config.evaluate.read else ())]
-    if config.evaluate.read or config.llm.backend == "local":
-        models["generator.path"] = config.generator.path
-    models |= {
-        f"{role}.path": config[role].path for role in roles if config[role].backend == "local"
-    }
-    files = {
-        "data.names": config.data.names,
-        "data.relation_names": config.data.relation_names,
-        "questions.replies": config.questions.replies,
-    }
-    return Needs(
-        data=config.data.path,
-        models=models,
-        files=files,
-        roles=tuple(roles),
-        read=functools.partial(graph_data.look_at, config),
-    )
+    recording = {"questions.replies": config.questions.replies}
+    return graph_data.needs(config, roles=("llm",), files=recording)
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:

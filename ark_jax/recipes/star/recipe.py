@@ -4,8 +4,6 @@ Relation paths from topics to answers, hard negatives at each step, lists with w
 paths, and a search that ends where END scores highest.
 """
 
-import functools
-
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
 from ark_jax.pipeline.stage import Context, Stage
@@ -99,18 +97,7 @@ def stages(config) -> list[Stage]:
 
 def needs(config) -> Needs:
     """The graph, models and endpoints that a config names."""
-    models = {"retriever.path": config.retriever.path}
-    if config.evaluate.read:
-        models["generator.path"] = config.generator.path
-        if config.reader.backend == "local":
-            models["reader.path"] = config.reader.path
-    return Needs(
-        data=config.data.path,
-        models=models,
-        files={"data.names": config.data.names, "data.relation_names": config.data.relation_names},
-        roles=("reader",) if config.evaluate.read else (),
-        read=functools.partial(graph_data.look_at, config),
-    )
+    return graph_data.needs(config)
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
