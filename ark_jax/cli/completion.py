@@ -8,6 +8,7 @@ from ark_jax.runtime.log import show
 
 FLAG = re.compile(r"(?<![\w`])(--[a-z][\w-]*+=?)(?!\.)")  # in the help of a verb
 SHELLS = ("bash", "zsh", "fish")
+BASH_CASE = "      {name}) words='{words}' ;;"
 BASH = """\
 # ark-jax completion bash: put `source <(ark-jax completion bash)` into ~/.bashrc
 _ark_jax() {{
@@ -26,6 +27,7 @@ _ark_jax() {{
 }}
 complete -o default -F _ark_jax ark-jax
 """
+ZSH_CASE = "    {name}) words_of_verb=({words}) ;;"
 ZSH = """\
 # ark-jax completion zsh: put `source <(ark-jax completion zsh)` into ~/.zshrc, after compinit
 _ark_jax() {{
@@ -51,8 +53,9 @@ def completion(verb: str, args: list[str]) -> int:
     """Prints the script of a shell."""
     if len(args) != 1 or args[0] not in SHELLS:
         raise ValueError(f"give one shell: ark-jax completion {'|'.join(SHELLS)}")
-    make = {"bash": _bash, "zsh": _zsh, "fish": _fish}[args[0]]
-    show(make())
+    scripts = {"bash": (BASH, BASH_CASE), "zsh": (ZSH, ZSH_CASE)}
+    shell = args[0]
+    show(_fill(*scripts[shell]) if shell in scripts else _fish())
     return 0
 
 
@@ -77,18 +80,14 @@ def _of_verbs() -> dict[str, list[str]]:
     return {name: [*flags, *takes_fields(flags)] for name, flags in known.items()}
 
 
-def _bash() -> str:
-    cases = [f"      {name}) words='{' '.join(words)}' ;;" for name, words in _of_verbs().items()]
-    return BASH.format(
-        verbs=" ".join(verbs.VERBS), cases="\n".join(cases), fields=" ".join(field_flags())
-    )
+def _fill(script: str, case: str) -> str:
+    """Puts verbs, fields and the words of each verb into the script of a shell.
 
-
-def _zsh() -> str:
-    cases = [
-        f"    {name}) words_of_verb=({' '.join(words)}) ;;" for name, words in _of_verbs().items()
-    ]
-    return ZSH.format(
+    Args:
+        case: a line of its `case`, from `name` of a verb and `words`.
+    """
+    cases = [case.format(name=name, words=" ".join(words)) for name, words in _of_verbs().items()]
+    return script.format(
         verbs=" ".join(verbs.VERBS), cases="\n".join(cases), fields=" ".join(field_flags())
     )
 
