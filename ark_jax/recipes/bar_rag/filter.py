@@ -36,8 +36,41 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     Raises:
         ValueError: none is kept; the message shows the histogram of p and what to change.
     """
+    questions, config = _questions(context), context.config
+    steps = _draw_sets(context, folder, questions, iteration)
+    rows = _readable(steps.stored)
+    probabilities: dict[str, list[float]] = {}
+    for row in rows:
+        probabilities.setdefault(row["question_id"], []).append(row["p"])
+    verdicts = _judge(config, probabilities)
+    save_rows(
+        [_verdict_row(id, verdict) for id, verdict in verdicts.items()],
+        folder / "questions.parquet",
+    )
+    histogram = zone.histogram([row["p"] for row in rows]).tolist()
+    counts = zone.counts(list(verdicts.values()))
+    save_json({"p": histogram} | counts, folder / "histogram.json")
+    say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
+    if unread := len(questions) - len(verdicts):
+        say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
+    distinct = {(row["question_id"], tuple(row["chunk_ids"])) for row in rows}
+    unreadable = len(steps.join()) - len(rows)
+    return {
+        "questions": len(questions),
+        **{name.replace(" ", "_"): count for name, count in counts.items()},
+        "mean_p": mean([row["p"] for row in rows]),
+        "sets_computed": len(distinct),
+        "sets_remembered": len(rows) - len(distinct),
+        **({"unreadable": unreadable} if unreadable else {}),
+    }
+
+
+def _draw_sets(
+    context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
+) -> StepRows:
+    """The sets of all questions, which are saved shard by shard, so that a killed run goes on."""
     config, stage = context.config, stage_of("filter", iteration)
-    questions, selector = _questions(context), selector_before(context, iteration)
+    selector = selector_before(context, iteration)
     success = Success(context, reader_before(iteration), Rule.of_filter(config))
     steps = StepRows(folder / "sets.parquet")
     for shard, start in enumerate(range(0, len(questions), SHARD)):
@@ -53,18 +86,33 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
             f"{len(questions):,}",
         )
         steps.of(shard, drawn)
-    rows = [row for row in steps.stored if row["p"] is not None]
+    return steps
+
+
+def _readable(stored: list[dict]) -> list[dict]:
+    """The rows of replies that name a set.
+
+    Raises:
+        ValueError: there are none.
+    """
+    rows = [row for row in stored if row["p"] is not None]
     if not rows:
-        reply = steps.stored[0]["text"][:SHOWN]
+        reply = stored[0]["text"][:SHOWN]
         raise ValueError(
-            f"config.selector: none of {len(steps.stored):,} replies of the selector names a set "
+            f"config.selector: none of {len(stored):,} replies of the selector names a set "
             f"of passages; the first says: {reply!r}. Name a larger model "
             "(config.selector.path), let it write longer (config.selector.max_new_tokens), or take "
             "config.selector.strict=False"
         )
-    p: dict[str, list[float]] = {}
-    for row in rows:
-        p.setdefault(row["question_id"], []).append(row["p"])
+    return rows
+
+
+def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
+    """Question id -> whether it is kept, by the p of its sets.
+
+    Raises:
+        ValueError: none is kept.
+    """
     settings = zone.Zone(
         low=config.filter.low,
         high=config.filter.high,
@@ -72,40 +120,25 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
         chance=config.filter.chance,
     )
     answers = config.success.answers if config.success.by == "samples" else None
-    verdicts = {id: zone.judge(values, settings, answers=answers) for id, values in p.items()}
+    verdicts = {
+        id: zone.judge(values, settings, answers=answers) for id, values in probabilities.items()
+    }
     try:
         zone.check_kept(list(verdicts.values()), settings)
     except ValueError as error:
         raise ValueError(f"config.filter: {error}") from None
-    save_rows(
-        [
-            {
-                "question_id": id,
-                "mean": verdict.mean,
-                "variance": verdict.variance,
-                "chance": verdict.chance_variance,
-                "kept": not verdict.problem,
-                "reason": verdict.problem,
-            }
-            for id, verdict in verdicts.items()
-        ],
-        folder / "questions.parquet",
-    )
-    histogram = zone.histogram([row["p"] for row in rows]).tolist()
-    counts = zone.counts(list(verdicts.values()))
-    save_json({"p": histogram} | counts, folder / "histogram.json")
-    say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
-    drawn = steps.join()
-    if unread := len(questions) - len(p):
-        say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
-    distinct = {(row["question_id"], tuple(row["chunk_ids"])) for row in rows}
+    return verdicts
+
+
+def _verdict_row(id: str, verdict: zone.Verdict) -> dict:
+    """A row of questions.parquet."""
     return {
-        "questions": len(questions),
-        **{name.replace(" ", "_"): count for name, count in counts.items()},
-        "mean_p": mean([row["p"] for row in rows]),
-        "sets_computed": len(distinct),
-        "sets_remembered": len(rows) - len(distinct),
-        **({"unreadable": len(drawn) - len(rows)} if len(drawn) > len(rows) else {}),
+        "question_id": id,
+        "mean": verdict.mean,
+        "variance": verdict.variance,
+        "chance": verdict.chance_variance,
+        "kept": not verdict.problem,
+        "reason": verdict.problem,
     }
 
 
