@@ -5,6 +5,7 @@ import os
 import sys
 
 from ark_jax.cli import errors, verbs
+from ark_jax.cli.help import help_of, overview
 from ark_jax.runtime import log, preemption
 
 
@@ -31,14 +32,14 @@ def main() -> None:
 
 def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        return _print(verbs.overview()) if args else _print(verbs.overview(), status=2)
+        return _print(overview()) if args else _print(overview(), status=2)
     if args[0] == "--version":
         from ark_jax import __version__
 
         return _print(f"{__version__}\n")
     name, flags = args[0], args[1:]
     if {"-h", "--help"} & set(flags):
-        return _print(verbs.help_of(name))
+        return _print(help_of(name))
     module, _, function = verbs.verb_of(name).run.partition(":")
     try:
         status = getattr(importlib.import_module(module), function)(name, flags)

@@ -4,6 +4,7 @@ from ark_jax.cli import replacing, verbs
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import Request, names_config, parse
+from ark_jax.cli.help import unknown
 from ark_jax.runtime.log import say
 
 
@@ -12,7 +13,7 @@ def pipeline(verb: str, args: list[str]) -> int:
     from ark_jax.pipeline.recipe import recipe_of
 
     if verb not in verbs.VERBS and not names_config(args):
-        raise ValueError(verbs.unknown(verb))
+        raise ValueError(unknown(verb))
     request = parse(verb, args)
     if request.config is None or not (request.workdir or verb == "plan"):
         kept = f" ({request.workdir} keeps none of an earlier run)" if request.workdir else ""
@@ -88,7 +89,7 @@ def _run(recipe, verb: str, request: Request) -> int:
     config, workdir = request.config, request.workdir
     names = [stage.name for stage in recipe.stages(config)]
     if verb not in ("demo", "run", *names):
-        raise ValueError(verbs.unknown(verb, names))
+        raise ValueError(unknown(verb, names))
     prepare_environment()
     only = "" if verb in ("demo", "run") else verb
     confirm = lambda stages: replacing.confirm(stages, config, workdir, only=only)

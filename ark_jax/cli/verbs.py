@@ -1,15 +1,7 @@
 """The verbs of the command line: what each does, its flags, an example, and the function."""
 
 import dataclasses
-import difflib
-from collections.abc import Sequence
 
-FOOTER = """\
-Every field of a config is a flag: --config.train.batch=32. `ark-jax config` describes the fields.
---config=ark:paper names a packaged preset, --config=my.py a file, such as `ark-jax init` writes.
-Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
-kernels cudnn and tokamax.
-"""
 CONFIG_FLAGS = """\
   --config=CONFIG      ark, gpr, star, bar_rag, demo or a file; ark:paper takes a preset of it;
                        default: the config of the last run in DIR
@@ -303,46 +295,3 @@ STAGE = Verb(
 def verb_of(name: str) -> Verb:
     """A verb by its name; any other name may be that of a stage."""
     return VERBS.get(name, STAGE)
-
-
-def overview() -> str:
-    """What `ark-jax --help` prints."""
-    rows = [*VERBS.items(), ("STAGE", STAGE)]
-    lines = [f"  {name:<10} {verb.summary}" for name, verb in rows]
-    head = ["ark-jax: answer-centric retriever tuning", "", *lines, ""]
-    tail = (
-        "`ark-jax VERB --help` shows flags and an example. `ark-jax --version` prints the version."
-    )
-    return "\n".join([*head, tail, FOOTER])
-
-
-def help_of(name: str) -> str:
-    """What `ark-jax VERB --help` prints."""
-    verb = verb_of(name)
-    warning = "" if name in VERBS or not _nearest(name) else f"{unknown(name)}\n\n"
-    shown = name if name in VERBS else "STAGE"
-    return (
-        f"{warning}ark-jax {shown} {verb.usage}\n\n{verb.summary[0].upper()}{verb.summary[1:]}.\n\n"
-        f"{verb.details}\nExample:\n  {verb.example}\n"
-    )
-
-
-def unknown(name: str, stages: Sequence[str] = ()) -> str:
-    """What is said of a verb that does not exist.
-
-    Args:
-        stages: of the config, if there is one.
-    """
-    near = _nearest(name, stages)
-    hint = f"; did you mean {near}?" if near else ""
-    known = (
-        f"stages of this config: {', '.join(stages)}"
-        if stages
-        else "a stage needs --config, or the --workdir of a run"
-    )
-    return f"unknown verb {name!r}{hint}; {known}; `ark-jax --help` lists the verbs"
-
-
-def _nearest(name: str, stages: Sequence[str] = ()) -> str:
-    """The verb or stage that is written most alike; empty if none is alike."""
-    return next(iter(difflib.get_close_matches(name, [*VERBS, *stages], 1)), "")
