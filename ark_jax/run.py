@@ -14,6 +14,7 @@ from ark_jax.estimate import plan
 from ark_jax.pipeline import engine, fingerprints
 from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json
 from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.table import as_text
@@ -214,7 +215,7 @@ def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
         RuntimeError: a default model cannot be fetched.
     """
     names = set(recipe.needs(config).models.values()) - {""}
-    if names and any(s.state != "done" for s in engine.examine(stages, config, workdir)):
+    if names and any(s.state != "done" for s in examine(stages, config, workdir)):
         default_models.fetch_demo_models(sorted(names))
         for name in sorted(filter(storage.is_hub_name, names)):
             with contextlib.suppress(OSError, ValueError, RuntimeError):

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.pipeline import engine, kept_config
+from ark_jax.pipeline import kept_config
 from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.status import examine
 from ark_jax.runtime.log import say
 
 LENGTH = 120  # characters of a reason in a line
@@ -28,7 +29,7 @@ def confirm(stages: Sequence[Stage], config, workdir: Path, *, only: str = "") -
         return
     stale = [
         status
-        for status in engine.examine(stages, config, workdir)
+        for status in examine(stages, config, workdir)
         if status.state == "stale" and only in ("", status.stage)
     ]
     reasons = [_shortened(status.why) for status in stale if status.changed]

@@ -55,11 +55,11 @@ def _plan(recipe, request: Request) -> int:
 
 
 def _status(recipe, request: Request) -> int:
-    from ark_jax.pipeline import engine
+    from ark_jax.pipeline.status import examine
 
     stages = recipe.stages(request.config)
     verify = [stage.name for stage in stages] if request.verify else ()
-    for status in engine.examine(stages, request.config, request.workdir, verify=verify):
+    for status in examine(stages, request.config, request.workdir, verify=verify):
         say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
     return 0
 

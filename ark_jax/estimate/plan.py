@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ark_jax.estimate.llm_calls import SET_PRICE, Calls
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.recipe import Needs, Recipe
 from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import Metrics, duration
 
@@ -203,7 +203,7 @@ def _shadow(
     stages = recipe.stages(config)
     done = set()
     if workdir:
-        done = {s.stage for s in engine.examine(stages, config, workdir) if s.state == "done"}
+        done = {s.stage for s in examine(stages, config, workdir) if s.state == "done"}
     with tempfile.TemporaryDirectory() as name:
         context = Context(local, Path(name), Metrics(Path(name) / "metrics.jsonl"))
         for folder in (*done, "llm", "vectors"):

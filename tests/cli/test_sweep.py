@@ -24,6 +24,7 @@ from support.paths import REPOSITORY
 from ark_jax import __main__
 from ark_jax.cli import sweep, sweep_processes
 from ark_jax.pipeline import engine
+from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.runtime.log import Metrics, read_rows
@@ -164,9 +165,9 @@ def test_a_run_is_whole_without_the_others(swept, tmp_path):
     subprocess.run(["cp", "-r", run, moved], check=True)
     c = pretend_stages.pretending(str(swept[0]))
     c.train.temperature = 0.1
-    assert {
-        status.state for status in engine.examine(pretend_stages.pretend_stages(c), c, moved)
-    } == {"done"}
+    assert {status.state for status in examine(pretend_stages.pretend_stages(c), c, moved)} == {
+        "done"
+    }
 
 
 def test_the_table_has_the_best_first_and_failures_last(swept):
@@ -461,7 +462,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
     c.train.update({**plain, "stages": (3,)})
     why = {
         status.stage: status.why
-        for status in engine.examine(pretend_stages.pretend_stages(c), c, tmp_path / "base")
+        for status in examine(pretend_stages.pretend_stages(c), c, tmp_path / "base")
     }
     assert (
         why["mine3"]

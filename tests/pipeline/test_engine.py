@@ -31,6 +31,7 @@ from tokenizers import Tokenizer
 
 from ark_jax.data.chunk_files import load_chunks
 from ark_jax.pipeline import engine
+from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.runtime.log import Metrics
 
@@ -438,7 +439,7 @@ def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finishe
     shutil.copytree(finished[0], tmp_path / "w")
     c = tiny_config(world)
     c.score.forward = 0.5
-    states = {s.stage: (s.state, s.why) for s in engine.examine(stages(c), c, tmp_path / "w")}
+    states = {s.stage: (s.state, s.why) for s in examine(stages(c), c, tmp_path / "w")}
     assert states["score"] == ("done", "")
     assert states["positives"] == ("stale", "config.score.forward was 1.0, is 0.5")
     assert states["stage1"] == ("stale", "positives has to run first")
@@ -463,7 +464,7 @@ def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh
     shutil.copytree(finished[0], workdir)
     c = tiny_config(world)
     c.train.lora_rank, c.train.lora_targets = 2, ("q", "down")
-    why = {s.stage: s.why for s in engine.examine(stages(c), c, workdir)}
+    why = {s.stage: s.why for s in examine(stages(c), c, workdir)}
     assert why["positives"] == ""
     assert why["stage1"].startswith("config.train.lora_rank was 0, is 2; config.train.lora_targets")
     c.train.learning_rates = (1e-2, 1e-2, 1e-2)
@@ -498,7 +499,7 @@ def test_a_damaged_output_is_made_again(world, finished, tmp_path):
     (tmp_path / "w" / "graph" / "nodes.parquet").write_bytes(b"")
     states = {
         s.stage: (s.state, s.why)
-        for s in engine.examine(stages(tiny_config(world)), tiny_config(world), tmp_path / "w")
+        for s in examine(stages(tiny_config(world)), tiny_config(world), tmp_path / "w")
     }
     assert states["graph"] == ("stale", "nodes.parquet is damaged")
     assert states["data"] == ("done", "")
@@ -519,7 +520,7 @@ def test_scores_are_weighed_anew_without_a_model(changes, world, finished):
     """The ablations of the paper's Table 2 among them."""
     c = tiny_config(world)
     c.score.update(changes)
-    states = {s.stage: s.state for s in engine.examine(stages(c), c, finished[0])}
+    states = {s.stage: s.state for s in examine(stages(c), c, finished[0])}
     assert (states["score"], states["rewrite"], states["positives"]) == ("done", "done", "stale")
 
 

@@ -6,9 +6,10 @@ import shutil
 import pytest
 from support import word_recipe
 
-from ark_jax.pipeline import engine
+from ark_jax.pipeline import engine, unfinished
 from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
+from ark_jax.pipeline.status import examine
 from ark_jax.runtime.log import Metrics
 
 
@@ -29,7 +30,7 @@ def run(context, **options) -> None:
 
 def states(context, *verify: str) -> dict[str, tuple[str, str]]:
     stages = word_recipe.stages(context.config)
-    examined = engine.examine(stages, context.config, context.workdir, verify=verify)
+    examined = examine(stages, context.config, context.workdir, verify=verify)
     return {status.stage: (status.state, status.why) for status in examined}
 
 
@@ -226,7 +227,7 @@ def test_unfinished_work_without_readable_inputs_is_set_aside(context, begun, ca
     partial.mkdir(parents=True)
     (partial / "half").touch()
     if begun is not None:
-        (partial / engine.BEGUN).write_text(begun)
+        (partial / unfinished.BEGUN).write_text(begun)
     run(context, only="count")
     assert "set aside (what it was begun with is unknown)" in capsys.readouterr().out
     assert not (context / "count" / "half").exists()

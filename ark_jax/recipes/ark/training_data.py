@@ -5,8 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
+from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark.curriculum import stage_name, training_inputs
 from ark_jax.recipes.ark.train import load_examples
 from ark_jax.runtime.log import say
@@ -32,7 +32,7 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
 
 def _check_inputs(context: Context, stages: Sequence[Stage]) -> None:
     read = {name for stage in context.config.train.stages for name in training_inputs(stage)}
-    examined = engine.examine(stages, context.config, context.workdir, verify=read)
+    examined = examine(stages, context.config, context.workdir, verify=read)
     statuses = {status.stage: status for status in examined}
     for stage in context.config.train.stages:
         for name in training_inputs(stage):
