@@ -89,6 +89,7 @@ def test_the_paths_of_networkx_on_metaqa():
         questions, _ = read_questions(METAQA / f"{hops}hop_dev.txt")
         asked += questions[5::4000]
     linked = link(asked, steps.graph)
+    assert len(linked.topics) == len(asked) > 3
     peer = multigraph(steps)
     for i, topics in enumerate(linked.topics):
         answers = linked.answer_nodes(i)[:2].tolist()

@@ -111,7 +111,9 @@ def test_the_rankings_are_those_of_brute_force(built, models):
 
 def test_a_hit_says_where_it_stands(built):
     texts = {document.id: document for document in documents()}
-    for hit in ark.Index.open(built).search(QUESTIONS[:1], k=5, by="bm25")[0]:
+    (hits,) = ark.Index.open(built).search(QUESTIONS[:1], k=5, by="bm25")
+    assert len(hits) == 5
+    for hit in hits:
         document = texts[hit.document]
         assert isinstance(hit, Hit) and document.text[hit.start : hit.end] == hit.text
         assert hit.title == document.title

@@ -243,11 +243,12 @@ def test_no_choice_exceeds_the_room(folder, tmp_path, head, any_mesh):
     maker, epochs = maker_of(folder, tmp_path, head=head, lists=long)
     for step in range(4 * epochs.steps):
         arrays = maker(step).arrays
-        for part, room in maker.capacities._asdict().items():
-            if room is not None:
-                visible = np.asarray(arrays[part][1])
-                devices = visible.reshape(layout.batch_multiple(), -1).sum(1)
-                assert devices.max() <= room
+        rooms = {part: room for part, room in maker.capacities._asdict().items() if room}
+        assert rooms
+        for part, room in rooms.items():
+            visible = np.asarray(arrays[part][1])
+            devices = visible.reshape(layout.batch_multiple(), -1).sum(1)
+            assert 0 < devices.max() <= room
 
 
 def test_a_grid_for_any_choice_is_as_small_as_the_longest_one(mesh):

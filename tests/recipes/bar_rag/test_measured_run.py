@@ -58,6 +58,7 @@ def test_p_and_answers_are_those_of_the_model(run):
     rows, passages = sets(run, system="warm", set=measures.RETRIEVED), texts(run)
     asked = {pooled.id: pooled.question for pooled in measures.measured_questions(run)}
     questions = [asked[row["question"]] for row in rows]
+    assert questions
     form = ReadingPrompt.read(run / "warm" / "model")
     with jax.set_mesh(make_mesh((1, 1, 1))):
         lm = LanguageModel.from_pretrained(run / "warm" / "model")
