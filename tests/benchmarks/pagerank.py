@@ -37,7 +37,7 @@ BATCHES = tuple(int(b) for b in os.environ.get("ARK_BENCH_BATCHES", "1,64,256").
 
 
 def power_law(n: int, m: int) -> scipy.sparse.csr_array:
-    """n nodes and about m undirected unweighted edges: one end by a power law, the other uniform."""  # noqa: E501
+    """n nodes, about m undirected edges without weights: one end by a power law, one uniform."""
     rng = np.random.default_rng(0)
     chance = np.arange(1, n + 1) ** -0.5
     ends = rng.permutation(n)[
@@ -60,7 +60,7 @@ def fb15k237() -> scipy.sparse.csr_array:
 
 
 def first_that(name: str, settings, error) -> object:
-    """The first of `settings`, loosest first, with an error within ERROR; the best one if none is."""  # noqa: E501
+    """The first of `settings`, loosest first, with an error within ERROR, else the best one."""
     tried = []
     for setting in settings:
         tried.append((error(setting), setting))

@@ -19,7 +19,10 @@ from ark_jax.runtime.log import Metrics
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """The device's speed is given, and the recording read once for each tokenizer, which half of an estimate goes into."""  # noqa: E501
+    """The device's speed is given, and the recording read once for each tokenizer.
+
+    Reading it takes half the time of an estimate.
+    """
     monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
     probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
     once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
@@ -28,7 +31,7 @@ def quick(monkeypatch):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """As the pipeline's tests have it, but with whole documents, so that there are questions enough for a mean."""  # noqa: E501
+    """That of the pipeline's tests with whole documents, so that questions suffice for a mean."""
     root = make_world(tmp_path_factory.mktemp("world"))
     for name, kept in (
         ("documents", lambda row: [row["id"]]),
@@ -44,7 +47,10 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(world):
-    """A run up to the rewritten questions: the config, the workdir, what was asked, and plans before and on the way."""  # noqa: E501
+    """A run up to the rewritten questions: the config, the workdir and what was asked.
+
+    Plans before the run and on its way are there too.
+    """
     c, workdir, asked, plans = settings(world), world / "run", {}, {}
     with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
         patch.setattr(device_work, "product_speed", lambda *_: RATE)

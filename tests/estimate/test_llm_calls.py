@@ -109,7 +109,8 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_pat
         }
         append_row(row, kept)
     assert llm_calls.unanswered(asks, calls, list(ReplyCache(kept).rows.values())) == calls[7:]
-    # The recording's graph is not the endpoint's, so prompts will differ from those answered here, but not in kind.  # noqa: E501
+    # The recording's graph is not the endpoint's, so prompts will differ from those answered here,
+    # but not in kind.
     planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "rewrite")
     assert planned.total == planned.calls == len(calls)
     assert planned.output_tokens == pytest.approx(0.3 * planned.input_tokens, abs=1)

@@ -310,7 +310,10 @@ def test_a_reranker_by_hand(run, world, mesh):
 
 @pytest.mark.slow
 def test_checkpoints_are_as_large_as_told(run, mesh, tmp_path, monkeypatch):
-    """What training really leaves before it clears up: two, where three are planned while the last is being written."""  # noqa: E501
+    """What training leaves before it clears up: two.
+
+    Three are planned, since the last is written before the first is deleted.
+    """
     workdir, sizes, remove = tmp_path / "w", [], shutil.rmtree
     shutil.copytree(run.workdir, workdir)
 
@@ -332,7 +335,8 @@ def test_a_model_that_is_not_here_is_named_with_the_fix(world, mesh):
     c.generator.path = "nobody/no-such-model"
     with pytest.raises(
         ValueError,
-        match=r"generator.path='nobody/no-such-model' is not on this machine.*hf download nobody/no",  # noqa: E501
+        match=r"generator.path='nobody/no-such-model' is not on this machine"
+        r".*hf download nobody/no",
     ):
         plan.estimate(RECIPE, c)
     c.generator.path = str(world / "absent")

@@ -1,4 +1,7 @@
-"""The extraction parser: forms and defects by hand, fuzz, and real replies against the graphs nano-graphrag built from them."""  # noqa: E501
+"""The extraction parser: forms and defects by hand, fuzz, and real replies.
+
+The graphs that nano-graphrag built from the real replies are what ours are compared with.
+"""
 
 import collections
 import dataclasses
@@ -33,7 +36,7 @@ def check(reply: str, entities: list[tuple], relations: list[tuple], reasons: li
     assert [(x.reason, x.chunk) for x in lost] == [(reason, "c1") for reason in reasons]
 
 
-# --- tuples ----------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- tuples ---------------------------------------------------------------------------------------
 
 # name: (reply, entities, relations, reasons of what was lost)
 REPLIES = {
@@ -316,7 +319,8 @@ REPLIES = {
         [],
     ),
     "a line of another kind": (
-        "entity<|#|>Long Staff<|#|>object<|#|>An oak post.\nevent<|#|>The Surge<|#|>Of 1811.\nDone.",  # noqa: E501
+        "entity<|#|>Long Staff<|#|>object<|#|>An oak post.\n"
+        "event<|#|>The Surge<|#|>Of 1811.\nDone.",
         [ENTITY],
         [],
         ["delimiters outside a record"],
@@ -417,7 +421,10 @@ def test_the_last_strength_survives_what_follows_it():
         f'"{mark}',
         ").",
     ):
-        reply = f'{STAFF}##\n("relationship"<|>A<|>B<|>They met.<|>8{end}\n("relationship"<|>A<|>C<|>They parted.<|>7{end}'  # noqa: E501
+        reply = (
+            f'{STAFF}##\n("relationship"<|>A<|>B<|>They met.<|>8{end}\n'
+            f'("relationship"<|>A<|>C<|>They parted.<|>7{end}'
+        )
         assert [(r.target, r.description, r.weight) for r in parse_reply(reply, "c")[1]] == [
             ("B", "They met.", 8.0),
             ("C", "They parted.", 7.0),
@@ -425,8 +432,11 @@ def test_the_last_strength_survives_what_follows_it():
 
 
 def test_nothing_is_lost_at_the_joint_of_two_replies():
-    """graphrag #1183: the gleaned reply is stuck to the first one, and its first entity was lost."""  # noqa: E501
-    first = '("entity"<|>避难层<|>建筑空间<|>建筑内用于人员暂时躲避火灾的楼层)##\n("relationship"<|>A<|>B<|>They met.<|>8)'  # noqa: E501
+    """graphrag #1183: the gleaned reply is stuck to the first; its first entity was lost."""
+    first = (
+        '("entity"<|>避难层<|>建筑空间<|>建筑内用于人员暂时躲避火灾的楼层)##\n'
+        '("relationship"<|>A<|>B<|>They met.<|>8)'
+    )
     gleaned = (
         '("entity"<|>C<|>person<|>At the joint.)##\n("relationship"<|>C<|>B<|>They parted.<|>7)'
     )
@@ -458,7 +468,7 @@ def test_what_is_quarantined_is_kept_for_the_report():
     ]
 
 
-# --- JSON ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- JSON -----------------------------------------------------------------------------------------
 
 POST = {"name": "Long Staff", "type": "object", "description": "An oak post."}
 LINK = {
@@ -468,7 +478,10 @@ LINK = {
     "strength": 7,
 }
 BOTH = json.dumps({"entities": [POST], "relationships": [LINK]})
-TRIPLES = '{"triples": [["Long Staff", "stands in", "Marrowgate"], ["Tide House", "overlooks", "Marrowgate"]'  # noqa: E501
+TRIPLES = (
+    '{"triples": [["Long Staff", "stands in", "Marrowgate"], '
+    '["Tide House", "overlooks", "Marrowgate"]'
+)
 TRIPLE = [
     ("Long Staff", "Marrowgate", "stands in", 1.0),
     ("Tide House", "Marrowgate", "overlooks", 1.0),
@@ -478,7 +491,8 @@ HOUSE = '{"name": "Tide House", "type": "place", "description": "Narrow."}'
 JSON = {
     "well formed": (BOTH, [ENTITY], [RELATION], []),
     "fenced, with talk": (
-        f"Sure [as asked]:\n```json\n{json.dumps(json.loads(BOTH), indent=1)}\n```\nI hope {{this}} helps.",  # noqa: E501
+        f"Sure [as asked]:\n```json\n{json.dumps(json.loads(BOTH), indent=1)}\n```\n"
+        "I hope {this} helps.",
         [ENTITY],
         [RELATION],
         [],
@@ -582,7 +596,8 @@ JSON = {
     "triples cut off in one": (TRIPLES + ', ["Quill", "wrote', [], TRIPLE, ["no object"]),
     # Of wrong shape.
     "no name": (
-        '{"entities": [{"type": "boat"}, {"name": " ", "type": "boat"}, {"name": {}, "type": "boat"}]}',  # noqa: E501
+        '{"entities": [{"type": "boat"}, {"name": " ", "type": "boat"}, '
+        '{"name": {}, "type": "boat"}]}',
         [],
         [],
         ["object without a name, or source and target"] * 3,
@@ -627,7 +642,7 @@ def test_what_is_quarantined_of_json_is_json():
     ]
 
 
-# --- fuzz ------------------------------------------------------------------------------------------------------------  # noqa: E501
+# --- fuzz -----------------------------------------------------------------------------------------
 
 TUPLE_PIECES = (
     "(",
@@ -698,7 +713,8 @@ def test_no_reply_raises(reply):
         [value.encode() for value in dataclasses.astuple(record) if isinstance(value, str)]
 
 
-# Fields as they are read: blanks joined, nothing escaped, no single quote before; and without what marks off a field or a record.  # noqa: E501
+# Fields as they are read: blanks joined, nothing escaped, no single quote before; and without what
+# marks off a field or a record.
 MARKS = re.compile(
     r"<[\s/]*\||<$|\|\s*>|##|```|</?think>|\(\s*[\"'“]?\w*[\"'”]?\s*$", re.IGNORECASE
 )
@@ -728,7 +744,7 @@ def records(field, keywords, weight=WEIGHT):
 
 
 def as_tuple(record: Entity | Relation, quote: str) -> str:
-    """In GraphRAG's form, or LightRAG's where there are keywords; with line breaks between the words."""  # noqa: E501
+    """In GraphRAG's form, or LightRAG's if it has keywords; line breaks part the words."""
     fields = (
         [record.name, record.type, record.description]
         if isinstance(record, Entity)
@@ -741,9 +757,8 @@ def as_tuple(record: Entity | Relation, quote: str) -> str:
     )
     strength = [] if isinstance(record, Entity) else [f"{record.weight:g}"]
     kind = '"entity"' if isinstance(record, Entity) else '"relationship"'
-    return f"({'<|>'.join([kind, *(f'{quote}{field}{quote}' for field in fields), *strength])})".replace(  # noqa: E501
-        " ", "\n"
-    )
+    quoted = [f"{quote}{field}{quote}" for field in fields]
+    return f"({'<|>'.join([kind, *quoted, *strength])})".replace(" ", "\n")
 
 
 def as_line(record: Entity | Relation) -> str:
@@ -885,7 +900,7 @@ def test_time_is_linear_in_a_hostile_reply(part):
     assert time.perf_counter() - begun < 20
 
 
-# --- real replies ----------------------------------------------------------------------------------------------------  # noqa: E501
+# --- real replies ---------------------------------------------------------------------------------
 
 CAROL = DATA / "christmas_carol"
 needs_data = pytest.mark.skipif(
@@ -894,7 +909,7 @@ needs_data = pytest.mark.skipif(
 
 
 def real_replies(run: str, model: str = "") -> dict[str, tuple[str, ...]]:
-    """chunk -> the reply on it and, where there is one, what the model added when asked for more."""  # noqa: E501
+    """chunk -> the reply on it and, if there is any, what the model added when asked again."""
     chunks = json.loads((CAROL / "DERIVED_chunk_alignment.json").read_text())[run]
     cache = json.loads((CAROL / f"{run}_kv_store_llm_response_cache.json").read_text())
     passes = {
@@ -947,7 +962,7 @@ SURPLUS = {
     },
     "ihya": {"eefcc3e8": [("Great Britain", "Christmas Morning", 1.0)]},
 }
-# Nodes whose descriptions nano-graphrag had a model summarise, because they were longer than 500 tokens.  # noqa: E501
+# Nodes whose descriptions nano-graphrag had a model summarise, since they exceeded 500 tokens.
 SUMMARISED = {
     "hhy": {"SCROOGE", "SAM RIVERA", "CHRISTMAS", "WASHINGTON", "SPIRIT"},
     "ihya": {"SCROOGE"},
@@ -976,10 +991,11 @@ SUMMARISED = {
     "joined", [True, False], ids=["replies joined as nano-graphrag joins them", "one by one"]
 )
 def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, times, joined):
-    """Nodes, types, descriptions, edges, weights and chunks: all that is in its files but the clusters.
+    """Nodes, types, descriptions, edges, weights and chunks: all in its files but the clusters.
 
-    Two things in its graphs are not in ours: an edge that is a self-loop, and a node that differs from another by a blank.
-    """  # noqa: E501
+    Two things in its graphs are not in ours: an edge that is a self-loop, and a node that differs
+    from another by a blank.
+    """
     entities, relations, surplus = [], [], {chunk: [] for chunk in SURPLUS[run]}
     head = lambda x: (x.name, x.type) if isinstance(x, Entity) else (x.source, x.target, x.weight)
     for chunk, replies in real_replies(run, model).items():
@@ -1072,7 +1088,7 @@ def test_what_gpt_4o_breaks_is_repaired():
     ],
 )
 def test_every_real_reply_is_read(run, model, count, entities, relations, quarantined):
-    """As many records as there are heads, counted without the parser; one in 2,900 cannot be read."""  # noqa: E501
+    """As many records as heads, counted without the parser; one in 2,900 cannot be read."""
     replies = [reply for some in real_replies(run, model).values() for reply in some]
     heads = [
         sum(

@@ -340,7 +340,8 @@ def test_the_columns_are_graphrags(tmp_path, capsys):
     graph = dataclasses.replace(ODD, descriptions=[["a", "b\n\nb"], [], ["c"], ["d"]])
     graph.to_graphrag(tmp_path / "out")
     assert capsys.readouterr().out == (
-        f"  {tmp_path / 'out'}: 2 similarity edges left out, GraphRAG's tables have no place for them\n"  # noqa: E501
+        f"  {tmp_path / 'out'}: 2 similarity edges left out, "
+        "GraphRAG's tables have no place for them\n"
     )
     entities, relationships = (
         pq.read_table(tmp_path / "out" / f"{name}.parquet")

@@ -33,7 +33,8 @@ def test_one_collective_a_step():
                 .as_text()
             )
             found = re.findall(
-                r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\(",  # noqa: E501
+                r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
+                r"(?:-start)?\(",
                 text,
             )
             assert found == expected

@@ -80,7 +80,7 @@ def test_tokamax_is_ours(how, causal, shape):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("how", [rows, stream])
 def test_cudnn_is_asked_for_what_ours_computes(how, causal, mesh, monkeypatch):
-    """No such device exists here: JAX's own implementation of the same call answers in its place."""  # noqa: E501
+    """No such device exists here: JAX's own implementation of the same call answers instead."""
     asked, library = [], jax.nn.dot_product_attention
 
     def call(*args, implementation, **options):

@@ -98,7 +98,8 @@ def test_every_stage_says_how_many_texts_it_cuts(world, finished):
         for label, times in labels.items():  # scoring and both minings; evaluation
             assert (
                 said.count(
-                    f"  {label}: {cut} of {len(lengths)} texts are longer than 64 tokens and are cut there\n"  # noqa: E501
+                    f"  {label}: {cut} of {len(lengths)} texts are longer than 64 tokens "
+                    "and are cut there\n"
                 )
                 == times
             )
@@ -154,7 +155,8 @@ def test_stage_by_stage_equals_one_run(dtype, request, tmp_path):
         assert call(world, whole).returncode == 0
     # In a process like a user's: this one has eight devices, whose threads round differently.
     code = (
-        f"import sys; sys.path[:0] = [{str(REPOSITORY / 'tests')!r}]\nfrom pathlib import Path\nfrom support import world\n"  # noqa: E501
+        f"import sys; sys.path[:0] = [{str(REPOSITORY / 'tests')!r}]\n"
+        "from pathlib import Path\nfrom support import world\n"
         f"world.stage_by_stage(Path({str(world)!r}), Path({str(tmp_path / 'stages')!r}))"
     )
     done = subprocess.run(
@@ -394,7 +396,8 @@ def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_di
     assert remount("ro") == 0
     told = clear_error(call(world, workdir, "export"))
     assert re.search(
-        r"disk/w/\.lock: Read-only file system; make /.*/disk/w writable or give another --workdir and run",  # noqa: E501
+        r"disk/w/\.lock: Read-only file system; make /.*/disk/w writable or give another "
+        r"--workdir and run",
         told,
     )
     assert "disk/new writable or give another" in clear_error(call(world, folder / "new", "data"))

@@ -86,7 +86,7 @@ def gain(c) -> np.ndarray:
 
 
 def evaluate(c, folder: Path) -> None:
-    """Metrics of the untuned retriever and three stages; only the last one depends on the config."""  # noqa: E501
+    """Metrics of the untuned retriever and three stages; the last alone depends on the config."""
     values = {name: np.linspace(0.3, 0.5, 8) for name in ("base", "stage1", "stage2")}
     values["stage3"] = np.linspace(0.4, 0.6, 8) + gain(c)
     metrics = {"recall@5": 0.1, "recall@10": 0.2, "ndcg@10": 0.0, "mrr": -0.1, "answer_f1": -0.2}

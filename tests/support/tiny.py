@@ -1,8 +1,9 @@
-"""Tiny checkpoints on disk as Hugging Face would write them, random but the same everywhere, without torch.
+"""Tiny checkpoints on disk as Hugging Face would write them, random but the same everywhere.
 
-Every number that a loader could forget differs from its default, and every size from every other it could be
-mistaken for; heads, key heads, width, ffn and vocabulary divide by each mesh of the tests.
-"""  # noqa: E501
+They are made without torch. Every number that a loader could forget differs from its default, and
+every size from every other it could be mistaken for. Heads, key heads, width, ffn and vocabulary
+divide by each mesh of the tests.
+"""
 
 import collections
 import itertools
@@ -30,10 +31,13 @@ PREFIX = dict.fromkeys(DECODERS, "model.") | {
 VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, SEGMENTS = 304, 32, 2, 4, 2, 12, 48, 3
 POSITIONS = 640
 DOCUMENTS = Path(ark_jax.__file__).parent / "demo" / "documents.jsonl"
-# The first ids of every tokenizer here. The retriever's end token is its pad token, as in Qwen3-Embedding. `<pad>` is in  # noqa: E501
-# RoBERTa's vocabulary only.
+# The first ids of every tokenizer here. The retriever's end token is its pad token, as in
+# Qwen3-Embedding. `<pad>` is in RoBERTa's vocabulary only.
 BEGIN, STOP, END, PAD = "<s>", "</s>", "<|end|>", "<pad>"
-TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"  # noqa: E501
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<s>{% endif %}"
+)
 
 
 def config(family: str) -> dict:
@@ -56,7 +60,8 @@ def config(family: str) -> dict:
             "pad_token_id": 0,
         }
     if family == "distilbert":
-        # The eps and the activation under these names are read by nobody, and sinusoids are only how training began.  # noqa: E501
+        # The eps and the activation under these names are read by nobody, and sinusoids are only
+        # how training began.
         return {
             "model_type": family,
             "architectures": ["DistilBertForMaskedLM"],
@@ -229,7 +234,10 @@ def _encoder_shapes(family: str) -> dict[str, tuple[int, ...]]:
 
 
 def tensors(family: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights, large enough that attention is not flat, embeddings small enough that the norms' eps matters."""  # noqa: E501
+    """Random weights, so large that attention is not flat.
+
+    Embeddings are so small that the eps of the norms matters.
+    """
     random = np.random.default_rng([seed, FAMILIES.index(family)])
     out = {}
     for name, shape in shapes(family).items():
@@ -261,9 +269,10 @@ def write(
 ) -> Path:
     """Writes a model folder and returns it.
 
-    `tokenizer` is a kind of `make_tokenizer`; `bare` leaves out the family's prefix as AutoModel does; `files`
-    spreads the tensors; `changes` to the config, a None removes its key; `weights` instead of `tensors(family)`.
-    """  # noqa: E501
+    `tokenizer` is a kind of `make_tokenizer`; `bare` leaves out the family's prefix as AutoModel
+    does; `files` spreads the tensors; `changes` to the config, a None removes its key; `weights`
+    instead of `tensors(family)`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         k: v
@@ -299,11 +308,14 @@ def write(
 def make_tokenizer(folder: Path, kind: str) -> None:
     """A tokenizer of at most `VOCAB` entries, made from the embedded corpus, the same everywhere.
 
-    cls: word pieces, lower case, `[CLS] text [SEP]`, like BERT's.   plain: byte pairs, adds nothing and has no
-    begin token, like Qwen's.   begin: adds `<s>` in front, has no pad token, like Llama's.   end: adds
-    `<|end|>`, its pad token but not its stop token, like Qwen3-Embedding's.   chat: plain with a chat template.
-    both: `<s> text </s>` and a pad token of its own, like RoBERTa's; its limit leaves out the positions that pad takes.
-    """  # noqa: E501
+    cls: word pieces, lower case, `[CLS] text [SEP]`, like BERT's.
+    plain: byte pairs, adds nothing and has no begin token, like Qwen's.
+    begin: adds `<s>` in front, has no pad token, like Llama's.
+    end: adds `<|end|>`, its pad token but not its stop token, like Qwen3-Embedding's.
+    chat: plain with a chat template.
+    both: `<s> text </s>` and a pad token of its own, like RoBERTa's; its limit leaves out the
+        positions that pad takes.
+    """
     with DOCUMENTS.open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"][:2000] for line in file][:4]
     if kind == "cls":
@@ -377,7 +389,7 @@ def retrievers(root: Path, *names: str) -> Path:
 def sentence_transformer(
     folder: Path, *, pooling: str, max_seq_length: int | None = None, prompts: dict | None = None
 ) -> Path:
-    """Adds what makes a model folder a sentence-transformers folder, in the keys of its version 2 to 5."""  # noqa: E501
+    """Makes a model folder one of sentence-transformers, in the keys of its versions 2 to 5."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     (folder / "modules.json").write_text(
         json.dumps(

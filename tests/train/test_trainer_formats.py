@@ -203,8 +203,12 @@ def test_sentence_transformers_trains_on_it(examples, tmp_path):
 
 @pytest.mark.parametrize(("examples", "group"), [(EXAMPLES, 5), (WITHOUT, 1)])
 def test_flagembedding_takes_its_groups_from_it(examples, group, tmp_path):
-    """Its rule, from FlagEmbedding/abc/finetune/embedder/AbsDataset.py: a positive, and train_group_size - 1 negatives, repeated
-    where there are fewer; one at least. Columns it knows nothing of are not touched, those it reads must not be ours."""  # noqa: E501
+    """Its rule, from FlagEmbedding/abc/finetune/embedder/AbsDataset.py.
+
+    A group is a positive and train_group_size - 1 negatives, which are repeated if they are fewer,
+    but one there must be. Columns that it does not know are not touched; those that it reads
+    besides must not be ours.
+    """
     rows = as_dataset(made("flagembedding", examples), tmp_path)
     assert not set(rows.column_names) & {"prompt", "type", "batch_size", "pos_scores", "neg_scores"}
     for row in rows:
@@ -216,7 +220,10 @@ def test_flagembedding_takes_its_groups_from_it(examples, group, tmp_path):
 
 @pytest.mark.parametrize("examples", [EXAMPLES, WITHOUT], ids=["hard", "in batch"])
 def test_ms_swift_finds_its_columns(examples, tmp_path):
-    """Its rules, from swift/dataset/preprocessor/core.py and the manual's page on embedding training of release 3.11."""  # noqa: E501
+    """Its rules, from swift/dataset/preprocessor/core.py and from its manual.
+
+    The manual's page is that on embedding training, of release 3.11.
+    """
     rows = as_dataset(made("ms-swift", examples), tmp_path)
     standard = {
         prefix + name

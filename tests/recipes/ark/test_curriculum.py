@@ -1,4 +1,7 @@
-"""Train, embed again, mine with that model, train on: the stages on a tiny retriever, positives and rewrites given by hand."""  # noqa: E501
+"""The stages of the curriculum on a tiny retriever: train, embed again, mine with it, train on.
+
+Positives and rewrites are written by hand.
+"""
 
 import dataclasses
 import json
@@ -160,7 +163,7 @@ def mined(workdir: Path, stage: str) -> dict[str, list[tuple]]:
 
 
 def by_hand(opened: Retriever, sizes: tuple[str, ...]) -> dict[str, list[tuple]]:
-    """All cosines with the rewrites, sorted: the three best chunks of each rewrite, then the two best of all."""  # noqa: E501
+    """question -> its two best chunks, of the three that are nearest to each of its rewrites."""
     out = {}
     for q in QUESTIONS:
         pool = [x for x in CHUNKS if x.document == q.documents[0]]
@@ -279,7 +282,10 @@ def test_presets_and_variants_are_words_behind_the_colon():
         both.train.stages == (3,) and both.mine.model == "base" and both.train.epochs == (3, 4, 3)
     )
     for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
-        told = f"preset {words.split(',')[-1]!r}: must be one of best, paper, official, no_curriculum, stage=1"  # noqa: E501
+        told = (
+            f"preset {words.split(',')[-1]!r}: must be one of best, paper, official, "
+            "no_curriculum, stage=1"
+        )
         with pytest.raises(ValueError, match=re.escape(told)):
             get(words)
 

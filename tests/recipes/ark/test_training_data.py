@@ -24,7 +24,10 @@ from ark_jax.train import trainer_formats
 
 @pytest.fixture
 def workdir(tmp_path):
-    """`workdir(until)` -> a config and a workdir in which the stages before `until` are done, by functions that only pretend."""  # noqa: E501
+    """`workdir(until)` -> a config and a workdir in which the stages before `until` are done.
+
+    Functions that only pretend to work have done them.
+    """
     (tmp_path / "input.jsonl").write_text("")
     c = config.ark()
     c.data.path, c.retriever.path, c.generator.path = (
@@ -104,16 +107,20 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
     assert [line.split(": ", 1)[1] for line in said] == {
         "sentence-transformers": [
             "4 rows of 3 questions, no hard negatives",
-            "1 rows of 1 questions, 1 hard negatives each; 2 questions without a hard negative are left out, "  # noqa: E501
+            "1 rows of 1 questions, 1 hard negatives each; 2 questions without a hard negative "
+            "are left out, "
             "sentence-transformers has no place for them beside the others",
-            "3 rows of 2 questions, up to 3 hard negatives each; those of 1 questions are repeated to fill the columns; "  # noqa: E501
-            "1 questions without a hard negative are left out, sentence-transformers has no place for them beside the others",  # noqa: E501
+            "3 rows of 2 questions, up to 3 hard negatives each; those of 1 questions are repeated "
+            "to fill the columns; 1 questions without a hard negative are left out, "
+            "sentence-transformers has no place for them beside the others",
         ],
         "flagembedding": [
             "3 rows of 3 questions, no hard negatives",
-            "1 rows of 1 questions, 1 hard negatives each; 2 questions without a hard negative are left out, "  # noqa: E501
+            "1 rows of 1 questions, 1 hard negatives each; 2 questions without a hard negative "
+            "are left out, "
             "flagembedding has no place for them beside the others",
-            "2 rows of 2 questions, up to 3 hard negatives each; 1 questions without a hard negative are left out, "  # noqa: E501
+            "2 rows of 2 questions, up to 3 hard negatives each; 1 questions without a hard "
+            "negative are left out, "
             "flagembedding has no place for them beside the others",
         ],
         "ms-swift": [
@@ -138,7 +145,8 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
         (
             "data",
             {},
-            "stage 1 is trained on what data makes, which is missing: run `ark-jax data` or `ark-jax run` first",  # noqa: E501
+            "stage 1 is trained on what data makes, which is missing: run `ark-jax data` or "
+            "`ark-jax run` first",
         ),
         (
             "mine3",
@@ -166,9 +174,10 @@ def test_the_command_writes_beside_the_exported_model(workdir, tmp_path):
 from ark_jax.recipes.ark import config
 def get_config():
     c = config.ark()
-    c.data.path, c.retriever.path, c.generator.path = {c.data.path!r}, "nobody/retriever", "nobody/generator"
+    c.data.path = {c.data.path!r}
+    c.retriever.path, c.generator.path = "nobody/retriever", "nobody/generator"
     return c
-""")  # noqa: E501
+""")
     call = lambda *args: subprocess.run(
         [
             sys.executable,

@@ -16,7 +16,8 @@ from ark_jax.recipes.ark.recipe import stages
         ({"metrics": ("ndgc@10",)}, "metric 'ndgc@10': must be recall"),
         (
             {"baselines": ("BAAI/bge-m3",)},
-            "'BAAI/bge-m3' is none of bm25, full; name other retrievers in config.evaluate.retrievers",  # noqa: E501
+            "'BAAI/bge-m3' is none of bm25, full; name other retrievers in "
+            "config.evaluate.retrievers",
         ),
         ({"retrievers": ("a/one", "b/one")}, "two systems would be called 'one'"),
         ({"retrievers": ("x/stage1",)}, "two systems would be called 'stage1'"),

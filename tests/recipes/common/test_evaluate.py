@@ -100,8 +100,8 @@ def test_the_closing_table_marks_what_differs():
         len(ends) == 1 and lines[0].index("nDCG@10") + len("nDCG@10") - 1 in ends
     )  # columns stand under their heads
     assert (
-        lines[5]
-        == "  * differs from base, p < 0.05: paired randomisation test, two-sided, Holm-corrected over systems"  # noqa: E501
+        lines[5] == "  * differs from base, p < 0.05: paired randomisation test, two-sided, "
+        "Holm-corrected over systems"
     )
     unmarked = as_text(tabulated(stage1=BASE), COLUMNS).splitlines()[-1]
     assert (
@@ -114,11 +114,13 @@ def test_the_closing_table_marks_what_differs():
     [
         (
             [0.1] * 8,
-            "Better than the base on the held-out questions: nDCG@10 +0.100 (p = 0.0078), recall@5 +0.050 (p = 0.0078)",  # noqa: E501
+            "Better than the base on the held-out questions: nDCG@10 +0.100 (p = 0.0078), "
+            "recall@5 +0.050 (p = 0.0078)",
         ),
         (
             [-0.1] * 8,
-            "Worse than the base on the held-out questions: nDCG@10 -0.100 (p = 0.0078), recall@5 -0.050 (p = 0.0078)",  # noqa: E501
+            "Worse than the base on the held-out questions: nDCG@10 -0.100 (p = 0.0078), "
+            "recall@5 -0.050 (p = 0.0078)",
         ),
         (
             [0.1] * 3 + [0] * 5,
