@@ -207,7 +207,7 @@ def _path_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict
 
 def _topics(questions, graph) -> list[tuple[int, ...]]:
     """The topics of questions; says how many are found in the text, and what is absent."""
-    from ark_jax.graph.triple_questions import link
+    from ark_jax.graph.linked_questions import link
 
     # Answers that stand beside the questions are of no concern here.
     linked = link(

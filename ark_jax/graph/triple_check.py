@@ -4,7 +4,8 @@ from pathlib import Path
 
 from ark_jax.data.problems import Findings
 from ark_jax.graph import triple_files
-from ark_jax.graph.triple_questions import is_questions, link, read_questions
+from ark_jax.graph.linked_questions import link
+from ark_jax.graph.triple_questions import is_questions, read_questions
 
 
 def recognises(path: Path) -> bool:

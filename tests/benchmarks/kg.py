@@ -26,9 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from timing import machine, race, report
 
+from ark_jax.graph.linked_questions import link
 from ark_jax.graph.relation_paths import PathLimits, shortest_paths
 from ark_jax.graph.steps import Steps
-from ark_jax.graph.triple_questions import link, read_questions
+from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -30,9 +30,10 @@ from timing import machine, race, report
 from ark_jax import PairScorer, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.beam import BeamResult, BeamRules, search
+from ark_jax.graph.linked_questions import link
 from ark_jax.graph.path_retriever import prefilter_of
 from ark_jax.graph.steps import END, Steps, path_text, without
-from ark_jax.graph.triple_questions import link, read_questions
+from ark_jax.graph.triple_questions import read_questions
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "kg"
 QUESTIONS, ROUNDS = (

@@ -17,7 +17,8 @@ from triple_search import DATA
 from ark_jax import TripleRetriever, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.answer_rows import answer_rows
-from ark_jax.graph.triple_questions import link, read_questions
+from ark_jax.graph.linked_questions import link
+from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triple_walk import WalkRules
 
 FILES = {

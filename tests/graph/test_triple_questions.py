@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.paths import DATA
 
-from ark_jax.graph.triple_questions import TripleQuestion, is_questions, link, read_questions
+from ark_jax.graph.linked_questions import link
+from ark_jax.graph.triple_questions import TripleQuestion, is_questions, read_questions
 from ark_jax.graph.triples import Triples
 
 KG = DATA / "kg"

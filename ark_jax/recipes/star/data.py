@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.graph.linked_questions import Linked, link
 from ark_jax.graph.steps import Steps
-from ark_jax.graph.triple_questions import Linked, link, read_questions
+from ark_jax.graph.triple_questions import read_questions
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows

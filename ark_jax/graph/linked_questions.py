@@ -1,0 +1,154 @@
+"""Questions over a graph of triples, whose topics and answers are found among its nodes."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.graph.name_search import Mentions, look_up, nearest
+from ark_jax.graph.triple_questions import TripleQuestion
+from ark_jax.graph.triples import Triples
+
+LISTED = 5  # remarks of one kind; further ones are counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Linked:
+    """Questions whose answers and topics are nodes of a graph.
+
+    Attributes:
+        questions: as they were given.
+        topics: for each question, the nodes of its topics, ascending. A name of several nodes
+            gives all of them.
+        answers: for each question and each of its answers, the nodes that it may be; none if it is
+            not in the graph.
+        counts: what was looked for, what is absent; see `link`.
+        remarks: what a user should know, a sentence each.
+    """
+
+    questions: list[TripleQuestion]
+    topics: list[tuple[int, ...]]
+    answers: list[tuple[tuple[int, ...], ...]]
+    counts: dict[str, int]
+    remarks: list[str]
+
+    def answer_nodes(self, question: int) -> np.ndarray:
+        """All nodes that are an answer to a question, ascending: int64 [n]."""
+        return np.unique(np.array([n for nodes in self.answers[question] for n in nodes], np.int64))
+
+    def summary(self) -> str:
+        """The counts, a line each."""
+        return "\n".join(f"{name.replace('_', ' ')}: {n:,}" for name, n in self.counts.items())
+
+
+def link(questions: Sequence[TripleQuestion], graph: Triples) -> Linked:
+    """Finds the nodes of topics and answers.
+
+    A given name is looked up by `name_search.look_up`. The topics of a question that names none are
+    found in its text by the rule of `name_search.Mentions`.
+
+    `counts` has: questions; topics_given and topics_absent, names of topics in all;
+    topics_from_text and without_topic, questions; answers and answers_absent; and
+    without_answer_in_graph, questions with answers of which none is a node. An absent answer is a
+    miss of whoever searches for it.
+    """
+    questions = list(questions)
+    searched_names = [name for q in questions for name in (*q.entities, *_answer_names(q))]
+    lookup = look_up(searched_names, graph.nodes)
+    nodes_of = lambda name: lookup.nodes.get(name, ())
+    answers = [tuple(map(nodes_of, _answer_names(q))) for q in questions]
+    silent = [i for i, q in enumerate(questions) if not q.entities]
+    mentions: list[dict[str, tuple[int, ...]]] = []
+    if silent:
+        mentions = Mentions(graph.nodes).find([questions[i].question for i in silent])
+    topics = [_union(map(nodes_of, q.entities)) for q in questions]
+    for i, names in zip(silent, mentions, strict=True):
+        topics[i] = _union(names.values())
+    given_names = [name for q in questions for name in q.entities]
+    listed = [nodes for nodes_by_answer in answers for nodes in nodes_by_answer]
+    counts = {
+        "questions": len(questions),
+        "topics_given": len(given_names),
+        "topics_absent": sum(not nodes_of(name) for name in given_names),
+        "topics_from_text": sum(map(bool, mentions)),
+        "without_topic": sum(not nodes for nodes in topics),
+        "answers": len(listed),
+        "answers_absent": sum(not nodes for nodes in listed),
+        "without_answer_in_graph": sum(
+            bool(nodes_by_answer) and not any(nodes_by_answer) for nodes_by_answer in answers
+        ),
+    }
+    several = {name: nodes for name, nodes in lookup.nodes.items() if len(nodes) > 1}
+    for names in mentions:
+        several |= {name: nodes for name, nodes in names.items() if len(nodes) > 1}
+    remarks = [
+        *_absent_topics(questions, nodes_of, graph),
+        *_absent_answers(questions, answers, counts),
+        *_several(several, graph),
+    ]
+    if lookup.also_ids:
+        examples = ", ".join(map(repr, lookup.also_ids[:3]))
+        remarks.append(
+            f"{len(lookup.also_ids):,} names are also ids of other nodes ({examples}); "
+            "they are read as names"
+        )
+    return Linked(questions, topics, answers, counts, remarks)
+
+
+def _answer_names(question: TripleQuestion) -> tuple[str, ...]:
+    return question.answer_entities or question.answers
+
+
+def _union(groups: Iterable[Iterable[int]]) -> tuple[int, ...]:
+    return tuple(sorted({node for nodes in groups for node in nodes}))
+
+
+def _absent_topics(questions: Sequence[TripleQuestion], nodes_of, graph: Triples) -> list[str]:
+    first: dict[str, str] = {}
+    for question in questions:
+        for name in question.entities:
+            if not nodes_of(name):
+                first.setdefault(name, question.id)
+    lines = []
+    for name, id in list(first.items())[:LISTED]:
+        near = ", ".join(map(repr, nearest(name, graph.nodes))) or "none"
+        lines.append(f"topic {name!r} of question {id!r} is not in the graph; nearest: {near}")
+    return _brief(lines, len(first), "topics are not in the graph")
+
+
+def _absent_answers(questions, answers, counts) -> list[str]:
+    if not counts["answers_absent"]:
+        return []
+    absent = (
+        f"{name!r} of {q.id!r}"
+        for q, nodes_by_answer in zip(questions, answers, strict=True)
+        for name, nodes in zip(_answer_names(q), nodes_by_answer, strict=True)
+        if not nodes
+    )
+    examples = ", ".join(name for name, _ in zip(absent, range(3), strict=False))
+    lines = [
+        f"{counts['answers_absent']:,} answers are not in the graph ({examples}); each counts as a "
+        "miss"
+    ]
+    if 2 * counts["without_answer_in_graph"] > len(questions):
+        lines.append(
+            f"{counts['without_answer_in_graph']:,} of {len(questions):,} questions have no answer "
+            "in the graph: look whether they belong together"
+        )
+    return lines
+
+
+def _several(names: Mapping[str, Sequence[int]], graph: Triples) -> list[str]:
+    """A remark on each of the first names that lead to several nodes."""
+    lines = []
+    for name, nodes in list(names.items())[:LISTED]:
+        ids = ", ".join(graph.nodes.ids[node].as_py() for node in nodes[:LISTED])
+        more = f" and {len(nodes) - LISTED:,} more" if len(nodes) > LISTED else ""
+        lines.append(f"{name!r} may be {len(nodes):,} nodes, all are taken: {ids}{more}")
+    return _brief(lines, len(names), "names lead to several nodes")
+
+
+def _brief(lines: list[str], total: int, kind: str) -> list[str]:
+    """The first remarks of a kind, and how many more there are."""
+    more = total - len(lines)
+    return lines + ([f"{more:,} more {kind}"] if more else [])
