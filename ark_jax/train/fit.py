@@ -8,12 +8,10 @@ A run that is stopped at any moment continues bitwise the same from its last che
 mesh it continues with equal losses.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
 import math
-import os
 import time
 import typing
 import zlib
@@ -32,6 +30,7 @@ from ark_jax.runtime import distributed, preemption
 from ark_jax.runtime.log import Progress, say
 from ark_jax.train import flops
 from ark_jax.train.checkpoints import Checkpoints
+from ark_jax.train.curve import Curve
 
 NON_FINITE = "non_finite.json"
 
@@ -267,57 +266,3 @@ def _rows_digest(label: str, path: Path, step: int) -> int:
     content = path.read_bytes() if path.is_file() else b""
     rows = content.split(b"\n")[:step]
     return zlib.crc32(b"\n".join([label.encode(), *rows]))
-
-
-class Curve:
-    """curve.jsonl, a row a step, of a run that may have been stopped and resumed.
-
-    Attributes:
-        rows: the rows in the file.
-        reported: the last step that has gone to `on_step`. A resumed run makes the steps after its
-            checkpoint again. The file `curve.reported` remembers that their rows were there.
-    """
-
-    def __init__(self, path: Path, step: int):
-        """Opens the file and drops the rows after `step`, the checkpoint to resume from."""
-        self.path = path
-        self.rows, self.reported = distributed.on_first_process(
-            functools.partial(self._cut, path, step)
-        )
-
-    @staticmethod
-    def _cut(path: Path, step: int) -> tuple[list[dict], int]:
-        mark = path.with_suffix(".reported")
-        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-        reported = text.count("\n")
-        with contextlib.suppress(FileNotFoundError, ValueError):  # damage may report a step twice
-            reported = max(reported, int(mark.read_text(encoding="utf-8")))
-        lines = text.split("\n")[:step]
-        _replace(mark, str(reported))
-        _replace(path, "".join(line + "\n" for line in lines))
-        return list(map(json.loads, lines)), reported
-
-    def add(self, row: dict) -> None:
-        """Appends a row."""
-        self.rows.append(row)
-        if distributed.is_first_process():
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-
-    def sync(self) -> None:
-        """Forces the rows to disk. A checkpoint comes afterwards, so that its rows are there."""
-        if distributed.is_first_process():
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
-
-    def finish(self) -> None:
-        """Deletes `curve.reported` after the last step."""
-        if distributed.is_first_process():
-            self.path.with_suffix(".reported").unlink()
-
-
-def _replace(path: Path, content: str) -> None:
-    """Replaces a file in one move: a killed process leaves the old file or the new one."""
-    new = path.with_suffix(".new")
-    new.write_text(content, encoding="utf-8")
-    new.replace(path)

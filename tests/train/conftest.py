@@ -24,7 +24,7 @@ def uninterrupted(base, tmp_path_factory):
 @pytest.fixture
 def at_step(monkeypatch):
     """`at_step(step, action)` runs an action when the row of that step is written."""
-    from ark_jax.train.fit import Curve
+    from ark_jax.train.curve import Curve
 
     add = Curve.add
 

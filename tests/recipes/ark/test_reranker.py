@@ -23,7 +23,7 @@ from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
-from ark_jax.train.fit import Curve
+from ark_jax.train.curve import Curve
 
 pytestmark = pytest.mark.usefixtures("mesh")
 WORDS = ("tide", "lamp", "salt", "wool", "bell")
