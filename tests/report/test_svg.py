@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.report_sample import render, sample
 
-from ark_jax.report import svg
+from ark_jax.report import graph_drawing, svg
 
 
 def test_line_chart_leaves_out_values_that_are_not_finite():
@@ -89,26 +89,29 @@ def test_ticks_are_few_and_inside(low, width):
 def test_graph_layout_is_deterministic_and_follows_the_edges():
     rng = np.random.default_rng(0)
     edges = [(int(a), int(b)) for a, b in rng.integers(0, 50, (90, 2))]
-    first, second = svg.graph_layout(50, edges), svg.graph_layout(50, list(edges))
+    first, second = (
+        graph_drawing.graph_layout(50, edges),
+        graph_drawing.graph_layout(50, list(edges)),
+    )
     assert first.tobytes() == second.tobytes()
     assert first.shape == (50, 2) and first.min() >= -1e-9 and first.max() <= 1 + 1e-9
     gaps = np.linalg.norm(first[:, None] - first[None], axis=-1)[~np.eye(50, dtype=bool)]
     assert gaps.min() > 0.01
 
-    path = svg.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
+    path = graph_drawing.graph_layout(5, [(2, 3), (0, 1), (3, 4), (1, 2)])
     assert (np.diff(path[:, 0]) > 0.2).all() or (np.diff(path[:, 0]) < -0.2).all()
     assert np.ptp(path[:, 1]) < 0.2
     distance = lambda positions, a, b: float(np.linalg.norm(positions[a] - positions[b]))
-    ring = svg.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
+    ring = graph_drawing.graph_layout(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
     assert distance(ring, 0, 2) > distance(ring, 0, 1) and distance(ring, 1, 3) > distance(
         ring, 1, 2
     )
-    separate = svg.graph_layout(4, [(0, 1), (2, 3)])
+    separate = graph_drawing.graph_layout(4, [(0, 1), (2, 3)])
     assert max(separate[:2, 0]) < min(separate[2:, 0]) or min(separate[:2, 0]) > max(
         separate[2:, 0]
     )
-    assert svg.graph_layout(1, []).tolist() == [[0.5, 0.5]]
-    assert distance(svg.graph_layout(3, []), 0, 1) > 0.1
+    assert graph_drawing.graph_layout(1, []).tolist() == [[0.5, 0.5]]
+    assert distance(graph_drawing.graph_layout(3, []), 0, 1) > 0.1
 
 
 def test_graph_marks_members_and_no_label_covers_another():
@@ -124,8 +127,8 @@ def test_graph_marks_members_and_no_label_covers_another():
         for i, r in enumerate(np.sort(rng.random(50))[::-1])
     ]
     edges = [{"a": i, "b": int(rng.integers(0, i)), "similarity": i % 5 == 0} for i in range(1, 50)]
-    drawing = svg.graph("g", "t", nodes, edges)
-    assert drawing == svg.graph("g", "t", nodes, edges)
+    drawing = graph_drawing.graph("g", "t", nodes, edges)
+    assert drawing == graph_drawing.graph("g", "t", nodes, edges)
     assert drawing.count('<path class="seed"') == 2 and drawing.count('class="small"') == 6
     assert drawing.count('class="large"') == 42
     assert drawing.count('class="similar"') == 9 and drawing.count('class="relation"') == 40

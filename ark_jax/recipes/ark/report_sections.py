@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ark_jax.report import page, svg
+from ark_jax.report import graph_drawing, page, svg
 from ark_jax.report.html import (
     empty_note,
     escape,
@@ -135,13 +135,18 @@ def community_section(data: Mapping) -> str:
         return empty_note("No knowledge-graph community was recorded for drawing.")
     nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
     rows = [
-        [escape(n["name"]), escape(n["type"]), svg.membership(n), format_number(n["rank"], 5)]
+        [
+            escape(n["name"]),
+            escape(n["type"]),
+            graph_drawing.membership(n),
+            format_number(n["rank"], 5),
+        ]
         for n in nodes
     ]
     heads = ["entity", "type", "community", "#PageRank"]
     listed = table("Entities by rank", heads, rows, "entities")
     title = f"Community around {example['answer']}"
-    drawing = svg.graph("graph", title, example["nodes"], example["edges"])
+    drawing = graph_drawing.graph("graph", title, example["nodes"], example["edges"])
     legend = "".join(
         f'<li><svg viewBox="0 0 20 20" aria-hidden="true">{mark}</svg>{meaning}</li>'
         for mark, meaning in LEGEND

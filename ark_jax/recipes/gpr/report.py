@@ -15,7 +15,7 @@ from ark_jax.recipes.common.report import Counts, labelled, load_curve
 from ark_jax.recipes.gpr.data import TestQuestion, load_test
 from ark_jax.recipes.gpr.evaluate import CUTOFFS
 from ark_jax.recipes.gpr.retrieve import Systems
-from ark_jax.report import page, svg
+from ark_jax.report import graph_drawing, page, svg
 from ark_jax.report.html import empty_note, escape, figure, references, table
 from ark_jax.report.results import metric_heading
 
@@ -104,7 +104,7 @@ def _listed(graph: Triples, config, ranked: Sequence[int], question: TestQuestio
 
 
 def _drawn(graph: Triples, ranked: Sequence[int], question: TestQuestion) -> dict:
-    """Nodes and edges of the first triples, as `svg.graph` takes them."""
+    """Nodes and edges of the first triples, as `graph_drawing.graph` takes them."""
     first = np.asarray(ranked[:SHOWN], np.int64)
     nodes = list(dict.fromkeys([*graph.head[first].tolist(), *graph.tail[first].tolist()]))
     places = {node: place for place, node in enumerate(nodes)}
@@ -171,7 +171,7 @@ def _example(number: int, example: Mapping) -> str:
     drawing = ""
     if nodes:
         title = f"Triples fetched for: {example['question']}"
-        drawing = svg.graph(
+        drawing = graph_drawing.graph(
             f"triples-{number}",
             title,
             nodes,

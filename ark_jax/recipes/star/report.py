@@ -18,7 +18,7 @@ from ark_jax.recipes.star.evaluate import found_paths, path_fact
 from ark_jax.recipes.star.measures import STANDARD
 from ark_jax.recipes.star.paths import load_paths
 from ark_jax.recipes.star.search import BASE, TUNED
-from ark_jax.report import page, svg
+from ark_jax.report import graph_drawing, page
 from ark_jax.report.html import empty_note, escape, figure, references, table
 from ark_jax.report.results import metric_heading
 
@@ -116,7 +116,7 @@ def _side(
 
 
 def _drawn(steps: Steps, path: FoundPath, question: PathQuestion) -> dict:
-    """Nodes and edges of one way to each of the first ends, as `svg.graph` takes them."""
+    """Nodes and edges of one way to each of the first ends, as `graph_drawing.graph` takes them."""
     answers = set(question.answer_nodes)
     ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
     edges = {edge for end in ends[:ENDS] for edge in _way(steps, path, end)}
@@ -196,7 +196,7 @@ def _listed(side: Mapping, name: str, example: Mapping) -> str:
     if not side["drawing"]:
         return f"<ol>{items}</ol><p>No path was found.</p>"
     nodes, edges = side["drawing"]["nodes"], side["drawing"]["edges"]
-    drawing = svg.graph(
+    drawing = graph_drawing.graph(
         f"paths-{name}",
         f"First path for: {example['question']}",
         nodes,
