@@ -110,19 +110,19 @@ def tune(
     return Result(workdir)
 
 
-def _config_of(given):
+def _config_of(settings):
     """A new config of ARK: the default one with changed fields, or a copy of a whole one."""
     from ark_jax import config as configs
 
-    if given is not None and not isinstance(given, Mapping):
-        if (recipe := getattr(given, "recipe", None)) != "ark":
+    if settings is not None and not isinstance(settings, Mapping):
+        if (recipe := getattr(settings, "recipe", None)) != "ark":
             raise ValueError(
                 f"config: its recipe is {recipe!r}, but ark.tune follows ark alone; give changed "
                 "fields, or a config of ark_jax.config.ark"
             )
-        return given.copy_and_resolve_references()
+        return settings.copy_and_resolve_references()
     made = configs.ark()
-    for field, value in (given or {}).items():
+    for field, value in (settings or {}).items():
         try:
             made.update_from_flattened_dict({field: value})
         except (KeyError, TypeError, AttributeError) as error:

@@ -199,7 +199,7 @@ def from_json(plain: dict, schema: type | None) -> ConfigDict:
 
 def _with_tuples(value):
     if isinstance(value, dict):
-        return {name: _with_tuples(each) for name, each in value.items()}
+        return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
@@ -208,7 +208,7 @@ def values(config: ConfigDict) -> dict[str, object]:
     flat = {}
     for name, value in config.items():
         if isinstance(value, ConfigDict):
-            flat |= {f"{name}.{inner}": each for inner, each in values(value).items()}
+            flat |= {f"{name}.{inner}": leaf for inner, leaf in values(value).items()}
         else:
             flat[name] = value
     return flat

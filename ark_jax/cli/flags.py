@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.cli import config_files
-from ark_jax.cli.words import absolute, joined, kept, values_of
+from ark_jax.cli.words import absolute, config_of_workdir, joined, values_of
 
 DOCUMENTS_ONLY = "--documents-only"  # of the demo
 SHOWS_CONFIG = "config"  # the verb that shows fields, of ARK where no config is given
@@ -64,7 +64,7 @@ def parse(verb: str, args: Sequence[str]) -> Request:
 def names_config(args: Sequence[str]) -> bool:
     """Whether flags give a config, or a workdir that keeps one."""
     args = joined(args)
-    return bool(values_of("config", args)) or kept(args) is not None
+    return bool(values_of("config", args)) or config_of_workdir(args) is not None
 
 
 def _parse(verb: str, args: Sequence[str]) -> tuple:
@@ -132,7 +132,7 @@ def _define_config(verb: str, args: Sequence[str], values) -> tuple[object, list
     if not named and verb == SHOWS_CONFIG and not values_of("workdir", args):
         named = ["ark"]
     if not named:
-        made = _demo_config(args) if verb == "demo" else kept(args)
+        made = _demo_config(args) if verb == "demo" else config_of_workdir(args)
         if made is not None:
             return _define_dict(made, args, values), list(args)
     is_config = re.compile("--?config=")
@@ -214,18 +214,18 @@ def _unknown_field(verb: str, args: Sequence[str]) -> str:
     from ark_jax import schema
 
     field = re.compile(r"--?(?:no)?config\.([\w.]+)")
-    given = [match[1] for arg in args if (match := field.match(arg))]
-    if not given:
+    names = [match[1] for arg in args if (match := field.match(arg))]
+    if not names:
         return ""
     try:
         _, holder, _ = _parse(verb, [arg for arg in args if not field.match(arg)])
     except ValueError:  # the config itself fails
         return ""
     if holder.value is None:
-        return f"config.{given[0]} is a field of no config; name one, such as --config=ark"
+        return f"config.{names[0]} is a field of no config; name one, such as --config=ark"
     known = list(schema.values(holder.value))
     sections = {name[:i] for name in known for i, sign in enumerate(name) if sign == "."}
-    unknown = [name for name in given if name not in sections.union(known)]
+    unknown = [name for name in names if name not in sections.union(known)]
     if not unknown:
         return ""
     same = [name for name in known if name.endswith(f".{unknown[0]}")]  # its section is missing

@@ -96,10 +96,10 @@ def _graph(values) -> Understood:
 
     questions = values.questions or (values.data if _has_questions(Path(values.data)) else "")
     files = {"names": values.names, "relation_names": values.relation_names}
-    given = {name: path for name, path in files.items() if path}
-    lines, good = triple_check.check(values.data, **given, questions=questions)
-    given = {"path": values.data, **given} | ({"questions": questions} if questions else {})
-    fields = {f"data.{name}": _absolute(path) for name, path in given.items()}
+    names = {name: path for name, path in files.items() if path}
+    lines, good = triple_check.check(values.data, **names, questions=questions)
+    paths = {"path": values.data, **names} | ({"questions": questions} if questions else {})
+    fields = {f"data.{name}": _absolute(path) for name, path in paths.items()}
     return Understood("star" if questions else "gpr", fields, _lines(lines), good)
 
 

@@ -43,11 +43,11 @@ def absolute(path: str | None, flag: str = "--workdir") -> Path | None:
     return folder
 
 
-def kept(args: Sequence[str]):
+def config_of_workdir(args: Sequence[str]):
     """The config that the workdir of the flags keeps, with new fields at their defaults, if any."""
     from ark_jax import config
     from ark_jax.pipeline import kept_config
 
     workdir = absolute((values_of("workdir", args) or [""])[-1])
-    plain = kept_config.kept(workdir) if workdir else None
+    plain = kept_config.read(workdir) if workdir else None
     return None if plain is None else config.from_json(plain)

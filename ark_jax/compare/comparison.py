@@ -95,14 +95,16 @@ def compare(
     reference = name_of(reference, systems, models)
     cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in metrics]
     named = dict.fromkeys(system.model for system in systems if system.model)
-    given = next((model for model in named if is_index(Path(model).expanduser())), "")
+    index_folder = next((model for model in named if is_index(Path(model).expanduser())), "")
     for model in named:
-        if model != given:
+        if model != index_folder:
             hf.resolve(model)  # a misspelt one is told before any work
-    if given:
+    if index_folder:
         if corpus:
-            raise ValueError(f"--corpus: the index {given} is the corpus; leave one of them out")
-        index, questions, texts = open_index(given, data)
+            raise ValueError(
+                f"--corpus: the index {index_folder} is the corpus; leave one of them out"
+            )
+        index, questions, texts = open_index(index_folder, data)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
         place = Path(folder or _cached_index(model, corpus or data, rules))

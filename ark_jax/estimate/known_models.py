@@ -71,10 +71,10 @@ def _bert(width: int, layers: int, reads: int = 0) -> KnownModel:
     return KnownModel("bert", *sizes, 30522, 512, "float32", reads=reads)
 
 
-def _qwen3(width: int, layers: int, heads: int, ffn: int, vocabulary: int, **more) -> KnownModel:
-    positions = more.pop("positions", 40960)
+def _qwen3(width: int, layers: int, heads: int, ffn: int, vocabulary: int, **fields) -> KnownModel:
+    positions = fields.pop("positions", 40960)
     sizes = (width, layers, heads, 8, 128, ffn, vocabulary, positions)
-    return KnownModel("qwen3", *sizes, "bfloat16", **more)
+    return KnownModel("qwen3", *sizes, "bfloat16", **fields)
 
 
 def _smollm2(width: int, layers: int, heads: int, kv_heads: int, ffn: int) -> KnownModel:

@@ -161,8 +161,8 @@ def _tuple_records(text: str, chunk: str) -> Iterator[Entity | Relation | Quaran
     stops = [*(head.start() for head in heads[1:]), len(text)]
     outside = [text[: heads[0].start()]]
     for head, stop in zip(heads, stops, strict=True):
-        body, rest, closed = _split_record(text[head.end() : stop], head)
-        outside.append(rest)
+        body, tail, closed = _split_record(text[head.end() : stop], head)
+        outside.append(tail)
         kind = (head["kind"] or head["bare"] or head["unknown"]).lower()
         if kind == "content_keywords":
             continue
@@ -190,9 +190,9 @@ def _split_record(text: str, head: re.Match) -> tuple[str, str, bool]:
     is_line = "#" in (head["delimiter"] or "")  # LightRAG's newer form
     pattern = _LINE_END if is_line else _BARE_END if head["bare"] else _END
     end = pattern.search(text) or _LOOSE_END.search(text)
-    body, rest = (text[: end.start()], text[end.end() :]) if end else (text, "")
+    body, tail = (text[: end.start()], text[end.end() :]) if end else (text, "")
     if is_line or (end and end[0].startswith(")")):
-        return body, rest, True
+        return body, tail, True
     # The closing parenthesis is at the end of a line: the first one that balances, or else the
     # last, because parentheses in descriptions need not balance.
     depth, last = 0, None
@@ -203,8 +203,8 @@ def _split_record(text: str, head: re.Match) -> tuple[str, str, bool]:
             if depth < 0:
                 break
     if last and (depth < 0 or not head["bare"]):
-        return body[: last.start()], body[last.end() :] + rest, True
-    return body.rstrip("# \t\r\n"), rest, bool(end or head["bare"])
+        return body[: last.start()], body[last.end() :] + tail, True
+    return body.rstrip("# \t\r\n"), tail, bool(end or head["bare"])
 
 
 def _tuple_record(

@@ -353,13 +353,13 @@ def _texts(place: str, data: Mapping, field: str, graphrag_field: str) -> list[s
     return texts
 
 
-def _number(place: str, data: Mapping, field: str, least: float) -> float:
+def _number(place: str, data: Mapping, field: str, minimum: float) -> float:
     try:
         number = float(data[field])
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not (math.isfinite(number) and number >= least):
-        raise ValueError(f"{place}: {field} is {_shown(data[field])}: {number_rule(least)}")
+    if not (math.isfinite(number) and number >= minimum):
+        raise ValueError(f"{place}: {field} is {_shown(data[field])}: {number_rule(minimum)}")
     return number
 
 

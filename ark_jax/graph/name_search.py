@@ -113,20 +113,20 @@ class Mentions:
 
     def find(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         """For each text, the names in it and the nodes of each, in order of the text."""
-        found: list[dict[str, tuple[int, ...]]] = []
+        names: list[dict[str, tuple[int, ...]]] = []
         for start in range(0, len(texts), _QUESTIONS):
-            found += self._batch(texts[start : start + _QUESTIONS])
-        return found
+            names += self._batch(texts[start : start + _QUESTIONS])
+        return names
 
     def _batch(self, texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
         tokens = [_TOKEN.findall(text) for text in texts]
-        found = self._exact.search(tokens)
-        rest = [i for i, names in enumerate(found) if not names]
-        if rest:
-            folded = [[token.casefold() for token in tokens[i]] for i in rest]
-            for i, names in zip(rest, self._folded.search(folded), strict=True):
-                found[i] = names
-        return found
+        by_text = self._exact.search(tokens)
+        nameless = [i for i, names in enumerate(by_text) if not names]
+        if nameless:
+            folded = [[token.casefold() for token in tokens[i]] for i in nameless]
+            for i, names in zip(nameless, self._folded.search(folded), strict=True):
+                by_text[i] = names
+        return by_text
 
 
 class _Forms:

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 TEXT, TEXTS = pa.string(), pa.list_(pa.string())
 
 
-def number_rule(least: float) -> str:
-    """The fix for a number that is not finite or is below `least`."""
-    return "must be a finite number" + (f", {least:g} or more" if math.isfinite(least) else "")
+def number_rule(minimum: float) -> str:
+    """The fix for a number that is not finite or is below `minimum`."""
+    return "must be a finite number" + (f", {minimum:g} or more" if math.isfinite(minimum) else "")
 
 
 def check_unique(source: str | Path, field: str, names: Sequence[str]) -> None:
@@ -29,12 +29,13 @@ def check_unique(source: str | Path, field: str, names: Sequence[str]) -> None:
                 )
 
 
-def check_numbers(path: Path, field: str, numbers: np.ndarray, least: float) -> None:
-    """Raises ValueError if a number is not finite or is below `least`."""
-    bad = ~(np.isfinite(numbers) & (numbers >= least))
+def check_numbers(path: Path, field: str, numbers: np.ndarray, minimum: float) -> None:
+    """Raises ValueError if a number is not finite or is below `minimum`."""
+    bad = ~(np.isfinite(numbers) & (numbers >= minimum))
     if bad.any():
         raise ValueError(
-            f"{path}: row {bad.argmax()}, {field} is {numbers[bad.argmax()]}: {number_rule(least)}"
+            f"{path}: row {bad.argmax()}, {field} is {numbers[bad.argmax()]}: "
+            f"{number_rule(minimum)}"
         )
 
 

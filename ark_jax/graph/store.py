@@ -325,13 +325,14 @@ class KnowledgeGraph(GraphFormats):
         check_unique(nodes, "name", names)
 
         def edges(
-            path: Path, number: str, least: float, **more: pa.DataType
+            path: Path, number: str, minimum: float, **list_types: pa.DataType
         ) -> tuple[np.ndarray, np.ndarray, list]:
-            source, target, value, *rest = read_columns(
-                path, {"source": pa.int32(), "target": pa.int32(), number: pa.float32(), **more}
+            source, target, value, *list_columns = read_columns(
+                path,
+                {"source": pa.int32(), "target": pa.int32(), number: pa.float32(), **list_types},
             )
             value = value.to_numpy()
-            check_numbers(path, number, value, least)
+            check_numbers(path, number, value, minimum)
             ends = np.stack([source.to_numpy(), target.to_numpy()], 1)
             outside = np.any((ends < 0) | (ends >= len(names)), axis=1)
             if outside.any():
@@ -339,7 +340,7 @@ class KnowledgeGraph(GraphFormats):
                     f"{path}: row {outside.argmax()}, the edge ends outside "
                     f"the {len(names)} nodes of {nodes.name}"
                 )
-            return ends, value, [column.to_pylist() for column in rest]
+            return ends, value, [column.to_pylist() for column in list_columns]
 
         ends, weights, (edge_descriptions, edge_chunks) = edges(
             relations, "weight", 0.0, descriptions=TEXTS, chunks=TEXTS

@@ -54,15 +54,17 @@ class Terms:
         aliases = aliases or {}
         listed = ids.to_pylist() if names is not None or aliases else []
         known = set(listed)
-        more = [id for id in dict.fromkeys([*(names or {}), *aliases]) if id not in known]
-        ids = pa.concat_arrays([ids.cast(TEXT), pa.array(more, TEXT)])
-        listed += more
+        unlisted = [id for id in dict.fromkeys([*(names or {}), *aliases]) if id not in known]
+        ids = pa.concat_arrays([ids.cast(TEXT), pa.array(unlisted, TEXT)])
+        listed += unlisted
         called = ids if names is None else pa.array([names.get(id) for id in listed], TEXT)
         if aliases:
-            others = pa.array([list(aliases.get(id, ())) for id in listed], TEXTS)
+            alias_lists = pa.array([list(aliases.get(id, ())) for id in listed], TEXTS)
         else:
-            others = pa.ListArray.from_arrays(np.zeros(len(ids) + 1, np.int32), pa.array([], TEXT))
-        return cls(ids, called, others)
+            alias_lists = pa.ListArray.from_arrays(
+                np.zeros(len(ids) + 1, np.int32), pa.array([], TEXT)
+            )
+        return cls(ids, called, alias_lists)
 
     def __len__(self) -> int:
         return len(self.ids)

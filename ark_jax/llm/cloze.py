@@ -41,9 +41,9 @@ def _pair(sentence: str, rare: set[str]) -> dict | None:
         if sentence.count(name) != 1:
             continue
         before, after = sentence.split(name)
-        rest = f"{before}{GAP}{after}"
-        if not contains_words(rest, name):
+        gapped = f"{before}{GAP}{after}"
+        if not contains_words(gapped, name):
             kind = "name" if name[0].isupper() else "word"
-            question = f"Which {kind} is left out here: {' '.join(rest.split()).rstrip('.!?')}?"
+            question = f"Which {kind} is left out here: {' '.join(gapped.split()).rstrip('.!?')}?"
             return {"question": question, "answer": name, "evidence": [sentence]}
     return None

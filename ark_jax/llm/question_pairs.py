@@ -57,7 +57,7 @@ def _pair(row: object) -> Pair | None:
         return None
     row = {str(key).lower(): value for key, value in row.items()}
     texts = [
-        next((found for key in keys if (found := json_texts(row.get(key)))), [])
+        next((values for key in keys if (values := json_texts(row.get(key)))), [])
         for keys in (_QUESTION_KEYS, _ANSWER_KEYS, _EVIDENCE_KEYS)
     ]
     if not all(texts):
@@ -81,8 +81,8 @@ def find_verbatim(quote: str, text: str) -> str | None:
 
 def find_evidence(pair: Pair, texts: Sequence[str]) -> list[str] | None:
     """For each quoted sentence the part of a text that it quotes; None if one is in no text."""
-    found = [
+    parts = [
         next((part for text in texts if (part := find_verbatim(quote, text))), None)
         for quote in pair.evidence
     ]
-    return None if None in found else list(dict.fromkeys(found))
+    return None if None in parts else list(dict.fromkeys(parts))

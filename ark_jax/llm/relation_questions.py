@@ -42,8 +42,8 @@ def wording_defect(wording: str, names: Sequence[str]) -> str:
         return f"{PLACEHOLDER} comes {count} times" if count else f"{PLACEHOLDER} is missing"
     if len(wording.split()) < FEWEST_WORDS:
         return "it is no question"
-    rest = wording.replace(PLACEHOLDER, " ")
-    shown = next((name for name in names if contains_words(rest, name)), None)
+    frame = wording.replace(PLACEHOLDER, " ")
+    shown = next((name for name in names if contains_words(frame, name)), None)
     return "" if shown is None else "it holds a name of a fact"
 
 

@@ -111,9 +111,10 @@ def _being(words: Sequence[str]) -> _Made | None:
     """Is part of, was born in."""
     if words[0] not in ("is", "are", "was", "were") or len(words) == 1:
         return None
-    rest = words[1:]
-    rest = rest[1:] if rest[0] in ("a", "an", "the") and len(rest) > 1 else rest
-    return _word(rest)
+    predicate = words[1:]
+    if predicate[0] in ("a", "an", "the") and len(predicate) > 1:
+        predicate = predicate[1:]
+    return _word(predicate)
 
 
 def _passive(words: Sequence[str]) -> _Made | None:
@@ -236,12 +237,12 @@ def _noun(words: Sequence[str]) -> _Made:
     """Genre, place of birth, release year, parents."""
     whole = " ".join(words)
     main = words[words.index("of") - 1] if "of" in words[1:] else words[-1]
-    many = is_plural(main)
+    plural = is_plural(main)
     who = "who" if is_person(main) else "what"
-    are = "are" if many else "is"
+    are = "are" if plural else "is"
     tails = [f"{who} {are} the {whole} of {E}?", f"{who} {are} {E}'s {whole}?"]
     tails.append(f"which {whole} does {E} have?")
-    if many:
+    if plural:
         heads = [f"whose {whole} include {E}?", f"what has {E} among its {whole}?"]
         heads.append(f"{E} is one of the {whole} of what?")
     else:

@@ -34,7 +34,7 @@ def is_kept(config, workdir: Path) -> bool:
         return False
 
 
-def kept(workdir: Path) -> dict | None:
+def read(workdir: Path) -> dict | None:
     """The config that a workdir keeps, as JSON values; None if it keeps none.
 
     Raises:
@@ -62,10 +62,10 @@ def _absolute(value, field: str):
     """A value of a field, or of a section, with absolute paths of files that are there."""
     if isinstance(value, dict):
         return {
-            name: _absolute(each, f"{field}.{name}".lstrip(".")) for name, each in value.items()
+            name: _absolute(inner, f"{field}.{name}".lstrip(".")) for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [_absolute(each, field) for each in value]
+        return [_absolute(inner, field) for inner in value]
     is_path = isinstance(value, str) and value and PATHS.fullmatch(field)
     if is_path and (Path(value).exists() or glob.glob(value)):
         return str(Path(value).absolute())

@@ -153,8 +153,8 @@ def train(
     numbers = {pool: number for number, pool in enumerate(pools)}
     lists = [PairList(pool.question, pool.passages, (1.0,) * len(pool.passages)) for pool in pools]
     chosen = [[numbers[pool] for pool in step] for step in steps]
-    given = _GivenSteps(lists, chosen, config.questions)
-    batches = ListwiseBatches.create(given, ListTexts.create(lists), scorer, len(steps))
+    epochs = _GivenSteps(lists, chosen, config.questions)
+    batches = ListwiseBatches.create(epochs, ListTexts.create(lists), scorer, len(steps))
     body = dataclasses.replace(scorer.cfg.body, remat=remat)
     candidates = PairCandidates(dataclasses.replace(scorer.cfg, body=body), batches.capacities)
 

@@ -178,8 +178,8 @@ class Selector:
             raise ValueError(f"k={k}: a set has at least one document")
         if not pools:
             return []
-        most = max(len(pool.passages) for pool in pools)
-        arrays = place_pools(pools, self.cfg.width, round_up(len(pools)), round_up(most))
+        longest = max(len(pool.passages) for pool in pools)
+        arrays = place_pools(pools, self.cfg.width, round_up(len(pools)), round_up(longest))
         return drawn_sets(compute(self.model, arrays, *place), len(pools))
 
 
@@ -187,7 +187,7 @@ def drawn_sets(arrays: tuple[jax.Array, jax.Array], count: int) -> list[DrawnSet
     """The sets of the first `count` questions, from what `with_log_probs` returns."""
     sets, log_probs = map(layout.fetch, arrays)
     return [
-        DrawnSets([one[one != pl.NOT_DRAWN] for one in rows], values)
+        DrawnSets([row[row != pl.NOT_DRAWN] for row in rows], values)
         for rows, values in zip(sets[:count], log_probs[:count], strict=True)
     ]
 

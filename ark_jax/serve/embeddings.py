@@ -18,8 +18,8 @@ KINDS = ("query", "document")
 async def openai(service: Service, request: Request) -> Response:
     """POST /v1/embeddings."""
     body = await requests.read_json(request)
-    given = body.get("input")
-    if isinstance(given, list) and given and isinstance(given[0], int | list):
+    value = body.get("input")
+    if isinstance(value, list) and value and isinstance(value[0], int | list):
         raise requests.bad_input(
             "`input` holds token ids, and those of another tokenizer; send texts (with LangChain: "
             "check_embedding_ctx_length=False)"

@@ -24,8 +24,8 @@ def refusal(path: str, headers: Headers, token: str) -> tuple[int, str] | None:
         token: what requests must bear; empty: the server is for this machine alone.
     """
     if token:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode(), token.encode())
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(credentials.strip().encode(), token.encode())
         if path in OPEN_PATHS or (scheme.lower() == "bearer" and is_right):
             return None
         return 401, "wrong or no token; send the header Authorization: Bearer TOKEN"

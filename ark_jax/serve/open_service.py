@@ -22,7 +22,7 @@ def open_service(
     reader: Callable[[], Reader] | None = None,
     local: bool = True,
     token: str = "",
-    most: int = 4096,
+    capacity: int = 4096,
 ) -> Service:
     """What serves an index on one device.
 
@@ -32,7 +32,7 @@ def open_service(
         reader: opens the reader; None: no answers.
         local: whether the reader computes on the device of this process.
         token: what requests must bear; empty: none.
-        most: texts that may wait.
+        capacity: texts that may wait.
 
     Raises:
         FileNotFoundError, ValueError: a model cannot be opened, or is not that of the index.
@@ -40,7 +40,7 @@ def open_service(
     """
     # A mesh belongs to a thread. One device suffices; the others are left to other servers.
     enter = lambda: jax.set_mesh(layout.make_mesh((1, 1, 1)))
-    work = Work(enter, most=most)
+    work = Work(enter, capacity=capacity)
     metrics = Metrics(lambda: work.waiting)
     work.on_batch = lambda lane, count: metrics.add_batch(_kind(lane), count)
 

@@ -81,10 +81,10 @@ def render_columns(columns: Columns, answers: Sequence[str]) -> str:
     sections = []
     for number, (heading, hits) in enumerate(columns.items()):
         items = "".join(f"<li>{_place(hit)}{passage(hit.text, answers)}</li>" for hit in hits)
-        none = '<p class="none">No passage has a word of the question.</p>'
+        nothing_found = '<p class="none">No passage has a word of the question.</p>'
         sections.append(
             f'<section aria-labelledby="column{number}"><h2 id="column{number}">{escape(heading)}'
-            f"</h2>{f'<ol>{items}</ol>' if hits else none}</section>"
+            f"</h2>{f'<ol>{items}</ol>' if hits else nothing_found}</section>"
         )
     return f'<div class="columns">{"".join(sections)}</div>'
 
@@ -92,7 +92,7 @@ def render_columns(columns: Columns, answers: Sequence[str]) -> str:
 def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
     """An answer and where its passages stand, as HTML."""
     text = auto_direction(escape(read.text)) if read.text else "no answer"
-    places = ", ".join(escape(_where(hits[i])) for i in read.sources)
+    places = ", ".join(escape(_place_of(hits[i])) for i in read.sources)
     if read.cited:
         source = f"It cites {places}."
     elif places:
@@ -107,10 +107,10 @@ def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
 
 def _place(hit: Hit) -> str:
     title = f" {auto_direction(escape(hit.title))}" if hit.title not in ("", hit.document) else ""
-    return f'<p class="place"><b>{escape(_where(hit))}</b>{title} {hit.score:.4f}</p>'
+    return f'<p class="place"><b>{escape(_place_of(hit))}</b>{title} {hit.score:.4f}</p>'
 
 
-def _where(hit: Hit) -> str:
+def _place_of(hit: Hit) -> str:
     return f"{hit.document} [{hit.start}:{hit.end}]"
 
 

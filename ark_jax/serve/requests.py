@@ -107,13 +107,13 @@ def switch(body: Mapping, name: str, *, default: bool = False) -> bool:
     return choice(body, name, default, (True, False))
 
 
-def number(body: Mapping, name: str, default: int, most: int) -> int:
-    """A field that is a whole number from 1 to `most`."""
+def number(body: Mapping, name: str, default: int, maximum: int) -> int:
+    """A field that is a whole number from 1 to `maximum`."""
     value = body.get(name)
     if value is None:
         return default
-    if type(value) is not int or not 1 <= value <= most:
-        raise bad_input(f"`{name}` must be a whole number from 1 to {most:,}")
+    if type(value) is not int or not 1 <= value <= maximum:
+        raise bad_input(f"`{name}` must be a whole number from 1 to {maximum:,}")
     return value
 
 

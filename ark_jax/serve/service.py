@@ -83,11 +83,11 @@ class Service:
             )
         base, tuned = self.base.embedder.name, self.tuned.embedder.name
         names = (f"{base} (base)", f"{tuned} (tuned)") if base == tuned else (base, tuned)
-        found = [
+        hits = [
             await self.search(request, question, k, by, searched)
             for searched in (self.base, self.tuned)
         ]
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, hits, strict=True))
 
     async def answer(self, request: Request, question: str, hits: Sequence[Hit]) -> Answer:
         """What the reader answers from passages.

@@ -94,14 +94,14 @@ class Work:
 
     Args:
         set_up: called in the thread before all else, such as to enter a mesh.
-        most: items that may wait.
+        capacity: items that may wait.
 
     Attributes:
         on_batch: is given lane and number of the items of each finished batch.
     """
 
-    def __init__(self, set_up: Callable[[], object] = lambda: None, *, most: int = 4096):
-        self.most = most
+    def __init__(self, set_up: Callable[[], object] = lambda: None, *, capacity: int = 4096):
+        self.capacity = capacity
         self.on_batch: Callable[[Lane, int], None] = lambda lane, count: None
         self._lanes: dict[Lane, collections.deque[_Job]] = {}
         self._open: set[_Job] = set()  # whose futures are not done
@@ -132,7 +132,7 @@ class Work:
         with self._changed:
             if self._closed or not self.alive:
                 raise RuntimeError("the server is stopping")
-            if self.waiting + job.size > self.most:
+            if self.waiting + job.size > self.capacity:
                 raise Busy
             self._open.add(job)
             job.future.add_done_callback(lambda _: self._forget(job))

@@ -58,7 +58,7 @@ def parse_answer(reply: str, documents: int, *, in_tags: bool = True) -> CitedAn
     inside, outside = _numbers(_CITATION.findall(parts.thought), documents)
     answer, flaw = parts.answer, parts.answer_flaw
     if not in_tags:
-        answer = parts.rest.strip().partition("\n")[0].strip()
+        answer = parts.after_thought.strip().partition("\n")[0].strip()
         flaw = "" if answer else "no answer"
     problem = parts.thought_flaw or flaw
     return CitedAnswer(answer, parts.thought, _distinct(inside), _distinct(outside), problem)
@@ -99,17 +99,19 @@ class _Parts(NamedTuple):
 
     thought: str
     thought_flaw: str
-    rest: str  # what follows the thought
-    answer: str  # in the first pair of tags of the rest
+    after_thought: str
+    answer: str  # in the first pair of tags after it
     answer_flaw: str
     around: str  # what stands outside of thought and answer
 
 
 def _split(reply: str) -> _Parts:
-    before, thought, rest, thought_flaw = _split_thought(reply)
-    pieces = re.split("<answer>", rest, maxsplit=1, flags=re.IGNORECASE)
+    before, thought, after_thought, thought_flaw = _split_thought(reply)
+    pieces = re.split("<answer>", after_thought, maxsplit=1, flags=re.IGNORECASE)
     if len(pieces) == 1:
-        return _Parts(thought, thought_flaw, rest, "", "no <answer>", before + rest)
+        return _Parts(
+            thought, thought_flaw, after_thought, "", "no <answer>", before + after_thought
+        )
     content, *after = re.split("</answer>", pieces[1], maxsplit=1, flags=re.IGNORECASE)
     around = before + pieces[0] + "".join(after)
     answer = content.strip()
@@ -121,7 +123,7 @@ def _split(reply: str) -> _Parts:
         flaw = (
             "<answer> twice" if re.search("</?answer>", after[0] + content, re.IGNORECASE) else ""
         )
-    return _Parts(thought, thought_flaw, rest, answer, flaw, around)
+    return _Parts(thought, thought_flaw, after_thought, answer, flaw, around)
 
 
 def _split_thought(reply: str) -> tuple[str, str, str, str]:

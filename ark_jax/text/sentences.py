@@ -139,7 +139,7 @@ def _segment(text: str, language: str) -> list[int]:
 
     sentences = get_sentence_boundaries(language, text)
     stripped = ((sentence, sentence["text"].lstrip()) for sentence in sentences)
-    return [sentence["end_index"] - len(rest) for sentence, rest in stripped if rest]
+    return [sentence["end_index"] - len(content) for sentence, content in stripped if content]
 
 
 def _quoted_sentence_starts(text: str, language: str) -> Iterator[int]:
@@ -224,8 +224,8 @@ def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterato
         yield Span(units.starts[i], units.ends[j - 1], units.tokens(i, j))
         if j < len(units) and not heading:
             # The next chunk has to hold unit j too.
-            least = max(units.last[j - 1] - overlap, units.last[j] - size)
-            i = min(bisect_left(units.first, least, i + 1), j)
+            earliest = max(units.last[j - 1] - overlap, units.last[j] - size)
+            i = min(bisect_left(units.first, earliest, i + 1), j)
         else:
             i = j
         covered = j
@@ -233,8 +233,8 @@ def _pack(units: _Units, size: int, overlap: int, headings: set[int]) -> Iterato
 
 def _balance(units: _Units, i: int, ends: range, size: int) -> int:
     """The last of `ends`, or one that leaves about as much for a last chunk otherwise tiny."""
-    rest = [units.tokens(end, len(units)) for end in ends[-1:] if end < len(units)]
-    if not rest or 4 * rest[0] >= size:
+    remaining = [units.tokens(end, len(units)) for end in ends[-1:] if end < len(units)]
+    if not remaining or 4 * remaining[0] >= size:
         return ends[-1]
 
     def difference(end: int) -> int:

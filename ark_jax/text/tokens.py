@@ -102,14 +102,14 @@ def load_tokenizer(folder: str, vocab: int | None = None):
 def _without_advice() -> Iterator[None]:
     """transformers warns, when it is imported, that torch is missing. Nothing here needs torch."""
     name = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
-    given = os.environ.get(name)
+    earlier = os.environ.get(name)
     os.environ[name] = "1"
     try:
         yield
     finally:
         os.environ.pop(name)
-        if given is not None:
-            os.environ[name] = given
+        if earlier is not None:
+            os.environ[name] = earlier
 
 
 def token_chunks(text: str, tokenizer, *, size: int, overlap: int) -> list[Span]:

@@ -31,7 +31,10 @@ class ListTexts:
     def create(cls, lists: Sequence[PairList]) -> "ListTexts":
         pairs: dict[tuple[str, str], int] = {}
         number = lambda pair: pairs.setdefault(pair, len(pairs))
-        members = [np.array([number((one.left, right)) for right in one.rights]) for one in lists]
+        members = [
+            np.array([number((pair_list.left, right)) for right in pair_list.rights])
+            for pair_list in lists
+        ]
         lefts, rights = (list(dict.fromkeys(side)) for side in zip(*pairs, strict=True))
         of_left, of_right = ({text: i for i, text in enumerate(side)} for side in (lefts, rights))
         sides = np.array([(of_left[left], of_right[right]) for left, right in pairs])
@@ -66,9 +69,9 @@ class ListwiseBatches:
         tokens, segments = _tokenize(texts, scorer, label)
         grids, rows = _grids(epochs, texts, tokens, steps)
         longest = max(map(len, texts.members))
-        most = min(longest, epochs.negatives + 1) if epochs.negatives else longest
+        list_length = min(longest, epochs.negatives + 1) if epochs.negatives else longest
         body = scorer.cfg.body
-        return cls(epochs, texts, tokens, segments, grids, rows, most, body, adapter)
+        return cls(epochs, texts, tokens, segments, grids, rows, list_length, body, adapter)
 
     @property
     def capacities(self) -> Capacities:
@@ -163,14 +166,17 @@ def _grids(
             members = [candidates[: epochs.negatives + 1] for candidates in members]
         batches.append(numbers_of_texts(texts, members))
     longest = max(map(len, texts.members))
-    most = epochs.batch * (min(longest, epochs.negatives + 1) if epochs.negatives else longest)
+    list_length = min(longest, epochs.negatives + 1) if epochs.negatives else longest
+    text_limit = epochs.batch * list_length
     grids = {}
     for part, ids in tokens.items():
         lengths = [[len(ids[i]) for i in batch[part]] for batch in batches]
         grid = (
-            TextGrid.for_any(lengths, most) if epochs.may_change else TextGrid.from_lengths(lengths)
+            TextGrid.for_any(lengths, text_limit)
+            if epochs.may_change
+            else TextGrid.from_lengths(lengths)
         )
         grids[part] = grid
     multiple = math.lcm(2, layout.batch_multiple())
-    largest = min(most, max(len(batch["pairs"]) for batch in batches))
+    largest = min(text_limit, max(len(batch["pairs"]) for batch in batches))
     return grids, grids["pairs"].rows if "pairs" in grids else tk.round_up(largest, multiple)

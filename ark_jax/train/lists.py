@@ -88,21 +88,21 @@ class ListEpochs:
 
     def _choose(self, epoch: int, trainable: Any, *, begins: bool) -> list[np.ndarray]:
         if not epoch or not self.may_change:
-            return [choose(one, None, self.negatives) for one in self.lists]
+            return [choose(pair_list, None, self.negatives) for pair_list in self.lists]
         path = self.folder / f"negatives_{epoch + 1}.parquet"
         if not begins:
             return _read(path, self.lists)
         scores = self.score(trainable)
         chosen = [
-            choose(one, values, self.negatives)
-            for one, values in zip(self.lists, scores, strict=True)
+            choose(pair_list, values, self.negatives)
+            for pair_list, values in zip(self.lists, scores, strict=True)
         ]
         if distributed.is_first_process():
             _write(path, chosen)
         return chosen
 
 
-def choose(one: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
+def choose(pair_list: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarray:
     """Places of the partners that a list is trained on: int64, 0 first, which is the positive.
 
     Args:
@@ -110,11 +110,11 @@ def choose(one: PairList, scores: np.ndarray | None, negatives: int) -> np.ndarr
             order, after those that are required. None takes the first ones.
         negatives: how many are taken; 0 for all.
     """
-    places = np.arange(1, len(one.rights))
+    places = np.arange(1, len(pair_list.rights))
     if scores is not None:
-        others = places[one.required :]
-        ranked = others[np.argsort(-scores[others], kind="stable")]
-        places = np.concatenate([places[: one.required], ranked])
+        optional = places[pair_list.required :]
+        ranked = optional[np.argsort(-scores[optional], kind="stable")]
+        places = np.concatenate([places[: pair_list.required], ranked])
     return np.concatenate([[0], places[: negatives or None]])
 
 

@@ -141,12 +141,13 @@ def _check(lists: Sequence[PairList]) -> None:
             "no list to train on; see the counts of the stages before this one, which say why none "
             "was made"
         )
-    for number, one in enumerate(lists):
-        weights = np.array(one.weights)
-        if len(one.weights) != len(one.rights) or not (np.isfinite(weights) & (weights > 0)).all():
+    for number, pair_list in enumerate(lists):
+        weights = np.array(pair_list.weights)
+        is_positive = np.isfinite(weights) & (weights > 0)
+        if len(weights) != len(pair_list.rights) or not is_positive.all():
             raise ValueError(
-                f"list {number} ({one.left[:40]!r}) has {len(one.rights)} texts and the weights "
-                f"{one.weights}; give each text a weight above 0"
+                f"list {number} ({pair_list.left[:40]!r}) has {len(pair_list.rights)} "
+                f"texts and the weights {pair_list.weights}; give each text a weight above 0"
             )
 
 

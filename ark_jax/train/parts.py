@@ -78,8 +78,11 @@ def summed(loss: Callable[[Any, Any], tuple], trainable: Any, parts: Parts) -> t
     """
 
     def add(trainable: Any) -> tuple[tuple, Any]:
-        one = jax.value_and_grad(loss, has_aux=True)
-        plus = lambda sums, part: (jax.tree.map(jnp.add, sums, one(trainable, part)), None)
+        value_and_grad = jax.value_and_grad(loss, has_aux=True)
+        plus = lambda sums, part: (
+            jax.tree.map(jnp.add, sums, value_and_grad(trainable, part)),
+            None,
+        )
         values = jax.eval_shape(loss, trainable, jax.tree.map(lambda x: x[0], parts.arrays))
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), values)
         start = nothing, jax.tree.map(jnp.zeros_like, trainable)

@@ -85,8 +85,8 @@ def train(
             "no question to train on; see the counts of the stage questions, which says why none "
             "was written"
         )
-    both = (towers.query, towers.document)
-    configs = tuple(dataclasses.replace(tower.cfg, remat=config.remat) for tower in both)
+    sides = (towers.query, towers.document)
+    configs = tuple(dataclasses.replace(tower.cfg, remat=config.remat) for tower in sides)
     epochs = Epochs(graph, questions, config)
     query_tokens = towers.query.tokenize(questions.texts, kind="query", label="train, questions")
     used = epochs.rows_used()
@@ -107,18 +107,18 @@ def train(
     )
     objective = TripletObjective(
         configs,
-        tuple(tower.pooling for tower in both),
+        tuple(tower.pooling for tower in sides),
         towers.query.width,
         (maker.questions.piece_tokens, maker.triples.piece_tokens),
         config.loss,
         tuple(config.margins),
         config.temperature,
     )
-    one = towers.query is towers.document
-    models = (towers.query.model,) if one else tuple(tower.model for tower in both)
+    is_shared = towers.query is towers.document
+    models = (towers.query.model,) if is_shared else tuple(tower.model for tower in sides)
     trained, curve = fit.fit(run, objective, maker, models, on_step=on_step, on_pace=on_pace)
     query = dataclasses.replace(towers.query, model=trained[0])
-    document = query if one else dataclasses.replace(towers.document, model=trained[1])
+    document = query if is_shared else dataclasses.replace(towers.document, model=trained[1])
     return Towers(query, document), curve
 
 

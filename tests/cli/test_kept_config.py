@@ -123,7 +123,7 @@ def test_paths_are_kept_absolute(tmp_path, monkeypatch):
     c.llm.replies = "kb_*.tsv"
     c.train.epochs = (1, 2, 3)
     kept_config.keep(c, tmp_path)
-    plain = kept_config.kept(tmp_path)
+    plain = kept_config.read(tmp_path)
     assert plain["data"]["path"] == str(tmp_path / "docs") and plain["recipe"] == "ark"
     assert plain["llm"]["replies"] == str(tmp_path / "kb_*.tsv")
     assert (plain["retriever"]["path"], plain["generator"]["path"]) == ("owner/model", "~/model")

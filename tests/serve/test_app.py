@@ -273,7 +273,7 @@ def test_without_a_token_only_names_of_this_machine_are_answered(client):
 
 
 def test_too_much_waiting_is_refused_and_the_rest_answered(world):
-    service = serving.open_tiny(world, most=2)
+    service = serving.open_tiny(world, capacity=2)
     gate, entered = threading.Event(), threading.Event()
     blocked = service.work.submit(CALLS, lambda: (entered.set(), gate.wait(30)))
     assert entered.wait(30)

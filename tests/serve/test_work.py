@@ -40,7 +40,7 @@ def lane():
 
 @pytest.fixture
 def work():
-    work = Work(most=20)
+    work = Work(capacity=20)
     yield work
     work.close()
 

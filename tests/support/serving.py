@@ -52,7 +52,7 @@ def world(root: Path) -> Path:
     return root
 
 
-def open_tiny(root: Path, *, most: int = 4096, **models: str) -> Service:
+def open_tiny(root: Path, *, capacity: int = 4096, **models: str) -> Service:
     """A service of a world, whose models go through few shapes: compiling one takes a second.
 
     Args:
@@ -62,7 +62,7 @@ def open_tiny(root: Path, *, most: int = 4096, **models: str) -> Service:
         patch.setattr(ladder, "LENGTHS", (64,))
         patch.setattr(ladder, "ROOMS", 1)
         folders = {name: str(root / folder) for name, folder in models.items()}
-        return open_service(Index.open(root / "index"), most=most, **folders)
+        return open_service(Index.open(root / "index"), capacity=capacity, **folders)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,9 +201,9 @@ def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
 def _summaries(rows: list[dict]) -> dict[str, float]:
     """Largest and mean of both log-likelihoods over the reference answers of one chunk."""
     return {
-        f"{name}_{how}": REDUCTIONS[how]([row[name] for row in rows])
+        f"{name}_{rule}": REDUCTIONS[rule]([row[name] for row in rows])
         for name in ("forward", "backward")
-        for how in ("max", "mean")
+        for rule in ("max", "mean")
     }
 
 

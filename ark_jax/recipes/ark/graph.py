@@ -100,8 +100,8 @@ def _community_rows(question: Question, seed, rank: np.ndarray, settings) -> lis
 
     rows = []
     for size in COMMUNITY_SIZES:
-        least, most = settings[size]
-        nodes = community(rank, at_least=least, at_most=most, floor=settings.floor)
+        smallest, largest = settings[size]
+        nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
         row = {
             "question": question.id,
             "size": size,

@@ -41,7 +41,7 @@ def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk], seed: in
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
-        if any(_apart(holders[0], other) for other in holders[1:]):
+        if any(_apart(holders[0], holder) for holder in holders[1:]):
             nodes[graph.names[node]] = node
     return [nodes[name] for name in hash_order(nodes, seed)]
 
@@ -63,7 +63,7 @@ def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int
 
     context.enter_mesh()
     settings, walk = context.config.graph, Walk(graph)
-    least, most = settings.small
+    smallest, largest = settings.small
     block = COLUMNS * walk.devices  # memory may not hold the ranks of all entities
     for start in range(0, len(entities), block):
         part = entities[start : start + block]
@@ -75,7 +75,7 @@ def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int
             dtype="float64",
         )
         for entity, rank in zip(part, ranks, strict=True):
-            nodes = community(rank, at_least=least, at_most=most, floor=settings.floor)
+            nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
             yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
 
 
@@ -108,5 +108,5 @@ def _choose(strengths: Mapping[Ids, float], count: int) -> list[Ids]:
 
 def _apart(a: Chunk, b: Chunk) -> bool:
     """Whether chunks are of two documents, or have at least half of one between them."""
-    between = max(a.start, b.start) - min(a.end, b.end)
-    return a.document != b.document or 2 * between >= min(a.end - a.start, b.end - b.start)
+    gap = max(a.start, b.start) - min(a.end, b.end)
+    return a.document != b.document or 2 * gap >= min(a.end - a.start, b.end - b.start)

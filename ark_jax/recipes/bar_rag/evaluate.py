@@ -163,19 +163,19 @@ def _compare_ways(ways: Sequence[dict], compare) -> dict:
     }
 
 
-def _say_results(found: dict, questions: int, passages: int) -> None:
+def _say_results(results: dict, questions: int, passages: int) -> None:
     say(f"  {questions:,} held-out questions, {passages} retrieved passages each")
-    say(as_text(found["table"], METRICS, WARM))
+    say(as_text(results["table"], METRICS, WARM))
     means = lambda table, metric: ", ".join(
         f"{row['system']} {row['values'][metric]['mean']:.3f}" for row in table
     )
-    for size, table in found["sizes"].items():
+    for size, table in results["sizes"].items():
         say(f"  exact match of {size} retrieved: {means(table, 'exact_match')}")
-    if found["needed"]:
-        say(f"  exact match of the needed passages: {means(found['needed'], 'exact_match')}")
-    for system, removal in found["removal"].items():
+    if results["needed"]:
+        say(f"  exact match of the needed passages: {means(results['needed'], 'exact_match')}")
+    for system, removal in results["removal"].items():
         if values := means(removal["table"], "exact_match"):
             say(f"  exact match of {system}, {removal['questions']:,} questions: {values}")
-    if found["ways"]:
-        values = means(found["ways"]["table"], "p")
-        say(f"  p of {found['ways']['reader']} by how passages are chosen: {values}")
+    if results["ways"]:
+        values = means(results["ways"]["table"], "p")
+        say(f"  p of {results['ways']['reader']} by how passages are chosen: {values}")

@@ -28,10 +28,10 @@ def choose_evidence(context: Context, folder: Path, *, iteration: int) -> dict:
         questions = load_pools(context, "train")
     sets = _sets(context, questions, iteration)
     rows = [
-        {"question_id": pooled.id, "chunk_ids": one.chunk_ids, "problem": one.problem}
-        for pooled, one in zip(questions, sets, strict=True)
+        {"question_id": pooled.id, "chunk_ids": chosen_set.chunk_ids, "problem": chosen_set.problem}
+        for pooled, chosen_set in zip(questions, sets, strict=True)
     ]
-    if unreadable := sum(bool(one.problem) for one in sets):
+    if unreadable := sum(bool(chosen_set.problem) for chosen_set in sets):
         say(
             f"  {unreadable:,} replies of the selector name no set of passages: the nearest ones "
             "take its place"

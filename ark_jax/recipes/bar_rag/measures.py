@@ -91,7 +91,7 @@ def _measure(context: Context, name: str) -> list[dict]:
         batch_tokens=config.generator.batch_tokens,
     )
     # What a question's sets begin with is computed once if they are asked for together.
-    together = [one for of_kind in sets.values() for one in of_kind]
+    together = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
     success.of(together, f"{name}: p")
     answered = iter(read(together, label=f"{name}: read"))
     rows = []

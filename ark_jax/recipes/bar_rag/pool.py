@@ -92,9 +92,9 @@ def _search(
     keys, _ = encode_passages(context, "base", passages, f"embed chunks, {part}")
     asked = [question.question for question in questions]
     queries = encode(context, "base", asked, "query", f"embed questions, {part}")
-    found = search_scopes(queries, keys, scopes, context.config.pool.size)
+    nearest = search_scopes(queries, keys, scopes, context.config.pool.size)
     rows = []
-    for question, query, places, cosines in zip(questions, queries, *found, strict=True):
+    for question, query, places, cosines in zip(questions, queries, *nearest, strict=True):
         vectors["questions"][question.id] = query
         vectors["chunks"] |= {searched[place].id: np.asarray(keys[place]) for place in places}
         needed = {chunk for holders in gold[question.id] for chunk in holders}

@@ -79,8 +79,8 @@ def likelihoods(
         )
     except PairError as error:
         raise PairError(owners[error.number], error.reason) from None
-    each = np.exp([row.sum(dtype=np.float64) for row in log_probs])
-    return np.minimum(np.bincount(owners, each, len(prompts)), 1.0)
+    probabilities = np.exp([row.sum(dtype=np.float64) for row in log_probs])
+    return np.minimum(np.bincount(owners, probabilities, len(prompts)), 1.0)
 
 
 def best_answers(

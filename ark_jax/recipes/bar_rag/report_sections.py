@@ -91,32 +91,32 @@ def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
 
 def ways(data: Mapping) -> str:
     """The section of p by how a set of passages is chosen."""
-    found = data["ways"]
-    if not found:
+    comparison = data["ways"]
+    if not comparison:
         return empty_note("No selector was trained in this run.")
-    *others, selected = found["p"]
+    *others, selected = comparison["p"]
     figures = "".join(
         figure(
             svg.histograms(
                 f"ways-{i}",
                 f"p of {selected} and of {other} sets",
-                (selected, found["p"][selected]),
-                (other, found["p"][other]),
+                (selected, comparison["p"][selected]),
+                (other, comparison["p"][other]),
                 x_title="p, the probability of a reference answer",
                 x_range=(0.0, 1.0),
                 things="questions",
                 bins=BINS,
             ),
             f"{selected} and {other}",
-            f"{len(found['p'][selected]):,} held-out questions",
+            f"{len(comparison['p'][selected]):,} held-out questions",
         )
         for i, other in enumerate(others)
     )
     return (
-        f"<p>p of held-out questions under the reader {escape(found['reader'])}, from passages "
-        "that are drawn, nearest to the question, or selected. The selector is rewarded for a p "
-        f'near its centre.</p><div class="grid">{figures}</div>'
-        + _compared("passages", "p by way of choosing", found["table"])
+        f"<p>p of held-out questions under the reader {escape(comparison['reader'])}, from "
+        "passages that are drawn, nearest to the question, or selected. The selector is rewarded "
+        f'for a p near its centre.</p><div class="grid">{figures}</div>'
+        + _compared("passages", "p by way of choosing", comparison["table"])
     )
 
 
@@ -149,7 +149,7 @@ def examples(data: Mapping) -> str:
 
 def _example(number: int, example: Mapping) -> str:
     answers = example["answers"]
-    given = "".join(
+    replies = "".join(
         f"<li><b>{escape(system)}</b> ({format_number(reply['p'])}): "
         f"{auto_direction(highlight(reply['answer'] or '–', answers))}</li>"
         for system, reply in example["given"].items()
@@ -158,7 +158,7 @@ def _example(number: int, example: Mapping) -> str:
     return (
         f'<details class="card"{" open" if number == 0 else ""}>'
         f'<summary><h3 dir="auto">{escape(example["question"])}</h3></summary>'
-        f"{references(answers)}<ul>{given}</ul><h4>What they read</h4>{shown}</details>"
+        f"{references(answers)}<ul>{replies}</ul><h4>What they read</h4>{shown}</details>"
     )
 
 

@@ -56,17 +56,22 @@ def drawn_rows(
     """
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
-        (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
+        (pooled, drawn_set)
+        for pooled, chosen in zip(questions, drawn, strict=True)
+        for drawn_set in chosen
     ]
     values = iter(
-        success.of([(pooled, one.chunk_ids) for pooled, one in sets if not one.problem], label)
+        success.of(
+            [(pooled, drawn_set.chunk_ids) for pooled, drawn_set in sets if not drawn_set.problem],
+            label,
+        )
     )
     return [
         {
             "question_id": pooled.id,
-            "chunk_ids": one.chunk_ids,
-            **one.columns,
-            "p": None if one.problem else next(values),
+            "chunk_ids": drawn_set.chunk_ids,
+            **drawn_set.columns,
+            "p": None if drawn_set.problem else next(values),
         }
-        for pooled, one in sets
+        for pooled, drawn_set in sets
     ]

@@ -89,7 +89,11 @@ class Success:
             ValueError: a question whose p is not finite, or which leaves no room for passages.
         """
         keys = [(pooled.id, tuple(chunks)) for pooled, chunks in sets]
-        new = {key: one for key, one in zip(keys, sets, strict=True) if key not in self._known}
+        new = {
+            key: evidence_set
+            for key, evidence_set in zip(keys, sets, strict=True)
+            if key not in self._known
+        }
         if new:
             values = self._compute(list(new.values()), label)
             self._known |= dict(zip(new, values, strict=True))

@@ -86,8 +86,10 @@ class WritingSelector:
         chosen = list(map(self._parse, questions, texts))
         nearest = lambda pooled: list(pooled.chunk_ids[: self.config.select.passages])
         return [
-            dataclasses.replace(one, chunk_ids=nearest(pooled)) if one.problem else one
-            for pooled, one in zip(questions, chosen, strict=True)
+            dataclasses.replace(chosen_set, chunk_ids=nearest(pooled))
+            if chosen_set.problem
+            else chosen_set
+            for pooled, chosen_set in zip(questions, chosen, strict=True)
         ]
 
     def train(

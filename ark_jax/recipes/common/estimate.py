@@ -102,11 +102,13 @@ def _calls(
     questions = questions_to_answer(load_questions(context, "held_out"), config.evaluate.read)
     total = times * len(questions)
     pending = 0 if stage in done else total
-    each = count([prompts.load_template(prompt, config.prompts[prompt])])[0] + filled_tokens
-    cost = cost_of(price_for(settings), pending * each, pending * written)
-    tokens = pending * (each + written)
+    prompt_tokens = (
+        count([prompts.load_template(prompt, config.prompts[prompt])])[0] + filled_tokens
+    )
+    cost = cost_of(price_for(settings), pending * prompt_tokens, pending * written)
+    tokens = pending * (prompt_tokens + written)
     seconds = waiting_seconds(settings, pending, tokens, written / ENDPOINT_SPEED)
-    read, wrote = round(pending * each), pending * written
+    read, wrote = round(pending * prompt_tokens), pending * written
     return Calls(label, stage, total, pending, read, wrote, cost, seconds, role)
 
 

@@ -89,9 +89,9 @@ def describe_card(card: Path, title: str, about: str) -> None:
     """Gives the card of a pair scorer another title, and a text in front of how it is opened."""
     from ark_jax.models.model_card import plain_line
 
-    front, _, rest = card.read_text(encoding="utf-8").partition("\n# ")
-    _, _, rest = rest.partition("\n")
-    card.write_text(f"{front}\n# {plain_line(title)}\n\n{about}\n{rest}", encoding="utf-8")
+    front, _, body = card.read_text(encoding="utf-8").partition("\n# ")
+    _, _, body = body.partition("\n")
+    card.write_text(f"{front}\n# {plain_line(title)}\n\n{about}\n{body}", encoding="utf-8")
 
 
 def _hub_results(context: Context, values: dict) -> list:

@@ -67,10 +67,12 @@ def filter_candidates(
     """The candidates in their order, each with its reason and what was measured."""
     given = [*given_questions(context, "train"), *given_questions(context, "held_out")]
     candidates = drop_repeated(candidates, given)
-    candidates = _of_the_rest(candidates, lambda rest: drop_helpless(context, folder, rest))
+    candidates = _apply_filter(
+        candidates, lambda undropped: drop_helpless(context, folder, undropped)
+    )
     if context.config.questions.round_trip:
-        candidates = _of_the_rest(candidates, lambda rest: drop_unfound(context, rest))
-    return _of_the_rest(candidates, lambda rest: drop_copies(context, rest, given))
+        candidates = _apply_filter(candidates, lambda undropped: drop_unfound(context, undropped))
+    return _apply_filter(candidates, lambda undropped: drop_copies(context, undropped, given))
 
 
 def clear_progress(folder: Path) -> None:
@@ -80,12 +82,12 @@ def clear_progress(folder: Path) -> None:
             path.unlink()
 
 
-def _of_the_rest(
+def _apply_filter(
     candidates: Sequence[Candidate], narrow: Callable[[list[Candidate]], list[Candidate]]
 ) -> list[Candidate]:
     """Applies a filter to those that have no reason yet."""
-    rest = [x for x in candidates if not x.reason]
-    narrowed = iter(narrow(rest) if rest else [])
+    undropped = [x for x in candidates if not x.reason]
+    narrowed = iter(narrow(undropped) if undropped else [])
     return [x if x.reason else next(narrowed) for x in candidates]
 
 
@@ -113,15 +115,15 @@ def _normalise(text: str) -> str:
 # --- the passage must help ------------------------------------------------------------------------
 
 
-def drop_helpless(context: Context, folder: Path, rest: list[Candidate]) -> list[Candidate]:
+def drop_helpless(context: Context, folder: Path, candidates: list[Candidate]) -> list[Candidate]:
     """Drops questions whose answer the passage makes no likelier by `questions.margin`.
 
     Their scores are stored shard by shard, so that a killed run goes on.
     """
     margin = context.config.questions.margin
-    scores = _scores(context, folder, rest)
+    scores = _scores(context, folder, candidates)
     checked = []
-    for x in rest:
+    for x in candidates:
         helped, alone = scores[x.question.id]
         reason = ""
         if helped is None:
@@ -134,13 +136,13 @@ def drop_helpless(context: Context, folder: Path, rest: list[Candidate]) -> list
 
 
 def _scores(
-    context: Context, folder: Path, rest: list[Candidate]
+    context: Context, folder: Path, candidates: list[Candidate]
 ) -> dict[str, tuple[float | None, float | None]]:
     """question id -> mean log-likelihood of its answer with and without the passage."""
     files = distributed.on_first_process(lambda: [str(path) for path in _shard_files(folder)])
     rows = distributed.on_first_process(lambda: [x for path in files for x in load_rows(path)])
     scored = {row["question"] for row in rows}
-    missing = [x for x in rest if x.question.id not in scored]
+    missing = [x for x in candidates if x.question.id not in scored]
     for start in range(0, len(missing), SHARD):
         number = len(files) + start // SHARD + 1
         shard = _score_shard(context, missing[start : start + SHARD], number)
@@ -194,14 +196,14 @@ def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]
 # --- the passage must be found --------------------------------------------------------------------
 
 
-def drop_unfound(context: Context, rest: list[Candidate]) -> list[Candidate]:
+def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Drops questions none of whose passages is among the first of base and BM25 fused."""
     from ark_jax.retrieval.dense import top_k
 
     limit = context.config.questions.round_trip
     chunks = [x for group in chunks_by_document(context).values() for x in group]
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
-    asked = [x.question.question for x in rest]
+    asked = [x.question.question for x in candidates]
     vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
     queries = encode(context, "base", asked, "query", "embed written questions")
     dense = top_k(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
@@ -210,7 +212,7 @@ def drop_unfound(context: Context, rest: list[Candidate]) -> list[Candidate]:
         lambda: bm25(asked, list(texts), [everything] * len(asked), DEPTH)
     )
     checked = []
-    for x, *rankings in zip(rest, dense, lexical, strict=True):
+    for x, *rankings in zip(candidates, dense, lexical, strict=True):
         own = {chunk.id for chunk in x.chunks}
         best = [chunks[i].id for i in fuse(rankings, limit)]
         rank = next((i for i, id in enumerate(best, 1) if id in own), None)
@@ -223,14 +225,14 @@ def drop_unfound(context: Context, rest: list[Candidate]) -> list[Candidate]:
 
 
 def drop_copies(
-    context: Context, rest: list[Candidate], given: Sequence[Question]
+    context: Context, candidates: list[Candidate], given: Sequence[Question]
 ) -> list[Candidate]:
     """Drops questions almost as near to an earlier or given one as to themselves, with its answer.
 
     Of two written ones the test keeps its own.
     """
-    order = sorted(range(len(rest)), key=lambda i: rest[i].part != "held_out")
-    questions = [*given, *(rest[i].question for i in order)]
+    order = sorted(range(len(candidates)), key=lambda i: candidates[i].part != "held_out")
+    questions = [*given, *(candidates[i].question for i in order)]
     texts = [question.question for question in questions]
     vectors = encode(context, "base", texts, "query", "compare questions")
     earlier: dict[str, list[int]] = {}
@@ -245,8 +247,8 @@ def drop_copies(
         for answer in answers:
             earlier.setdefault(answer, []).append(position)
     mark = lambda i: "a near copy" if i in copies else ""
-    return [dataclasses.replace(x, reason=mark(i)) for i, x in enumerate(rest)]
+    return [dataclasses.replace(x, reason=mark(i)) for i, x in enumerate(candidates)]
 
 
-def _largest_cosine(vectors: np.ndarray, position: int, others: list[int]) -> float:
-    return float(np.max(vectors[others] @ vectors[position]))
+def _largest_cosine(vectors: np.ndarray, position: int, positions: list[int]) -> float:
+    return float(np.max(vectors[positions] @ vectors[position]))

@@ -39,8 +39,8 @@ def judge_answers(context: Context, folder: Path, *, system: str) -> dict:
     save_rows(rows, folder / "verdicts.parquet")
     question_ids = [question.id for question in _questions(context)]
     pairs = []
-    for other in config.judge.against:
-        pairs.append(_compare(config, system, other, question_ids, verdicts))
+    for opponent in config.judge.against:
+        pairs.append(_compare(config, system, opponent, question_ids, verdicts))
         say(_as_text(pairs[-1]))
     reasons = collections.Counter(
         row["disqualified"].partition(":")[0] for row in rows if row["disqualified"]
@@ -83,14 +83,16 @@ def _read_verdicts(
     return rows, verdicts
 
 
-def _compare(config, system: str, other: str, question_ids: list[str], verdicts: Verdicts) -> dict:
+def _compare(
+    config, system: str, opponent: str, question_ids: list[str], verdicts: Verdicts
+) -> dict:
     """Wins and losses of `system` against `other` by criterion, from both orders of each pair."""
-    judged = [q for q in question_ids if (system, other, q, 0) in verdicts]
+    judged = [q for q in question_ids if (system, opponent, q, 0) in verdicts]
     same = len(question_ids) - len(judged)
 
     def both_orders(question: str, repeat: int, criterion: str) -> tuple[str, str]:
-        first = verdicts[system, other, question, repeat].get(criterion, "")
-        return first, verdicts[other, system, question, repeat].get(criterion, "")
+        first = verdicts[system, opponent, question, repeat].get(criterion, "")
+        return first, verdicts[opponent, system, question, repeat].get(criterion, "")
 
     criteria = {}
     for name in judge.CRITERIA:
@@ -101,7 +103,7 @@ def _compare(config, system: str, other: str, question_ids: list[str], verdicts:
         )
     return {
         "system": system,
-        "against": other,
+        "against": opponent,
         "questions": len(question_ids),
         "same": same,
         "criteria": criteria,
@@ -121,16 +123,16 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     chunks = chunks_by_document(context)
     results = load_rows(context / "evaluate" / "questions.parquet")
     rows = {(row["system"], row["question"]): row for row in results}
-    others = dict.fromkeys(name for name, _ in rows if name != system)
-    for other in config.judge.against:
-        if other not in others:
+    systems = dict.fromkeys(name for name, _ in rows if name != system)
+    for opponent in config.judge.against:
+        if opponent not in systems:
             raise ValueError(
-                f"config.judge.against: no system {other!r} to compare {system} with; "
-                f"there are {', '.join(others)}"
+                f"config.judge.against: no system {opponent!r} to compare {system} with; "
+                f"there are {', '.join(systems)}"
             )
     calls = []
-    for other, question in itertools.product(config.judge.against, _questions(context)):
-        pair = rows[system, question.id], rows[other, question.id]
+    for opponent, question in itertools.product(config.judge.against, _questions(context)):
+        pair = rows[system, question.id], rows[opponent, question.id]
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie, whoever is asked
         retrieved = {id for row in pair for id in row["ranked"][: config.evaluate.passages]}

@@ -74,8 +74,8 @@ def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tok
     if excess() <= 0:
         return text
     size = sum(span.tokens for span in token_chunks(text, lm.tokenizer, size=1 << 30, overlap=0))
-    while (over := excess()) > 0:
-        size -= over  # more than once if the rest is tokenised into more tokens
+    while (surplus := excess()) > 0:
+        size -= surplus  # more than once if the rest is tokenised into more tokens
         if size < 1:
             raise ValueError(
                 f"question {question[:60]!r}: with it, the prompt and {max_new_tokens} new tokens "

@@ -35,12 +35,12 @@ class PooledQuestion:
     def id(self) -> str:
         return self.question.id
 
-    def needed(self, most: int) -> list[str]:
+    def needed(self, limit: int) -> list[str]:
         """A chunk of each needed passage, the nearest of those that hold it; at most so many."""
         ranks = {chunk: rank for rank, chunk in enumerate(self.chunk_ids)}
         rank = lambda chunk: ranks.get(chunk, len(ranks))
         nearest = (min(holders, key=rank) for holders in self.gold if holders)
-        return list(dict.fromkeys(nearest))[:most]
+        return list(dict.fromkeys(nearest))[:limit]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +123,9 @@ def sets_with_gold(
         for pooled in (questions[i] for i in numbers):
             needed = pooled.needed(size)
             holding = {chunk for holders in pooled.gold for chunk in holders}
-            others = [chunk for chunk in pooled.chunk_ids if chunk not in holding]
-            count = min(size - len(needed), len(others))
-            drawn = [others[i] for i in random.choice(len(others), count, replace=False)]
+            unneeded = [chunk for chunk in pooled.chunk_ids if chunk not in holding]
+            count = min(size - len(needed), len(unneeded))
+            drawn = [unneeded[i] for i in random.choice(len(unneeded), count, replace=False)]
             chosen = [*needed, *drawn]
             sets.append((pooled, [chosen[i] for i in random.permutation(len(chosen))]))
     return sets

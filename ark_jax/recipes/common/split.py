@@ -156,9 +156,9 @@ def _draw_keys(questions: Sequence[Question]) -> tuple[list[str], str]:
 def _check_folds(keys: Sequence[str], by: str, config) -> None:
     groups, folds = len(set(keys)), config.data.fold[1]
     if groups < folds:
-        what = "questions" if by == "question" else "groups of documents that no question joins"
+        noun = "questions" if by == "question" else "groups of documents that no question joins"
         raise ValueError(
-            f"config.data.fold={tuple(config.data.fold)}: {config.data.path} has {groups:,} {what} "
+            f"config.data.fold={tuple(config.data.fold)}: {config.data.path} has {groups:,} {noun} "
             f"to divide, too few for {folds:,} folds; use fewer folds"
         )
 

@@ -112,8 +112,8 @@ def drawn_passages(context: Context) -> dict[str, list[Chunk]]:
 
 def training_documents(context: Context) -> set[str]:
     """The documents of the given training questions, and those that some are written from."""
-    given = {id for question in given_questions(context, "train") for id in question.documents}
-    return given | {chunk.document for chunk in drawn_passages(context)["train"]}
+    documents = {id for question in given_questions(context, "train") for id in question.documents}
+    return documents | {chunk.document for chunk in drawn_passages(context)["train"]}
 
 
 def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int, seed: int) -> list[Chunk]:
@@ -139,19 +139,20 @@ def note_on_test(context: Context) -> str:
     """
     if not is_writing(context.config):
         return ""
-    given = given_questions(context, "held_out")
-    if not given:
-        who = "rules" if writes_by_rules(context.config) else "a language model"
-        found = ", and kept only if the untuned retriever or BM25 finds their passage"
+    questions = given_questions(context, "held_out")
+    if not questions:
+        writer = "rules" if writes_by_rules(context.config) else "a language model"
+        condition = ", and kept only if the untuned retriever or BM25 finds their passage"
         return (
-            f"The held-out questions were written by {who} from held-out documents, not by people"
-            f"{found * bool(context.config.questions.round_trip)}: people may ask otherwise."
+            f"The held-out questions were written by {writer} from held-out documents, not by "
+            f"people{condition * bool(context.config.questions.round_trip)}: "
+            "people may ask otherwise."
         )
     sources = {document for x in written_questions(context, "train") for document in x.documents}
-    shared = sum(not sources.isdisjoint(question.documents) for question in given)
+    shared = sum(not sources.isdisjoint(question.documents) for question in questions)
     if not shared:
         return ""
     return (
-        f"Training questions were written from documents of {shared:,} of the {len(given):,} "
+        f"Training questions were written from documents of {shared:,} of the {len(questions):,} "
         "held-out questions."
     )

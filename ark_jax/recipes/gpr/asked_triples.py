@@ -50,8 +50,8 @@ def _even_shares(sizes: np.ndarray, count: int) -> np.ndarray:
         open_ones = np.flatnonzero(shares < sizes)
         if lacking < len(open_ones):
             # What cannot be divided goes to the relations with most triples.
-            most = np.argsort(-sizes[open_ones], kind="stable")
-            shares[open_ones[most[:lacking]]] += 1
+            largest = np.argsort(-sizes[open_ones], kind="stable")
+            shares[open_ones[largest[:lacking]]] += 1
             break
         step = min(lacking // len(open_ones), int((sizes - shares)[open_ones].min()))
         shares[open_ones] += max(step, 1)

@@ -95,8 +95,8 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
 
 def _measured(questions: Sequence, config) -> list:
     """The part of the questions that is measured with, at most so many of each group."""
-    share, rest = config.data.held_out, config.evaluate.part == "rest"
-    part = [x for x in questions if (topic_draw(x) >= share) == rest]
+    share, is_rest = config.data.held_out, config.evaluate.part == "rest"
+    part = [x for x in questions if (topic_draw(x) >= share) == is_rest]
     return first_of_groups(part, config.evaluate.questions)
 
 

@@ -138,15 +138,15 @@ def _linked(linked: Linked, number: int) -> PathQuestion:
 
 
 def _check(train: Sequence[PathQuestion], test: Sequence[PathQuestion], read: int, config) -> None:
-    where = f"{config.data.questions}: none of {read:,} questions"
+    source = f"{config.data.questions}: none of {read:,} questions"
     if not train:
         raise ValueError(
-            f"{where} is left to train on, which takes a topic and an answer in the graph; see "
+            f"{source} is left to train on, which takes a topic and an answer in the graph; see "
             "the remarks above, or set config.data.held_out lower"
         )
     if config.data.held_out and not test:
         raise ValueError(
-            f"{where} with answers is left to measure with; set config.data.held_out higher, or "
+            f"{source} with answers is left to measure with; set config.data.held_out higher, or "
             "to 0 to measure nothing"
         )
 
