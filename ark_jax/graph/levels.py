@@ -6,6 +6,7 @@ that answer the same question, since they differ from it in the masked entity al
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -58,7 +59,7 @@ def draw_levels(
         asks_tail: which of them mask the tail; the others mask the head.
 
     Raises:
-        ValueError: no question has a negative, since all triples share an entity.
+        ValueError: no question has a negative, since its triple shares an entity with all others.
     """
     positives = rows
     if rules.siblings == "positive":
@@ -83,8 +84,8 @@ def draw_levels(
             negatives[number] = rng.choice(apart)
     if len(rows) and (negatives == NONE).all():
         raise ValueError(
-            f"each of the {len(graph):,} triples shares an entity with every other one that is "
-            "asked about, so there is no negative to learn from; give a larger graph"
+            f"every triple that a question asks about shares an entity with each of the "
+            f"{len(graph):,} triples, so there is no negative to learn from; give a larger graph"
         )
     return Levels(positives, neighbours, negatives)
 
@@ -108,8 +109,20 @@ def are_siblings(graph: Triples, a: np.ndarray, asks_tail: np.ndarray, b: np.nda
     return same_answer | same_pair | turned_pair
 
 
-def _draw_again(count: int, draw, is_valid) -> np.ndarray:
-    """Draws for all of `count` numbers until each has a valid row, or ROUNDS are over."""
+def _draw_again(
+    count: int,
+    draw: Callable[[np.ndarray], np.ndarray],
+    is_valid: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Draws a row for each of the questions 0 to `count` - 1, and again where it is not valid.
+
+    Args:
+        draw: numbers of questions -> a row for each, or NONE.
+        is_valid: numbers of questions, their rows -> which may be kept.
+
+    Returns:
+        Rows, int64 `[count]`; NONE for a question that has none after ROUNDS.
+    """
     out = np.full(count, NONE, np.int64)
     for _ in range(ROUNDS):
         open_numbers = np.flatnonzero(out == NONE)

@@ -26,9 +26,9 @@ class PathLimits:
     paths: int = 25
 
     def __post_init__(self) -> None:
-        for name, least in (("hops", 1), ("seconds", 0), ("paths", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least {least}")
+        for name, minimum in (("hops", 1), ("seconds", 0), ("paths", 0)):
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least {minimum}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ark_jax.graph.triples import Triples
 END = -1  # stands in place of a step where a path ends
 END_TEXT = "end"
 INVERSE = "inverse of "
-HUB = 10_000
+HUB = 10_000  # nodes of a set that are asked for their steps by default
 
 
 class Steps:
@@ -82,7 +82,10 @@ class Steps:
         return self._edges.leaving(nodes)
 
     def edges_back(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Every edge that arrives at these nodes: its node among them, some step, its start."""
+        """Every edge that arrives at these nodes: its node among them, step and start, int64 [e].
+
+        Where steps also go back along a relation, the step is that of the way back.
+        """
         return self._backward.leaving(nodes)
 
     @functools.cached_property

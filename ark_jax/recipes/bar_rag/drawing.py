@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # their modules start jax
     from ark_jax.select.scorer import DrawnSets, Selector
     from ark_jax.select.training import SelectorGroup, SelectorTraining
 
-LEARNING_RATES = {"vectors": 0.03, "pairs": 2e-5}
+LEARNING_RATES = {"vectors": 0.03, "pairs": 2e-5}  # kind of selector -> peak, unless it is set
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +146,7 @@ def _group(
 
 
 def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTraining":
+    """The settings of a selector's training; `config.train` gives those that readers share."""
     from ark_jax.select.training import SelectorTraining
 
     settings = config.select

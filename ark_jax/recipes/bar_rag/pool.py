@@ -73,6 +73,7 @@ def find_pools(context: Context, folder: Path) -> dict:
 
 
 def _is_usable(question: Question) -> bool:
+    """Whether a reference answer has a word beside articles and punctuation."""
     return any(map(normalise, question.answers))
 
 
@@ -142,9 +143,11 @@ class PoolVectors:
 
     @property
     def width(self) -> int:
+        """Components of a vector."""
         return self._vectors["questions"].shape[1]
 
     def pools(self, questions: Sequence[PooledQuestion]) -> "list[Pool]":
+        """For each question, its vector and those of its chunks."""
         from ark_jax.select.pools import Pool
 
         return [

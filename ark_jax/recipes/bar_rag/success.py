@@ -74,8 +74,11 @@ class Success:
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def remember(self, rows: Iterable[Mapping]) -> None:
-        """Takes over p of sets, by the same reader and rule, from rows with `question_id`,
-        `chunk_ids` and `p`; rows without p are passed over."""
+        """Takes over p of sets that was computed before, by the same reader and rule.
+
+        Args:
+            rows: with `question_id`, `chunk_ids` and `p`; those whose p is None are passed over.
+        """
         self._known |= {
             (row["question_id"], tuple(row["chunk_ids"])): row["p"]
             for row in rows
@@ -121,7 +124,7 @@ class Success:
     def _shares(
         self, lm, sets: Sequence[EvidenceSet], prompts: Sequence[str], options: dict
     ) -> list[float]:
-        """The share of right ones among sampled answers to each set."""
+        """For each set, the share of right answers among those that are sampled from it."""
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
         rollouts = lm.sample(

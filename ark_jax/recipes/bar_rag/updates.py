@@ -135,4 +135,5 @@ class StepRows:
 
 
 def mean(values: Sequence[float]) -> float:
+    """The mean to six decimals; 0 if there are no values."""
     return round(float(np.mean(values)), 6) if len(values) else 0.0

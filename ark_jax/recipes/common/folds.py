@@ -52,12 +52,13 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
 
 
 def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> None:
+    """Refuses runs that are no folds of one input, or that measured different systems."""
     first, *others = workdirs
     for workdir in others:
         if _divided(workdir) != _divided(first):
             raise ValueError(
-                f"{workdir.name} and {first.name} divide another input, or by other settings: run "
-                "all folds again"
+                f"{workdir.name} and {first.name} divide different inputs, or one input by "
+                "different settings: run all folds again"
             )
     counts = collections.Counter(id for rows in by_fold for id in {row["question"] for row in rows})
     if repeated := [id for id, count in counts.items() if count > 1]:

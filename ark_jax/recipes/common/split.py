@@ -40,8 +40,8 @@ def split_questions(questions: Sequence[Question], test: Sequence[Question], con
     without an answer cannot be trained on: if a share is drawn, it is held out.
 
     Raises:
-        ValueError: the config names several, an id of the test set comes in the input too, or there
-            is too little for so many folds.
+        ValueError: the config says in more than one way what is held out, a question of the test
+            set is in the input too, or there are fewer groups of questions than folds.
     """
     settings = config.data
     documents, names = id_set(settings.held_out_documents), id_set(settings.held_out_questions)
@@ -113,7 +113,7 @@ def _without_answers(split: Split, part: str) -> Split:
 
 
 def _part_by_documents(question: Question, held_out: set[str]) -> str:
-    """A question of training and held-out documents takes part in neither."""
+    """The part of a question: "unused" if only some of its documents are held out."""
     documents = set(question.documents)
     if documents and documents <= held_out:
         return "held_out"

@@ -73,9 +73,12 @@ class Tally:
         ends: of triples that a question was wanted for.
         nameless: ends that cannot be asked for, since the other end has no name.
         unasked: other ends that are left without a question.
+        calls: to the language model.
+        drifted: calls whose recorded reply belongs to another version of the prompt.
         dropped: questions left out, by reason.
         wordings: wordings of relations left out, by reason.
         quarantined: replies that nothing could be read from.
+        usage: requests, tokens and cost of the calls.
     """
 
     ends: int = 0

@@ -33,9 +33,9 @@ def triple_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
     texts = relation_texts(asked.graph, config.data.relations)
     calls = []
     size = config.questions.triples_per_prompt
-    every = list(_facts(asked))
-    for start in range(0, len(every), size):
-        facts = every[start : start + size]
+    all_facts = list(_facts(asked))
+    for start in range(0, len(all_facts), size):
+        facts = all_facts[start : start + size]
         lines = [_line(i, fact, asked, texts) for i, fact in enumerate(facts, 1)]
         filled = prompts.fill(
             template, facts="\n".join(lines), count=context.config.questions.per_triple
