@@ -206,7 +206,8 @@ def _flag_message(error: Exception, verb: str, args: Sequence[str]) -> str:
         return unknown
     text = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
     text = text.splitlines()[-1] if "Traceback" in text else text
-    return " ".join(text.replace("'", "").split())
+    text = " ".join(text.replace("'", "").split())
+    return re.sub(r"\. Did you mean: (.+?) ?\?$", r" (did you mean --\1?)", text)
 
 
 def _unknown_field(verb: str, args: Sequence[str]) -> str:
@@ -232,4 +233,4 @@ def _unknown_field(verb: str, args: Sequence[str]) -> str:
     near = same or difflib.get_close_matches(unknown[0], known, 1)
     flags = " or ".join(f"--config.{name}" for name in near)
     hint = f"did you mean {flags}?" if near else "`ark-jax config` lists all"
-    return f"the config has no field {unknown[0]!r}; {hint}"
+    return f"the config has no field {unknown[0]!r} ({hint})"

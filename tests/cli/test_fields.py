@@ -59,14 +59,14 @@ def test_files_of_configs_and_packaged_presets_are_the_same(name):
     [
         (
             "trian.batch=3",
-            "the config has no field 'trian.batch'; did you mean --config.train.batch?",
+            "the config has no field 'trian.batch' (did you mean --config.train.batch?)",
         ),
-        ("train.bacth=3", "no field 'train.bacth'; did you mean --config.train.batch?"),
+        ("train.bacth=3", "no field 'train.bacth' (did you mean --config.train.batch?); `ark-jax"),
         ("clip=1", "did you mean --config.train.clip?"),
         ("temperature=1", "or --config.reranker.temperature or --config.train.temperature?"),
         ("nothing.alike.at_all=1", "`ark-jax config` lists all"),
-        ("trian.batch", "no field 'trian.batch'; did you mean --config.train.batch?"),
-        ("train.batch.size=1", "no field 'train.batch.size'; did you mean --config.train.batch?"),
+        ("trian.batch", "no field 'trian.batch' (did you mean --config.train.batch?)"),
+        ("train.batch.size=1", "no field 'train.batch.size' (did you mean --config.train.batch?"),
         ("train.batch=few", "train.batch=few"),
     ],
 )
