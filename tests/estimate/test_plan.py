@@ -141,6 +141,12 @@ def test_a_corpus_is_embedded_once_for_each_model(world, mesh, tmp_path):
     assert 0 < asked < tokens["candidates"] / 5
     corpus = tokens["evaluate"] - 3 * asked  # mining had those of all stages but the last
     assert corpus > 2 * asked and tokens["mine2"] > corpus and tokens["mine3"] > corpus
+    c.evaluate.fusion = "chosen"
+    chosen = embedding(plan.estimate(RECIPE, c, tmp_path / "run"))
+    assert list(chosen).index("fusion") == list(chosen).index("evaluate") - 1
+    assert chosen["fusion"] == tokens["candidates"]  # the corpus and the training questions
+    assert chosen["evaluate"] == 3 * asked  # with the vectors that the fusion was chosen by
+    c.evaluate.fusion = "ranks"
     chunks = planned.inputs["chunks"]
     c.data.pool = "documents"
     graph = plan.estimate(RECIPE, c, tmp_path / "run").disk["vectors"]

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from ark_jax.data.records import Question
 from ark_jax.estimate.llm_calls import token_counter
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.recipe import Forecast
@@ -27,7 +28,7 @@ from ark_jax.recipes.ark.curriculum import (
 from ark_jax.recipes.ark.estimate_scoring import Draw, scoring_work
 from ark_jax.recipes.ark.recording import Recording
 from ark_jax.recipes.ark.scored_prompts import load_templates
-from ark_jax.recipes.common import estimate, retrieve
+from ark_jax.recipes.common import choose_fusion, estimate, retrieve
 from ark_jax.recipes.common.corpus import (
     chunks_by_document,
     load_questions,
@@ -274,20 +275,38 @@ class _Forecaster:
         return examples[: math.ceil(self.config.score.keep * len(examples))]
 
     def _retrieval(self) -> None:
-        stages = {"baselines": ("base",), "evaluate": systems(self.config).tuned}
-        if all(stage in self.done for stage in stages):
+        compared = systems(self.config)
+        if "baselines" not in self.done:
+            self._search("baselines", ("base",), *self._held_out_lengths)
+        if self.config.evaluate.fusion == "chosen" and choose_fusion.STAGE not in self.done:
+            passages = self._passages_for(self.train)
+            self._search(choose_fusion.STAGE, (compared.last,), passages, self.queries)
+        if "evaluate" in self.done:
             return
-        chunks, _ = retrieve.searched_chunks(self.context, self.held_out, self.chunks)
-        passages = self._tokens([chunk.passage for chunk in chunks], "document")
-        asked = self._tokens([question.question for question in self.held_out], "query")
-        for stage, names in stages.items():
-            if stage not in self.done:
-                texts = [(*self._not_embedded(name, passages), *asked) for name in names]
-                self._embed(stage, list(itertools.chain(*texts)))
-        if self.reranker is not None and "evaluate" not in self.done:
+        passages, asked = self._held_out_lengths
+        self._search("evaluate", compared.tuned, passages, asked)
+        if self.reranker is not None:
             self.work.append(
                 estimate_reranker.reranking_work(self.reranker, asked, passages, self.config)
             )
+
+    def _search(
+        self, stage: str, names: Sequence[str], passages: Sequence[int], asked: Sequence[int]
+    ) -> None:
+        """Each of the systems embeds the passages, if it has not yet, and the questions."""
+        texts = [(*self._not_embedded(name, passages), *asked) for name in names]
+        self._embed(stage, list(itertools.chain(*texts)))
+
+    def _passages_for(self, questions: Sequence[Question]) -> list[int]:
+        """The lengths of the passages that questions search when systems are compared."""
+        chunks, _ = retrieve.searched_chunks(self.context, questions, self.chunks)
+        return self._tokens([chunk.passage for chunk in chunks], "document")
+
+    @functools.cached_property
+    def _held_out_lengths(self) -> tuple[list[int], list[int]]:
+        """Of the passages that held-out questions search, and of these questions."""
+        asked = self._tokens([question.question for question in self.held_out], "query")
+        return self._passages_for(self.held_out), asked
 
     @functools.cached_property
     def _reader(self) -> tuple:
