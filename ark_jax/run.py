@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
-from ark_jax.pipeline import engine, fingerprints
+from ark_jax.pipeline import engine, fingerprints, replaced
 from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
@@ -74,6 +74,7 @@ def tune(
     *,
     workdir: str | Path,
     config=None,
+    replace: bool = False,
 ) -> Result:
     """Tunes a retriever by ARK, as `ark-jax run` does, and measures it on held-out questions.
 
@@ -89,10 +90,11 @@ def tune(
         workdir: the folder of the run.
         config: changed fields, as in `{"train.batch": 32}`, or a config of `ark_jax.config.ark`.
             It is not changed itself.
+        replace: whether finished stages that another config made are replaced; refused otherwise.
 
     Raises:
         BadInput: documents or questions have problems; it lists all of them.
-        ValueError: a field does not exist or has a bad value.
+        ValueError: a field does not exist or has a bad value, or finished stages would be replaced.
         RuntimeError: another run works in the workdir, or a model or endpoint is missing.
         OSError: the workdir cannot be written. What is finished is kept.
     """
@@ -106,8 +108,17 @@ def tune(
     # Files may have changed since an earlier call.
     for digest in (fingerprints.input_digest, fingerprints.model_digest):
         digest.cache_clear()
-    run_recipe(recipe_of(config), config, workdir)
+    refuse = lambda stages: _refuse_to_replace(stages, config, workdir)
+    run_recipe(recipe_of(config), config, workdir, before=None if replace else refuse)
     return Result(workdir)
+
+
+def _refuse_to_replace(stages: list[Stage], config, workdir: Path) -> None:
+    if stale := replaced.replaced_stages(stages, config, workdir):
+        raise ValueError(
+            f"{replaced.describe(stale, workdir)}; call it with replace=True if that is meant, or "
+            "give another workdir"
+        )
 
 
 def _config_of(settings):

@@ -13,7 +13,11 @@ import ark_jax as ark
 from ark_jax import config as configs
 from ark_jax.data.records import BadInput, Document
 from ark_jax.models.retriever import Retriever
+from ark_jax.pipeline import engine
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.ark.recipe import stages
 from ark_jax.run import Result
+from ark_jax.runtime.log import Metrics
 
 # In a process like a user's: this one has eight devices, whose threads round differently.
 TUNE = """
@@ -27,7 +31,8 @@ rows = lambda name: [json.loads(x) for x in (root / "corpus" / name).read_text()
 given = [rows("documents.jsonl"), rows("questions.jsonl")]
 if {elsewhere}:
     given = [root / "corpus", root / "elsewhere.jsonl"]
-print(ark.tune(root / "retriever", *given, workdir={workdir!r}, config=world.tiny_config(root)))
+options = dict(workdir={workdir!r}, config=world.tiny_config(root), replace={elsewhere})
+print(ark.tune(root / "retriever", *given, **options))
 """
 
 
@@ -105,6 +110,31 @@ def test_a_bad_row_of_a_list_is_named(tmp_path):
         )
     lines = (tmp_path / "w" / "input" / "documents.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["text"] == "The tide rises."
+
+
+def test_finished_stages_are_not_replaced_unless_that_is_said(tmp_path, mesh):
+    root = world.make_world(tmp_path)
+    c, workdir = world.tiny_config(root), tmp_path / "w"
+    context = Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
+    for stage in ("data", "candidates"):
+        engine.run(stages(c), context, only=stage)
+    before = world.outputs(workdir)
+    changed = world.tiny_config(root)
+    changed.data.chunk_overlap = 9
+    call = lambda **options: ark.tune(
+        root / "retriever", root / "corpus", workdir=workdir, config=changed, **options
+    )
+    with pytest.raises(ValueError) as raised:
+        call()
+    assert str(raised.value) == (
+        "config.data.chunk_overlap was 8, is 9: this would replace 2 finished stages of "
+        f"{workdir} (data, candidates); call it with replace=True if that is meant, or give "
+        "another workdir"
+    )
+    assert world.outputs(workdir) == before
+    (root / "corpus" / "documents.jsonl").write_text("no JSON")  # ends the run at its first stage
+    with pytest.raises(BadInput):
+        call(replace=True)
 
 
 def test_a_config_of_the_caller_stays_as_it_is(tmp_path):
