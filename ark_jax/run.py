@@ -189,6 +189,7 @@ def run_recipe(
         ValueError: a setting that a stage would fail on, or calls that would cost too much.
         RuntimeError: another run works in the workdir, or a model cannot be fetched.
     """
+    recipe.check(config)
     stages = recipe.stages(config)
     _fetch_models(recipe, stages, config, workdir)
     if before:

@@ -25,6 +25,7 @@ import difflib
 import functools
 import inspect
 import operator
+import re
 import reprlib
 import sys
 import types
@@ -35,6 +36,7 @@ from ml_collections import ConfigDict
 
 SINGULAR = {bool: "True or False", int: "an integer", float: "a finite number", str: "a string"}
 PLURAL = {bool: "booleans", int: "integers", float: "finite numbers", str: "strings"}
+IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # module:function
 
 
 def field(
@@ -46,6 +48,7 @@ def field(
     maximum: float | None = None,
     above: float | None = None,
     choices: tuple = (),
+    importable: bool = False,
     lengths: tuple[int, ...] = (),
 ):
     """A field of a section. Limits and choices of a tuple hold for each of its elements.
@@ -58,9 +61,17 @@ def field(
         maximum: largest admissible number.
         above: a number that the value must exceed.
         choices: the only admissible values; empty: any.
+        importable: whether a function of the user's own, as `module:function`, may stand in place
+            of a choice.
         lengths: admissible lengths of a tuple annotated `tuple[T, ...]`; empty: any.
     """
-    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    limits = {
+        "minimum": minimum,
+        "maximum": maximum,
+        "above": above,
+        "choices": choices,
+        "importable": importable,
+    }
     metadata = {"meaning": meaning, "unit": unit, "lengths": lengths, "limits": limits}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -74,10 +85,13 @@ class Rule:
     maximum: float | None
     above: float | None
     choices: tuple
+    importable: bool
 
     def admits(self, value: object) -> bool:
         if not any(_is_instance(value, kind) for kind in self.kinds):
             return False
+        if self.importable and IMPORT_PATH.fullmatch(value):
+            return True
         if self.choices:
             return value in self.choices
         return isinstance(value, str | bool) or self._is_within_limits(value)
@@ -100,7 +114,8 @@ class Rule:
     def describe_limits(self) -> str:
         """Choices or bounds: "xla or cudnn", "above 0 and at most 1"; empty if there are none."""
         if self.choices:
-            *others, last = map(str, self.choices)
+            own = ("module:function",) if self.importable else ()
+            *others, last = map(str, (*self.choices, *own))
             return f"{', '.join(others)} or {last}" if others else last
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:,} to {self.maximum:,}"

@@ -12,6 +12,7 @@ DOCUMENTS = (
     "README.md",
     "ark_jax/README.md",
     "ark_jax/graph/README.md",
+    "ark_jax/recipes/ark/README.md",
     "ark_jax/select/README.md",
     "configs/README.md",
     "launch/README.md",

@@ -60,6 +60,7 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
     Raises:
         ValueError: input that a run would refuse, or another model that is not on this machine.
     """
+    recipe.check(config)
     with tempfile.TemporaryDirectory() as scratch:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
         with _shadow(recipe, config, local, workdir) as (context, done):

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
 from ark_jax.pipeline.stage import Context, Stage
 
@@ -147,6 +148,7 @@ def load_recipe(name: str) -> Recipe:
             f"config.recipe={name!r}: no name of a module; name a recipe of ark_jax ({_names()}) "
             "or the dotted path of your own module"
         )
+    own_functions.search_working_folder()
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:

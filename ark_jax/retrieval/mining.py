@@ -1,10 +1,13 @@
 """Hard negatives: chunks that rank high for a question and are unlikely to answer it."""
 
+import dataclasses
 import hashlib
+import operator
 import random
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +16,39 @@ from ark_jax.retrieval.dense import top_k
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 Candidates = list[tuple[str, float]]  # (chunk id, score), hardest first
+
+
+@dataclasses.dataclass(frozen=True)
+class MiningTask:
+    """What a miner of the user's own is given.
+
+    Attributes:
+        questions: question id -> text.
+        pools: question id -> indices into `texts` of the chunks that it may be answered from, its
+            positives among them.
+        texts: texts of all chunks.
+        query_vectors: question id -> unit vector `[e]`, by the retriever that mines.
+        chunk_vectors: unit vectors of `texts`, `[n e]`, by the same retriever.
+        top: candidates that are used of each question; further ones are ignored.
+    """
+
+    questions: Mapping[str, str]
+    pools: Mapping[str, Sequence[int]]
+    texts: Sequence[str]
+    query_vectors: Mapping[str, np.ndarray]
+    chunk_vectors: np.ndarray
+    top: int
+
+
+@runtime_checkable
+class Miner(Protocol):
+    """Finds candidates for hard negatives."""
+
+    def __call__(self, task: MiningTask) -> Mapping[str, Sequence[int]]:
+        """Returns question id -> indices into `task.texts`, hardest first.
+
+        Positives may be among them, they never become negatives.
+        """
 
 
 def dense_candidates(
@@ -84,6 +120,42 @@ def baseline_candidates(
     return {
         id: random.Random(id).sample(list(pools[id]), min(top, len(pools[id]))) for id in questions
     }
+
+
+def own_candidates(miner: Miner, task: MiningTask) -> dict[str, list[int]]:
+    """The candidates that a miner of the user's own finds, the first `task.top` of each question.
+
+    Raises:
+        ValueError: a question is missing, or an index is none of its pool or comes twice.
+    """
+    mined = miner(task)
+    if not isinstance(mined, Mapping) or (missing := [x for x in task.questions if x not in mined]):
+        lacks = f"lacks question {missing[0]!r}" if isinstance(mined, Mapping) else "is none"
+        raise ValueError(
+            "it must return a dict, question id -> indices of chunks; what it returned "
+            f"({type(mined).__name__}) {lacks}"
+        )
+    return {question: _checked(mined[question], task, question) for question in task.questions}
+
+
+def _checked(mined: Sequence[int], task: MiningTask, question: str) -> list[int]:
+    """The first indices as plain integers."""
+    pool = task.pools[question]
+    within = pool if isinstance(pool, range) else set(pool)
+    indices = []
+    for value in list(mined)[: task.top]:
+        try:
+            index = operator.index(value)
+        except TypeError:
+            index = None
+        if index is None or index not in within:
+            raise ValueError(
+                f"for question {question!r} it returned {value!r}, which is no index of its pool"
+            )
+        if index in indices:
+            raise ValueError(f"for question {question!r} it returned index {index} twice")
+        indices.append(index)
+    return indices
 
 
 def choose_negatives(

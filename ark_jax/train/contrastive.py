@@ -1,4 +1,4 @@
-"""Contrastive training of a retriever: InfoNCE as an objective of `fit`, and its batches."""
+"""Contrastive training of a retriever: a loss of pairs as an objective of `fit`, its batches."""
 
 import dataclasses
 import functools
@@ -42,6 +42,7 @@ class ContrastiveConfig:
     lora_rank: int  # 0 trains all weights
     lora_alpha: float
     lora_targets: tuple[str, ...]  # () adapts every matrix of the blocks
+    loss: losses.Loss = losses.info_nce
 
 
 def train(
@@ -96,6 +97,7 @@ def train(
         maker.piece_tokens,
         config.temperature,
         tuple(config.matryoshka),
+        config.loss,
     )
     trained, curve = fit.fit(
         run, objective, maker, trainable, frozen, on_step=on_step, on_pace=on_pace
@@ -108,7 +110,7 @@ def train(
 
 @dataclasses.dataclass(frozen=True)
 class ContrastiveObjective:
-    """InfoNCE between the questions and all passages of a batch, by `losses.matryoshka`."""
+    """A loss between the questions and all passages of a batch, by `losses.matryoshka`."""
 
     cfg: Any  # of the model
     pooling: str
@@ -117,6 +119,7 @@ class ContrastiveObjective:
     piece_tokens: tuple[int | None, int | None]  # of the questions' and the passages' `TextGrid`
     temperature: float
     matryoshka: tuple[int, ...]
+    loss: losses.Loss = losses.info_nce
 
     def __call__(self, trainable: Any, frozen: Any, batch: Mapping) -> tuple[jax.Array, dict]:
         """The loss; see `fit.Objective`.
@@ -137,6 +140,7 @@ class ContrastiveObjective:
             batch["negative"],
             widths=self.matryoshka,
             temperature=self.temperature,
+            loss=self.loss,
         )
         return loss, {}
 

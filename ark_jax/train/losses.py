@@ -1,6 +1,7 @@
 """Losses over the whole global batch: InfoNCE, Matryoshka, two margins, and two over lists."""
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,40 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float
 
 from ark_jax.layout import BATCH
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A loss over the questions and passages of a global batch, as `info_nce` is one."""
+
+    def __call__(
+        self,
+        queries: Float[Array, "b e"],
+        passages: Float[Array, "c e"],
+        positive: Bool[Array, "b c"],
+        negative: Bool[Array, "b c"],
+        *,
+        temperature: float,
+    ) -> Float[Array, ""]:
+        """Returns one number, the mean over what it compares; jax must be able to trace it.
+
+        Args:
+            queries, passages: unit vectors. Rows without a text have no pair in either mask.
+            positive: the pairs of a question and a passage that answers it.
+            negative: the pairs of a question and a passage that it is to be told from.
+            temperature: `train.temperature`.
+        """
+
+
+def on_whole_arrays(loss: Loss) -> Loss:
+    """A loss that gets all rows on every device, in float32, since it knows of no mesh."""
+
+    def replicated(*arrays: jax.Array, temperature: float) -> jax.Array:
+        queries, passages, *masks = (jax.sharding.reshard(array, P()) for array in arrays)
+        vectors = (queries.astype(jnp.float32), passages.astype(jnp.float32))
+        return loss(*vectors, *masks, temperature=temperature)
+
+    return replicated
 
 
 def info_nce(
@@ -42,15 +77,16 @@ def matryoshka(
     *,
     widths: Sequence[int],
     temperature: float,
+    loss: Loss = info_nce,
 ) -> Float[Array, ""]:
-    """Mean of `info_nce` over the whole vectors and their first `widths` components, scaled to unit
+    """Mean of `loss` over the whole vectors and their first `widths` components, scaled to unit
     length.
 
-    Kusupati et al. 2022, with equal weights. Without widths it is `info_nce`.
+    Kusupati et al. 2022, with equal weights. Without widths it is `loss`.
     """
     shortened = [(_unit(queries[:, :width]), _unit(passages[:, :width])) for width in widths]
     losses = [
-        info_nce(*vectors, positive, negative, temperature=temperature)
+        loss(*vectors, positive, negative, temperature=temperature)
         for vectors in [(queries, passages), *shortened]
     ]
     return sum(losses) / len(losses)

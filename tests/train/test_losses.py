@@ -129,6 +129,26 @@ def test_a_question_of_two_positives_is_two_rows_of_sentence_transformers(
     assert float(loss(~positive)) < expected - 0.05
 
 
+def test_a_loss_that_knows_of_no_mesh_gets_whole_arrays(any_mesh):
+    """The same loss, with a plain product of vectors that lie on several devices."""
+
+    def own(queries, passages, positive, negative, *, temperature):
+        scores = queries @ passages.T / temperature
+        floored = jnp.where(negative, scores, -1e30)
+        others = jax.nn.logsumexp(floored, axis=1, keepdims=True)
+        value = jnp.where(positive, jnp.logaddexp(scores, others) - scores, 0)
+        return value.sum() / positive.sum()
+
+    batch = random_batch()
+    arrays = [layout.rows(array) for array in batch.values()]
+    both = [
+        jax.jit(jax.value_and_grad(functools.partial(loss, temperature=0.05)))(*arrays)
+        for loss in (losses.info_nce, losses.on_whole_arrays(own))
+    ]
+    np.testing.assert_allclose(both[1][0], both[0][0], rtol=1e-6)
+    np.testing.assert_allclose(both[1][1], both[0][1], atol=1e-5)
+
+
 @pytest.mark.parametrize("widths", [(), (4, 1), (5,)])
 def test_matryoshka_is_the_mean_over_widths(widths, any_mesh):
     inputs = random_batch()

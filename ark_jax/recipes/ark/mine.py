@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data.records import Question
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
@@ -71,7 +73,7 @@ def _search(
     chunk_ids: list[str],
     texts: Sequence[str],
 ) -> Mined:
-    """What `mine.by` finds for each question: by vectors, by words or at random."""
+    """What `mine.by` finds for each question: by vectors, words, chance or a user's function."""
     from ark_jax.retrieval import mining
 
     settings = context.config.mine
@@ -82,7 +84,11 @@ def _search(
         single = {question: query[None] for question, query in queries.items()}
         return mining.dense_candidates(single, pools, vectors, chunk_ids, top=settings.top)
     words = {question.id: question.question for question in questions}
-    ranked = mining.baseline_candidates(settings.by, words, pools, texts, top=settings.top)
+    if own_functions.is_own(settings.by):
+        task = mining.MiningTask(words, pools, texts, queries, vectors, settings.top)
+        ranked = distributed.on_first_process(lambda: own_parts.mine(context.config, task))
+    else:
+        ranked = mining.baseline_candidates(settings.by, words, pools, texts, top=settings.top)
     return {
         question: [(chunk_ids[i], float(query @ vectors[i])) for i in ranked[question]]
         for question, query in queries.items()

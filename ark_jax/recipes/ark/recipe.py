@@ -14,6 +14,7 @@ from ark_jax.recipes.ark import (
     estimate_devices,
     export,
     mine,
+    own_parts,
     report,
     reranker,
     train,
@@ -84,6 +85,7 @@ TRAIN = tuple(
         "clip",
         "batch",
         "chunks",
+        "loss",
         "temperature",
         "matryoshka",
         "denominator",
@@ -220,11 +222,13 @@ def _training_stages(config) -> list[Stage]:
             miner = model if config.mine.model == "previous" else ()
             inputs = ("data", "rewrite", "positives", *miner)
             run = functools.partial(mine.mine, stage=stage)
-            stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, base))
+            external = dependencies.all_of(base, dependencies.own_functions_of("mine.by"))
+            stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, external))
         settings = (*_own_settings(stage), *TRAIN, "seed", *COMPUTE)
         inputs = (*training_inputs(stage), *model)
         run = functools.partial(train.train_stage, stage=stage)
-        stages.append(Stage(stage_name(stage), inputs, settings, run, base))
+        external = dependencies.all_of(base, dependencies.own_functions_of("train.loss"))
+        stages.append(Stage(stage_name(stage), inputs, settings, run, external))
     if config.train.merge != 1:
         last = trained_stages(config)[-1:]
         stages.append(Stage("merged", last, ("train.merge", *COMPUTE), train.merge_with_base, base))
@@ -306,6 +310,7 @@ def _closing_stages(config) -> list[Stage]:
             external=dependencies.all_of(
                 dependencies.prompt_texts("read"),
                 dependencies.language_model("reader"),
+                dependencies.own_functions_of("reader.backend"),
                 dependencies.reranker,
             ),
         ),
@@ -356,7 +361,7 @@ def _training_file(format: str):
 RECIPE = Recipe(
     name="ark",
     stages=stages,
-    check=check_ark,
+    check=own_parts.check_all,
     needs=needs,
     metrics=outcome.METRIC_HEADINGS,
     headline="ndcg@10",

@@ -95,8 +95,9 @@ class MineSection:
     by: str = field(
         "rewritten",
         "What finds candidates: vectors of the rewritten questions or of the question itself, "
-        "BM25, or chance.",
+        "BM25, chance, or a function of one's own; see ark_jax/recipes/ark/README.md.",
         choices=("rewritten", "question", "bm25", "random"),
+        importable=True,
     )
     model: str = field(
         "previous",
@@ -153,6 +154,13 @@ class TrainSection:
     batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
     chunks: int = field(
         1, "Pieces in which GradCache encodes a batch, to save memory.", unit="pieces", minimum=1
+    )
+    loss: str = field(
+        "info_nce",
+        "What is minimised: the contrastive loss of eq. 7 and 8, or a function of one's own; see "
+        "ark_jax/recipes/ark/README.md.",
+        choices=("info_nce",),
+        importable=True,
     )
     temperature: float = field(0.05, "Divisor of cosines in the contrastive loss.", above=0)
     matryoshka: tuple[int, ...] = field(
@@ -218,6 +226,13 @@ class RerankerSection:
 class ReaderSection(settings.ReaderSection):
     """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
 
+    backend: str = field(
+        "local",
+        "Source of answers. openai: any compatible endpoint; local: a model on these devices; "
+        "replay: a recording; or a function of one's own, see ark_jax/recipes/ark/README.md.",
+        choices=settings.MODEL_BACKENDS,
+        importable=True,
+    )
     warm: bool = field(
         False,
         "Whether the local reader first learns to answer, from the training questions' own "

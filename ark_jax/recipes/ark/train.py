@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, model_before, stage_name
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
@@ -53,6 +54,7 @@ def train_stage(context: Context, folder: Path, *, stage: int) -> dict:
         "learning_rate": config.train.learning_rates[max(stage - 1, 0)],
         "seed": config.seed + stage,
         "use_negatives": stage in MINING_SIZES,
+        "loss": own_parts.load_loss(config),
     }
     fields = {field.name for field in dataclasses.fields(contrastive.ContrastiveConfig)}
     shared = {field: config.train[field] for field in fields - by_stage.keys()}

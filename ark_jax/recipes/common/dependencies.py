@@ -6,7 +6,9 @@ Each function here returns `config -> {name: fingerprint}`, a `Stage.external`.
 from collections.abc import Callable
 from pathlib import Path
 
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.fingerprints import file_digest, input_digest, model_digest
+from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.text import prompts
 
@@ -50,6 +52,17 @@ def reranker(config) -> dict[str, str]:
     """The model of `evaluate.rerank`, and the type in which a decoder computes."""
     path = config.evaluate.rerank
     return {"reranker": f"{model_digest(path)} {config.generator.dtype}"} if path else {}
+
+
+def own_functions_of(*fields: str) -> Fingerprints:
+    """The files of the user's own functions, of the fields that name one."""
+
+    def fingerprints(config) -> dict[str, str]:
+        named = {field: setting(config, field) for field in fields}
+        own = {field: path for field, path in named.items() if own_functions.is_own(path)}
+        return {f"file of {path}": own_functions.digest(field, path) for field, path in own.items()}
+
+    return fingerprints
 
 
 def prompt_texts(*names: str) -> Fingerprints:

@@ -60,8 +60,9 @@ def answer_calls(
 ) -> list[Calls]:
     """The calls of a reader that is not local, and of a judge."""
     passages = config.evaluate.passages
-    # A local reader is the device's work.
-    readings = len(systems.retrieving) if config.reader.backend != "local" else 0
+    # A local reader is the device's work, and what a function of the user's own asks is unknown.
+    asks = config.reader.backend in ("openai", "replay")
+    readings = len(systems.retrieving) if asks else 0
     verdicts = 2 * config.judge.repeats * len(config.judge.against)
     if not (readings or verdicts):
         return []

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import what_can_be_told
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common import reader, retrieve, written_from
+from ark_jax.recipes.common import own_reader, reader, retrieve, written_from
 from ark_jax.recipes.common.choose_fusion import chosen_fusion
 from ark_jax.recipes.common.corpus import (
     Passages,
@@ -16,7 +17,7 @@ from ark_jax.recipes.common.corpus import (
     gold_passages,
     load_questions,
 )
-from ark_jax.recipes.common.reader_passages import passages_for_reader
+from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import describe_difference, is_significant
@@ -56,7 +57,7 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     fusion = chosen_fusion(context, systems)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder, fusion)
     read = reader.questions_to_answer(questions, settings.read)
-    replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks))
+    replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks), folder)
     measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
     rows = [
         _measure(name, question, ranking[question.id], gold, replies, measured, settings.answers)
@@ -96,10 +97,15 @@ def _read(
     rankings: dict[str, retrieve.Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
+    folder: Path,
 ) -> tuple[dict[tuple[str, str], str], dict, int]:
     """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
+    retrieved = retrieved_passages(context, rankings, questions, texts)
+    if own_functions.is_own(context.config.reader.backend):
+        answers = own_reader.answer_all(context, retrieved, questions, folder)
+        return answers, {"unanswered": sum(not answer for answer in answers.values())}, 0
     form = reader.reading_prompt(context.config)
-    passages, cut = passages_for_reader(context, rankings, questions, texts, form)
+    passages, cut = passages_for_reader(context, retrieved, questions, form)
     filled = {
         (name, question.id): form.fill(question.question, passages[name, question.id])
         for name in rankings

@@ -1,6 +1,6 @@
 """What the reader is given of what each system retrieves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
@@ -11,35 +11,43 @@ from ark_jax.recipes.common.retrieve import Rankings
 from ark_jax.runtime.log import say
 
 
-def passages_for_reader(
+def retrieved_passages(
     context: Context,
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
+) -> dict[tuple[str, str], list[str]]:
+    """(system, question) -> the passages to answer from, best first; for "full" whole documents."""
+    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
+
+    def passages(system: str, question: Question) -> list[str]:
+        if system == "full":
+            return [documents[document] for document in question.documents]
+        ranked = rankings[system][question.id]
+        return [texts[chunk_id] for chunk_id in ranked[: context.config.evaluate.passages]]
+
+    return {
+        (name, question.id): passages(name, question) for name in rankings for question in questions
+    }
+
+
+def passages_for_reader(
+    context: Context,
+    retrieved: Mapping[tuple[str, str], Sequence[str]],
+    questions: list[Question],
     form: ReadingPrompt,
 ) -> tuple[dict[tuple[str, str], str], int]:
     """(system, question) -> the passages that the reader is given, cut at their end to fit it.
 
-    For "full" they are the whole documents.
-
     Args:
+        retrieved: what `retrieved_passages` returns.
         form: how the reader is asked.
 
     Returns:
         the passages, joined as the prompt shows them, and for how many questions some were cut.
     """
     config = context.config
-    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
-
-    def passages(system: str, question: Question) -> str:
-        if system == "full":
-            return form.join([documents[document] for document in question.documents])
-        ranked = rankings[system][question.id]
-        return form.join([texts[chunk_id] for chunk_id in ranked[: config.evaluate.passages]])
-
-    given = {
-        (name, question.id): passages(name, question) for name in rankings for question in questions
-    }
+    given = {key: form.join(passages) for key, passages in retrieved.items()}
     # A reader behind an endpoint says itself if a text is too long.
     if not given or config.reader.backend != "local":
         return given, 0

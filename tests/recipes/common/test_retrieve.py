@@ -11,7 +11,7 @@ from ark_jax.models.pairs import PairScorer
 from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import reader_passages
-from ark_jax.recipes.common.reader_passages import passages_for_reader
+from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
@@ -133,7 +133,8 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     monkeypatch.setattr(reader_passages, "load_generator", lambda context, path: lm)
     lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
     form = ReadingPrompt(prompts.load_template("read"))
-    passages, cut = passages_for_reader(run.context, ranked, QUESTIONS, texts, form)
+    retrieved = retrieved_passages(run.context, ranked, QUESTIONS, texts)
+    passages, cut = passages_for_reader(run.context, retrieved, QUESTIONS, form)
     assert cut == 1 and passages["base", "q0"] == "a lamp"
     assert passages["full", "q1"] == DOCUMENTS[1].text
     given = passages["full", "q0"]
@@ -142,11 +143,12 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
         and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
     )
     long = texts | {"a#1": DOCUMENTS[0].text}  # chunks are cut as documents are
-    passages, cut = passages_for_reader(run.context, ranked, QUESTIONS, long, form)
+    cut_too = retrieved_passages(run.context, ranked, QUESTIONS, long)
+    passages, cut = passages_for_reader(run.context, cut_too, QUESTIONS, form)
     assert cut == 1 and passages["base", "q0"] == given
     lm.max_length = 20
     with pytest.raises(
         ValueError,
         match=r"'which lamp\?': .* the prompt and 7 new tokens leave no room in the 20 that",
     ):
-        passages_for_reader(run.context, ranked, QUESTIONS, texts, form)
+        passages_for_reader(run.context, retrieved, QUESTIONS, form)

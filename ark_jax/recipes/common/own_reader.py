@@ -1,0 +1,69 @@
+"""Answers by a function of the user's own, which `reader.backend` names."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ark_jax.data.records import Question
+from ark_jax.pipeline import own_functions
+from ark_jax.pipeline.parts import stored_rows
+from ark_jax.pipeline.stage import Context
+from ark_jax.runtime import distributed
+from ark_jax.runtime.log import say
+
+
+@runtime_checkable
+class OwnReader(Protocol):
+    """Answers a question from passages."""
+
+    def __call__(self, question: str, passages: Sequence[str]) -> str:
+        """Returns the answer, perhaps empty.
+
+        Args:
+            passages: what a system retrieves, best first; whole documents for the system `full`.
+        """
+
+
+def load(config) -> OwnReader:
+    """Raises ValueError, as `own_functions.load`."""
+    return own_functions.load("reader.backend", config.reader.backend, OwnReader)
+
+
+def answer_all(
+    context: Context,
+    passages: Mapping[tuple[str, str], Sequence[str]],
+    questions: Sequence[Question],
+    folder: Path,
+) -> dict[tuple[str, str], str]:
+    """(system, question) -> answer. Those of a system are stored in `folder`: a kill loses no more.
+
+    Raises:
+        ValueError: an answer is no text.
+    """
+    read, asked = load(context.config), {question.id: question.question for question in questions}
+    replies = {}
+    for name in dict.fromkeys(system for system, _ in passages):
+        given = {id: passages[name, id] for id in asked}
+        rows = functools.partial(_answer, read, context.config.reader.backend, asked, given)
+        stored = stored_rows(
+            folder / f"answers-{name}.parquet", lambda rows=rows: distributed.on_first_process(rows)
+        )
+        say(f"  read answers: {len(stored):,} of {name}")
+        replies |= {(name, row["question"]): row["answer"] for row in stored}
+    return replies
+
+
+def _answer(
+    read: OwnReader, named: str, asked: Mapping[str, str], passages: Mapping[str, Sequence[str]]
+) -> list[dict]:
+    rows = []
+    for id, question in asked.items():
+        answer = read(question, list(passages[id]))
+        if not isinstance(answer, str):
+            raise ValueError(
+                f"config.reader.backend={named!r} returned {type(answer).__name__} for question "
+                f"{question[:60]!r}: return a text"
+            )
+        rows.append({"question": id, "answer": answer.strip()})
+    return rows

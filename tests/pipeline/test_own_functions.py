@@ -1,0 +1,93 @@
+"""Functions of the user's own: how they are found, imported and checked."""
+
+import os
+import sys
+from typing import Protocol
+
+import pytest
+
+from ark_jax.pipeline import own_functions
+
+
+class Reader(Protocol):
+    def __call__(self, question: str, passages: list[str], *, limit: int) -> str: ...
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a module of a name that no other test uses into the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    before = set(sys.modules)
+    name = f"parts_{tmp_path.name}"
+
+    def write(text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    yield write
+    for module in set(sys.modules) - before:
+        if module.startswith(name):
+            del sys.modules[module]
+
+
+def load(path: str):
+    return own_functions.load("reader.backend", path, Reader)
+
+
+def test_a_function_in_the_working_folder_is_found_and_called(write):
+    name = write("def read(q, p, limit=3, *, more=1):\n    return f'{q} {p[0]} {limit}'\n")
+    assert load(f"{name}:read")("who?", ["lamp"], limit=5) == "who? lamp 5"
+    assert sys.path[-1] == os.getcwd()
+
+
+def test_an_edited_file_is_imported_again_and_has_another_digest(write):
+    name = write("def read(question, passages, *, limit):\n    return 'before'\n")
+    path = f"{name}:read"
+    first = load(path), own_functions.digest("reader.backend", path)
+    write("def read(question, passages, *, limit):\n    return 'and afterwards'\n")
+    second = load(path), own_functions.digest("reader.backend", path)
+    assert (first[0]("", [], limit=1), second[0]("", [], limit=1)) == ("before", "and afterwards")
+    assert first[1] != second[1]
+
+
+def test_to_look_a_file_up_imports_nothing(write):
+    name = write("raise RuntimeError('imported')\n")
+    assert len(own_functions.digest("mine.by", f"{name}:f")) == 64
+    assert name not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text, function, message",
+    [
+        ("def raed(q, p, *, limit): ...", "read", r"no 'read'; did you mean parts_\w+:raed"),
+        ("read = 3", "read", "is of type int; name a function"),
+        ("def read(q): ...", "read", r"takes \(q\) and is called with \(question, pa"),
+        ("def read(q, p): ...", "read", "got an unexpected keyword argument 'limit'"),
+        ("x = 1\nread = nothing", "read", r"NameError: name 'nothing' is not defined, line 2\)"),
+        ("import no_such_package_of_ours", "read", r"No module named 'no_such_.*what it needs"),
+        ("raise SystemExit('bye')", "read", "SystemExit: bye"),
+        ("def read(:", "read", "SyntaxError"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_work(write, text, function, message):
+    name = write(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        load(f"{name}:{function}")
+    assert str(raised.value).startswith(f"config.reader.backend='{name}:{function}': ")
+
+
+def test_a_module_that_is_nowhere_is_named_with_its_place(write, tmp_path):
+    with pytest.raises(ValueError, match=r"no module 'nowhere_of_ours'; put nowhere_of_ours\.py"):
+        load("nowhere_of_ours:read")
+    with pytest.raises(ValueError, match=r"put nowhere_of_ours/inner\.py into"):
+        load("nowhere_of_ours.inner:read")
+    for path in ("sys:exit", "__main__:read"):
+        with pytest.raises(ValueError, match=f"config.reader.backend='{path}': "):
+            load(path)
+
+
+def test_an_error_inside_names_the_line(write):
+    name = write("def read(q, p, *, limit):\n    return p[7]\n")
+    with pytest.raises(RuntimeError, match=r":read' fails: IndexError: .*, line 2; correct it"):
+        load(f"{name}:read")("who?", [], limit=1)
