@@ -64,11 +64,12 @@ def _system_side(move: Mapping, system: str) -> str:
 
 def answers(data: Mapping) -> str:
     """The section of answers, several systems beside the reference."""
-    if not data["answers"]:
-        return empty_note("No answers were read in this run.")
-    systems = list(dict.fromkeys(system for row in data["answers"] for system in row["given"]))
+    about, listed = (data["answers"].get(name, "") for name in ("about", "rows"))
+    if not listed:
+        return empty_note(about or "No answers were read in this run.")
+    systems = list(dict.fromkeys(system for row in listed for system in row["given"]))
     rows = []
-    for row in data["answers"]:
+    for row in listed:
         texts = [row["given"].get(system) for system in systems]
         cells = [
             "–" if text is None else auto_direction(highlight(text, row["answers"]))
@@ -76,8 +77,6 @@ def answers(data: Mapping) -> str:
         ]
         question = auto_direction(escape(row["question"]))
         rows.append([question, references(row["answers"]), *cells])
-    return (
-        "<p>The generator's answers from the passages that each system retrieves. Reference "
-        "answers are <mark>marked</mark>.</p>"
-        + table("Answers by system", ["question", "reference", *systems], rows, "read")
+    return f"<p>{escape(about)} Reference answers are <mark>marked</mark>.</p>" + table(
+        "Answers by system", ["question", "reference", *systems], rows, "read"
     )

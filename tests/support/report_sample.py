@@ -152,13 +152,16 @@ def sample() -> dict:
                 "given": {"stage3": "1785"},
             }
         ],
-        "answers": [
-            {
-                "question": "How?",
-                "answers": ["by boat"],
-                "given": {"base": "By  boat.", "stage3": "no"},
-            }
-        ],
+        "answers": {
+            "about": "Answers of a reader.",
+            "rows": [
+                {
+                    "question": "How?",
+                    "answers": ["by boat"],
+                    "given": {"base": "By  boat.", "stage3": "no"},
+                }
+            ],
+        },
         "judge": {
             "judge": "a judge",
             "repeats": 3,

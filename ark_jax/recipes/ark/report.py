@@ -1,6 +1,6 @@
 """What the report of an ARK run shows, read from its finished stages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
+from ark_jax.recipes.ark.report_answers import answers_shown, cut_answers, reader_name
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.evaluate import verdict
@@ -53,6 +54,7 @@ def gather(context: Context, counts: Counts) -> dict:
     last = systems(config).last
     curriculum, note = trained_stages(config), note_on_test(context)
     trained = [name for name in (*curriculum, RERANKER) if name in counts]
+    is_cut = cut_answers(context)
     return {
         "verdict": " ".join(
             filter(None, (verdict(evaluated["table"], evaluated["metrics"], curriculum), note))
@@ -68,8 +70,8 @@ def gather(context: Context, counts: Counts) -> dict:
         "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
         "community": _community(context),
         "examples": _examples(context, mined, texts),
-        **_moves(rows, last, held_out, evaluated["gold"], texts),
-        "answers": _answers(rows, ("base", last), held_out),
+        **_moves(rows, last, held_out, evaluated["gold"], texts, is_cut),
+        "answers": answers_shown(config, rows, ("base", last), held_out, is_cut),
         "counts": _losses(counts),
         "quarantine": _quarantined(context, counts),
         "judge": load_json(context / "judge" / "judge.json") if "judge" in counts else {},
@@ -104,14 +106,14 @@ def _facts(config, counts: Counts) -> list[list]:
         ["LLM", llm[config.llm.backend]],
         ["Retriever", Path(config.retriever.path).name],
         *_reranker_facts(config, counts.get(RERANKER, {})),
-        ["Generator and reader", Path(config.generator.path).name],
-        *_reader_facts(counts.get(WARM_READER, {})),
+        ["Generator", Path(config.generator.path).name],
+        ["Reader", f"{reader_name(config)}{_reader_training(counts.get(WARM_READER, {}))}"],
     ]
 
 
-def _reader_facts(trained: Mapping) -> list[list]:
+def _reader_training(trained: Mapping) -> str:
     """How long the reader was trained to answer, if it was."""
-    return [["Reader", f"trained in {trained['steps']:,} steps"]] if trained else []
+    return f", trained in {trained['steps']:,} steps" if trained else ""
 
 
 def _reranker_facts(config, trained: Mapping) -> list[list]:
@@ -279,6 +281,7 @@ def _moves(
     questions: Mapping[str, Question],
     gold: Mapping[str, list[list[str]]],
     texts: Mapping[str, str],
+    is_cut: Callable[[str | None], bool],
     limit: int = 5,
 ) -> dict:
     """Held-out questions whose first needed passage rose or fell the most.
@@ -305,6 +308,10 @@ def _moves(
         best = next(iter(compared[system, question]["ranked"]), None)
         return best and {"text": texts[best]}
 
+    def whole_answer(system: str, question: str) -> str | None:
+        answer = compared[system, question]["answer"]
+        return None if is_cut(answer) else answer
+
     def describe(question: str) -> dict:
         before, after = ranks[question]
         found = next(
@@ -320,7 +327,7 @@ def _moves(
             "before": before,
             "after": after,
             "first": {system: first_passage(system, question) for system in ("base", last)},
-            "given": {system: compared[system, question]["answer"] for system in ("base", last)},
+            "given": {system: whole_answer(system, question) for system in ("base", last)},
         }
 
     order = sorted(gain, key=lambda id: (-gain[id], id))
@@ -332,19 +339,3 @@ def _moves(
         "wins": list(map(describe, rose[:limit])),
         "losses": list(map(describe, fell[:limit])),
     }
-
-
-def _answers(
-    rows: list[dict], names: tuple[str, str], questions: Mapping[str, Question], limit: int = 10
-) -> list[dict]:
-    """Answers of the first and the last system, to questions that were read."""
-    replies = {(row["system"], row["question"]): row["answer"] for row in rows}
-    read = [q for q in questions.values() if replies[names[0], q.id] is not None]
-    return [
-        {
-            "question": question.question,
-            "answers": list(question.answers),
-            "given": {name: replies[name, question.id] for name in names},
-        }
-        for question in read[:limit]
-    ]

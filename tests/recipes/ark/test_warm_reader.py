@@ -61,6 +61,14 @@ def test_its_answers_belong_to_its_weights(run):
     assert warm.model != ask.llm_settings(run.config, "reader").model
 
 
+@pytest.mark.slow
+def test_the_report_shows_its_answers(run, mesh):
+    engine.run(stages(run.config), run)
+    page = (run / "report" / "report.html").read_text()
+    assert "generator, which this run trained to answer," in page
+    assert "generator, trained in 8 steps" in page
+
+
 def test_only_a_local_reader_is_trained(tmp_path):
     c = tiny_config(tmp_path)
     c.reader.backend = "openai"
