@@ -104,7 +104,7 @@ def diagnose(parse: Callable[[], object]) -> int:
     for name in CACHES:
         look(name, place, name, workdir)
     if recipe:
-        look("the config", settings, recipe, config)
+        look("the config", settings, recipe, config, seconds=START)  # it may import jax
         look("the config", experimental, config)
         look("log.to", trackers, config)
         for field, path in needs.models.items():

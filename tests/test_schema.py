@@ -30,6 +30,13 @@ class Training:
     optimizer: Optimizer = Optimizer()
 
 
+@dataclasses.dataclass(frozen=True)
+class Mining:
+    """What finds negatives."""
+
+    by: str = field("near", "What finds them.", choices=("near", "far"), importable=True)
+
+
 def refusal(name: str, value: object) -> str:
     """The message that refuses one value."""
     values = schema.to_config_dict(Training).to_dict()
@@ -82,6 +89,17 @@ def test_an_integer_is_a_number_and_a_list_a_tuple(name, value):
     config = schema.to_config_dict(Training)
     (config.optimizer if name in config.optimizer else config)[name] = value
     schema.check(config, Training)
+
+
+@pytest.mark.parametrize("value", ["own:f", "package.own:function_2", "near"])
+def test_a_function_of_ones_own_may_stand_in_for_a_choice(value):
+    schema.check({"by": value}, Mining)
+
+
+@pytest.mark.parametrize("value", ["own", "own.f", ":f", "own:", "own:a.b", "a b:c", "own:f()", 1])
+def test_what_names_no_function_is_refused(value):
+    with pytest.raises(ValueError, match="must be near, far or module:function"):
+        schema.check({"by": value}, Mining)
 
 
 def test_a_missing_field_is_refused():
