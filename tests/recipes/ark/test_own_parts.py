@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import world
@@ -129,7 +130,7 @@ def test_a_loss_must_be_one_number(own_world, mesh):
     (own_world / "my_parts.py").write_text("def rows(q, p, a, b, *, temperature): return q[:, 0]\n")
     c = own_config(own_world)
     c.train.loss = "my_parts:rows"
-    vectors = np.eye(8, dtype=np.float32)
+    vectors = jnp.eye(8)
     with pytest.raises(ValueError, match=r"returned an array of shape \(8,\).* return its mean"):
         own_parts.load_loss(c)(vectors, vectors, vectors, vectors, temperature=1.0)
 
