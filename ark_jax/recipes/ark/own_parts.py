@@ -16,7 +16,8 @@ def check_all(config) -> None:
     check_ark(config)
     if own_functions.is_own(config.mine.by):
         _load_miner(config)
-    load_loss(config)
+    if own_functions.is_own(config.train.loss):
+        load_loss(config)
     if own_functions.is_own(config.reader.backend):
         own_reader.load(config)
 

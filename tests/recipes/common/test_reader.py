@@ -155,7 +155,7 @@ def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
         assert [name for name in before if before[name] != after[name]] == ["evaluate"], changes
     assert prints(backend="openai") != prints(backend="openai", model="another")
     with pytest.raises(
-        ValueError, match=r"config\.reader\.backend='none': must be openai, local or replay"
+        ValueError, match=r"config\.reader\.backend='none': must be openai, local, replay or mod"
     ):
         prints(backend="none")
 
