@@ -11,8 +11,8 @@ from support import world
 from support.paths import REPOSITORY
 
 from ark_jax.estimate import plan
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.recipe import RECIPE, stages
@@ -72,7 +72,7 @@ def run(root) -> subprocess.CompletedProcess:
 
 def due(root) -> list[str]:
     """The stages that a run would make again."""
-    statuses = engine.examine(stages(own_config(root)), own_config(root), root / "w")
+    statuses = examine(stages(own_config(root)), own_config(root), root / "w")
     return [status.stage for status in statuses if status.state != "done"]
 
 
