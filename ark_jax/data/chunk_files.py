@@ -1,6 +1,7 @@
 """Chunks on disk, mapped into memory: a process reads the texts that it asks for."""
 
 import dataclasses
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ark_jax.data.records import Chunk
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
 BLOCK_CHARACTERS = 1 << 24  # of their texts
+ROWS = 1024  # records that are converted at once where all are read in order
 
 
 class StoredChunk(Chunk):
@@ -40,7 +42,9 @@ class MappedChunks(Sequence[Chunk]):
     """The chunks of a file, of which nothing is read before it is asked for."""
 
     def __init__(self, folder: Path):
-        self._table = _table(folder)
+        with (folder / FILE).open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._table = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -48,9 +52,18 @@ class MappedChunks(Sequence[Chunk]):
     def __getitem__(self, row: int) -> Chunk:
         return Chunk(**{name: self._table[name][row].as_py() for name in self._table.schema.names})
 
-    def documents(self) -> list[str]:
-        """The document of each chunk."""
-        return self._table["document"].to_pylist()
+    def __iter__(self) -> Iterator[Chunk]:
+        for start in range(0, len(self), ROWS):
+            yield from (Chunk(**row) for row in self._table.slice(start, ROWS).to_pylist())
+            self.forget()
+
+    def documents(self) -> pa.ChunkedArray:
+        """The document of each chunk, large strings."""
+        return self._table["document"]
+
+    def forget(self) -> None:
+        """Frees the memory of what was read. It is read again when it is asked for again."""
+        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def load_chunks(folder: Path) -> list[Chunk]:

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ark_jax import __version__
 from ark_jax.data import readers
 from ark_jax.data.chunk_files import MappedChunks
@@ -54,7 +56,7 @@ def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Docume
             if before.made_with["model"] == made_with["model"]:
                 stored = tables.Stored(folder / before.folder)
         cutter = functools.partial(document_cutter, settings.model, settings.rules)
-        parts = tables.parts_of(documents, chunks, cutter, stored)
+        parts = tables.parts_of(documents, tables.part_maker(chunks, cutter, stored))
         _write(folder, parts, settings, retriever, before, source)
 
 
@@ -76,8 +78,7 @@ def add(
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
         cutter = functools.partial(document_cutter, model, before.rules)
-        new = tables.parts_of(documents, chunks, cutter, stored)
-        parts = tables.with_parts(stored, new, {document.id for document in documents})
+        parts = tables.with_parts(stored, documents, tables.part_maker(chunks, cutter, stored))
         _write(folder, parts, settings, retriever, before)
 
 
@@ -118,7 +119,7 @@ def _write(
     vector_files.extend_vectors(
         folder, earlier, keys, embed, made_with, made / folders.VECTORS, "embed chunks"
     )
-    write_bm25(made / folders.WORDS, (chunks[i].passage for i in range(len(chunks))))
+    write_bm25(made / folders.WORDS, (chunk.passage for chunk in chunks))
     about = {
         "model": settings.model,
         "made_with": made_with,
@@ -136,11 +137,15 @@ def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
     return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width}
 
 
-def embedder(retriever: Retriever, chunks: Sequence[Chunk]) -> vector_files.Embed:
+def embedder(retriever: Retriever, chunks: MappedChunks) -> vector_files.Embed:
     """Positions of chunks `[b]` -> their unit vectors `[b e]`."""
-    return lambda positions: retriever.encode(
-        [chunks[int(i)].passage for i in positions], kind="document"
-    )
+
+    def embed(positions: np.ndarray) -> np.ndarray:
+        passages = [chunks[int(i)].passage for i in positions]
+        chunks.forget()
+        return retriever.encode(passages, kind="document")
+
+    return embed
 
 
 def _whole(folder: Path) -> Manifest | None:

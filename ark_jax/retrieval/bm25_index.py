@@ -10,11 +10,12 @@
 The scores are those of `bm25.bm25`, which holds all texts in memory.
 """
 
+import functools
 import itertools
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,15 +23,9 @@ from ark_jax.retrieval.array_files import write_array, write_text
 from ark_jax.retrieval.bm25 import K1, B, stem_numbers, stems
 
 BLOCK = 8192  # texts that are counted at once
-_WRITTEN = 1 << 22  # entries that are written at once
-
-
-class Postings(NamedTuple):
-    """Which words a block of texts has, sorted by word and then by text."""
-
-    words: np.ndarray  # int32 [entries]
-    texts: np.ndarray  # int32 [entries]
-    counts: np.ndarray  # [entries]: how often
+ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
+# A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
+ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 
 
 class BM25Index:
@@ -44,11 +39,16 @@ class BM25Index:
     """
 
     def __init__(self, folder: Path, texts: int):
-        self._words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
-        self._starts = np.load(folder / "starts.npy")
+        # Read by the first search; the map keeps the file if the folder is replaced before that.
+        self._vocabulary = np.memmap(folder / "words.json", mode="r")
+        self._starts = np.load(folder / "starts.npy", mmap_mode="r")
         self._texts = np.load(folder / "texts.npy", mmap_mode="r")
         self._scores = np.load(folder / "scores.npy", mmap_mode="r")
         self._count = texts
+
+    @functools.cached_property
+    def _words(self) -> dict[str, int]:
+        return json.loads(self._vocabulary.tobytes())
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """The positions of the k best texts of each query, int64, and their scores, float32.
@@ -72,25 +72,26 @@ class BM25Index:
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:
-    """Writes the files of a collection. Of the texts, memory holds a block at a time.
+    """Writes the files of a collection.
+
+    Memory holds the words, and of texts and entries a block at a time: the entries of each block of
+    texts lie in a file meanwhile, 12 bytes each.
 
     Raises:
         OSError: a file cannot be written; it names the file.
     """
     words: dict[str, int] = {}
-    blocks, sizes = [], [np.zeros(0, np.int64)]
-    for block in _blocks(texts):
-        postings, lengths = _count(block, words)
-        first = sum(map(len, sizes))
-        blocks.append(postings._replace(texts=postings.texts + np.int32(first)))
-        sizes.append(lengths)
-    starts, holders, scores = _scored(blocks, np.concatenate(sizes), len(words))
+    lengths, files = [np.zeros(0, np.int64)], []
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="blocks-", dir=folder) as blocks:
+        for number, block in enumerate(_blocks(texts)):
+            entries, sizes = _count(block, words)
+            entries["text"] += sum(map(len, lengths))
+            lengths.append(sizes)
+            files.append(Path(blocks) / f"{number}.npy")
+            write_array(files[-1], entries.shape, ENTRY, [entries])
+        _write_scores(folder, files, np.concatenate(lengths), len(words))
     write_text(folder / "words.json", json.dumps(words, ensure_ascii=False))
-    write_array(folder / "starts.npy", starts.shape, starts.dtype, [starts])
-    for name, array in (("texts.npy", holders), ("scores.npy", scores)):
-        parts = (array[at : at + _WRITTEN] for at in range(0, len(array), _WRITTEN))
-        write_array(folder / name, array.shape, array.dtype, parts)
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -99,9 +100,9 @@ def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _count(texts: Sequence[str], words: dict[str, int]) -> tuple[Postings, np.ndarray]:
-    """The postings of some texts, from 0 on, and the number of words of each; new words are added
-    to `words`."""
+def _count(texts: Sequence[str], words: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of some texts, numbered from 0, and the number of words of each; new words are
+    added to `words`."""
     of_texts, local = stem_numbers(texts)
     numbers = np.zeros(len(local), np.int64)
     for word in sorted(local):  # in an order that is the same in every process
@@ -110,36 +111,54 @@ def _count(texts: Sequence[str], words: dict[str, int]) -> tuple[Postings, np.nd
     flat = np.fromiter(itertools.chain.from_iterable(of_texts), np.int64, lengths.sum())
     pairs = numbers[flat] * len(texts) + np.repeat(np.arange(len(texts)), lengths)
     pairs, counts = np.unique(pairs, return_counts=True)
-    word, text = np.divmod(pairs, len(texts))
-    smallest = np.min_scalar_type(counts.max(initial=0))
-    postings = Postings(word.astype(np.int32), text.astype(np.int32), counts.astype(smallest))
-    return postings, lengths
+    entries = np.empty(len(pairs), ENTRY)
+    entries["word"], entries["text"] = np.divmod(pairs, len(texts))
+    entries["count"] = counts
+    return entries, lengths
 
 
-def _scored(
-    blocks: list[Postings], lengths: np.ndarray, words: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The arrays `starts`, `texts` and `scores` of a collection.
+def _write_scores(folder: Path, files: Sequence[Path], lengths: np.ndarray, words: int) -> None:
+    """Writes the arrays of a collection.
 
     Args:
+        files: the entries of its blocks.
         lengths: how many words each text has.
         words: how many there are.
     """
     holding = np.zeros(words, np.int64)
-    for block in blocks:
-        holding += np.bincount(block.words, minlength=words)
+    for path in files:
+        holding += np.bincount(np.load(path)["word"], minlength=words)
     starts = np.concatenate([[0], np.cumsum(holding)])
     weights = np.log(1 + (len(lengths) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
     mean = lengths.mean() if len(lengths) else 1.0
-    texts, scores = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
-    free = starts[:-1].copy()  # the first free entry of each word
-    for block in blocks:
-        sizes = np.bincount(block.words, minlength=words)
-        rank = np.arange(len(block.words)) - (np.cumsum(sizes) - sizes)[block.words]
-        places = free[block.words] + rank
-        counts = block.counts.astype(np.float32)
-        relative = K1 * ((1 - B) + B * lengths[block.texts] / mean)
-        texts[places] = block.texts
-        scores[places] = weights[block.words] * (counts / (relative + counts))
-        free += sizes
-    return starts, texts, scores
+
+    def scores(entries: np.ndarray) -> np.ndarray:
+        counts = entries["count"].astype(np.float32)
+        relative = K1 * ((1 - B) + B * lengths[entries["text"]] / mean)
+        return weights[entries["word"]] * (counts / (relative + counts))
+
+    write_array(folder / "starts.npy", starts.shape, starts.dtype, [starts])
+    for name, dtype, values in (
+        ("texts.npy", np.int32, lambda entries: entries["text"]),
+        ("scores.npy", np.float32, scores),
+    ):
+        parts = map(values, _by_word(files, starts))
+        write_array(folder / name, (int(starts[-1]),), np.dtype(dtype), parts)
+
+
+def _by_word(files: Sequence[Path], starts: np.ndarray) -> Iterator[np.ndarray]:
+    """The entries of all files, sorted by word and then by text, some words at a time."""
+    low = 0
+    while low < len(starts) - 1:
+        high = max(np.searchsorted(starts, starts[low] + ENTRIES, "right") - 1, low + 1)
+        entries = np.concatenate([_of_words(path, low, high) for path in files])
+        yield entries[np.argsort(entries["word"], kind="stable")]
+        low = high
+
+
+def _of_words(path: Path, low: int, high: int) -> np.ndarray:
+    """The entries of the words `low` to `high` - 1 in a file."""
+    # Mapped anew each time: pages that were read do not stay in memory.
+    entries = np.load(path, mmap_mode="r")
+    first, last = np.searchsorted(entries["word"], [low, high])
+    return np.array(entries[first:last])

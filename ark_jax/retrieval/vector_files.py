@@ -160,9 +160,8 @@ def extend_vectors(
             bar.add(len(positions))
 
     def join() -> None:
-        source = np.load(stored / "vectors.npy", mmap_mode="r") if stored else None
         shape = (len(keys), made_with["width"])
-        rows = _joined(places, source, _finished(blocks))
+        rows = _joined(places, stored, _finished(blocks))
         _write_vectors(target, keys, (shape, made_with["dtype"], rows))
 
     distributed.on_first_process(join)
@@ -209,12 +208,14 @@ def _write_block(blocks: Path, number: int, vectors: np.ndarray) -> None:
 
 
 def _joined(
-    places: np.ndarray, source: np.ndarray | None, blocks: dict[int, Path]
+    places: np.ndarray, stored: Path | None, blocks: dict[int, Path]
 ) -> Iterator[np.ndarray]:
-    """The vectors in order of the keys, a block at a time: copied from `source`, or new ones."""
+    """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones."""
     number_of_new = np.cumsum(places < 0) - 1
     for start in range(0, len(places), BLOCK):
         at = places[start : start + BLOCK]
+        # Mapped anew for each block: pages that were read do not stay in memory.
+        source = np.load(stored / "vectors.npy", mmap_mode="r") if stored else None
         parts = [(np.flatnonzero(at >= 0), source, at)]
         numbers = number_of_new[start : start + BLOCK]
         for block in np.unique(numbers[at < 0] // BLOCK).tolist():

@@ -1,81 +1,149 @@
 """What an index takes: `python tests/benchmarks/index.py [CHUNKS] [--embed]`.
 
-Documents are made of words as frequent as natural ones (Zipf's law), cut, indexed, and searched
-with MiniLM; the process may have LIMIT GiB of data. Without --embed the vectors of passages are
-drawn at random, since embedding a million takes a CPU a day: then neither time nor memory counts
-that work.
+As many documents of one passage are made of words as frequent as natural ones (Zipf's law). They
+are indexed, a hundredth of them changes, as many are added, and questions are asked. Each step
+prints its seconds and its peak memory: of the process, and its parts. Pages of mapped files are
+memory that the system takes back when it needs some. The process may have LIMIT GiB of data.
+
+The encoder is MiniLM's first layer on the first TOKENS tokens, since all of MiniLM would embed a
+million passages in a CPU day; with --embed it does.
 """
 
+import contextlib
+import json
+import re
 import resource
+import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 from timing import machine
 
 import ark_jax as ark
 from ark_jax.data.records import Document
-from ark_jax.data.spool import Documents
 from ark_jax.demo.models import demo_models
-from ark_jax.models.retriever import Retriever
+from ark_jax.retrieval.chunks import ChunkRules
 
 LIMIT = 4  # GiB
-WORDS, VOCABULARY = 85, 400_000  # of a passage, about, and of all
+WORDS, VOCABULARY = 150, 400_000  # of a passage, and of all
+TOKENS = 16  # that the small encoder reads
+RULES = ChunkRules(tokens=512)
 QUESTION = "Which word w17 stands beside word w4211 and w90210?"
+KINDS = {"all": "VmRSS", "own": "RssAnon", "mapped": "RssFile"}
+_BLOCK = 4096  # documents that are drawn at once
 
 
-def documents(chunks: int) -> Documents:
-    """Documents on disk, as a reader of files would have them."""
-    random = np.random.default_rng(0)
-    texts = Documents()
-    for number in range(max(chunks // 20, 1)):
-        ranks = random.zipf(1.2, 20 * WORDS) % VOCABULARY
-        ends = np.where(np.arange(1, len(ranks) + 1) % 16, "", ".")
-        words = " ".join(f"w{rank}{end}" for rank, end in zip(ranks, ends, strict=True))
-        texts.append(Document(f"d{number}", f"Document {number}", words))
-    return texts
+def documents(count: int, seed: int) -> Iterator[Document]:
+    """Documents of about 1 kB; equal counts and seeds give equal ones."""
+    random = np.random.default_rng(seed)
+    for first in range(0, count, _BLOCK):
+        ranks = random.zipf(1.2, (_BLOCK, WORDS)) % VOCABULARY
+        for number, row in enumerate(ranks[: count - first].tolist(), first):
+            sentences = (row[at : at + 16] for at in range(0, WORDS, 16))
+            text = " ".join(" ".join(f"w{rank}" for rank in words) + "." for words in sentences)
+            yield Document(f"{seed}-{number}", f"Document {number}", text)
 
 
-def draw_vectors() -> None:
-    """Replaces the vectors of documents by random ones."""
-    encode = Retriever.encode
+def write_corpus(path: Path, count: int, changed: int = 0) -> None:
+    """Writes documents, of which the last ones have another text."""
+    with path.open("w") as file:
+        for number, document in enumerate(documents(count, seed=0)):
+            text = document.text + " Changed." * (number >= count - changed)
+            file.write(json.dumps(vars(document) | {"text": text, "sections": []}) + "\n")
 
-    def drawn(self, texts, *, kind, **options):
-        if kind == "query":
-            return encode(self, texts, kind=kind, **options)
-        seed = len(texts[0]) if texts else 0
-        vectors = np.random.default_rng(seed).normal(size=(len(texts), self.width))
-        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
-    Retriever.encode = drawn
+def small_encoder(folder: Path) -> Path:
+    """MiniLM's embeddings and first layer, in a folder of their own."""
+    shutil.copytree(demo_models()["retriever"], folder)
+    for name, field, value in (
+        ("config.json", "num_hidden_layers", 1),
+        ("sentence_bert_config.json", "max_seq_length", TOKENS),
+    ):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | {field: value}))
+    weights = load_file(folder / "model.safetensors")
+    later = re.compile(r"encoder\.layer\.[1-9]")
+    kept = {name: value for name, value in weights.items() if not later.search(name)}
+    save_file(kept, folder / "model.safetensors")
+    return folder
+
+
+class Steps:
+    """Seconds and peak memory of each step."""
+
+    def __init__(self):
+        self.rows: list[tuple[str, float, float, dict[str, float]]] = []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        peaks, done = dict.fromkeys(KINDS, 0.0), threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.05):
+                status = memory()
+                peaks.update({kind: max(peaks[kind], status[kind]) for kind in KINDS})
+
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        watcher = threading.Thread(target=watch)
+        start, cpu = time.perf_counter(), time.process_time()
+        watcher.start()
+        try:
+            yield
+        finally:
+            seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+            done.set()
+            watcher.join()
+            self.rows.append((name, seconds, cpu, peaks | {"all": memory("VmHWM")["all"]}))
+
+
+def memory(of_all: str = KINDS["all"]) -> dict[str, float]:
+    """GiB of this process by kind."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    names = KINDS | {"all": of_all}
+    return {kind: int(fields[name].split()[0]) / 1024**2 for kind, name in names.items()}
 
 
 def main() -> None:
     numbers = [word for word in sys.argv[1:] if word.isdigit()]
-    wanted = int(numbers[0]) if numbers else 20_000
+    count = int(numbers[0]) if numbers else 10_000
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT << 30, LIMIT << 30))
-    if "--embed" not in sys.argv:
-        draw_vectors()
-    corpus, rows = documents(wanted), []
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.process_time()
-        index = ark.Index.build(Path(folder) / "index", demo_models()["retriever"], corpus)
-        rows.append(("build", time.process_time() - start))
+    steps, part = Steps(), max(count // 100, 1)
+    with tempfile.TemporaryDirectory() as place:
+        corpus, folder = Path(place) / "documents.jsonl", Path(place) / "index"
+        whole = "--embed" in sys.argv
+        model = demo_models()["retriever"] if whole else small_encoder(Path(place) / "model")
+        write_corpus(corpus, count)
+        with steps.step("build"):
+            ark.Index.build(folder, model, corpus, rules=RULES)
+        write_corpus(corpus, count, changed=part)
+        with steps.step(f"build again, {part:,} changed"):
+            ark.Index.build(folder, model, corpus, rules=RULES)
+        with steps.step(f"add {part:,}"):
+            ark.Index.open(folder).add(documents(part, seed=1))
+        with steps.step("open"):
+            index = ark.Index.open(folder)
         for by in ("bm25", "dense", "hybrid"):
-            index.search([QUESTION], by=by)  # compiles, and reads the files once
-            start = time.process_time()
-            index.search([QUESTION], by=by)
-            rows.append((f"a question by {by}", time.process_time() - start))
-        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    status = Path("/proc/self/status").read_text().split()
-    peak = int(status[status.index("VmHWM:") + 1]) / 1024**2
-    own = int(status[status.index("RssAnon:") + 1]) / 1024**2
-    print(f"\n{len(index):,} chunks; {machine()}\n\n| step | CPU seconds |\n|---|---|")
-    print("\n".join(f"| {name} | {seconds:,.2f} |" for name, seconds in rows))
-    print(f"\n{size / 1024**3:.2f} GiB on disk. Peak memory {peak:.2f} GiB with the mapped files,")
-    print(f"{own:.2f} GiB at the end without them; the limit on data was {LIMIT} GiB.")
+            with steps.step(f"first question by {by}"):
+                index.search([QUESTION], by=by)
+            with steps.step("next"):
+                index.search([QUESTION], by=by)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        chunks = len(index)
+    print(f"\n{chunks:,} chunks, {size / 1024**3:.2f} GiB on disk; {machine()}\n")
+    print(
+        "| step | seconds | CPU seconds | peak memory, GiB | own | mapped files |\n"
+        + "|---" * 6
+        + "|"
+    )
+    for name, seconds, cpu, peaks in steps.rows:
+        sizes = " | ".join(f"{peaks[kind]:.2f}" for kind in KINDS)
+        print(f"| {name} | {seconds:,.2f} | {cpu:,.2f} | {sizes} |")
 
 
 if __name__ == "__main__":

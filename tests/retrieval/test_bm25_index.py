@@ -29,7 +29,8 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
 def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k):
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bm25_index, "BLOCK", 3)  # texts of several blocks share words
+        patch.setattr(bm25_index, "BLOCK", 3)  # texts of several blocks share words, and
+        patch.setattr(bm25_index, "ENTRIES", 4)  # words are written a few at a time
         write_bm25(folder, iter(texts))
     ((positions, scores),) = BM25Index(folder, len(texts)).search([query], k)
     assert [positions.tolist()] == bm25([query], texts, [range(len(texts))], k)
