@@ -1,6 +1,8 @@
 """The wheel works by itself, without a checkout."""
 
+import json
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -8,32 +10,43 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from support import world
 from support.paths import REPOSITORY
 
 from ark_jax.cli import config_files
 
 
+def run(*words) -> str:
+    """What a command prints; it must succeed."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
-    """`ark-jax` of the wheel, in an environment of its own that sees the libraries of this one."""
+def wheel(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("wheel")
     source = root / "source"
     source.mkdir()
     for name in ("ark_jax", "setup.py", "README.md", "LICENSE"):
-        subprocess.run(["cp", "-r", REPOSITORY / name, source], check=True)
-    run = lambda *words: subprocess.run(
-        list(map(str, words)), check=True, capture_output=True, text=True, cwd=root
-    )
-    run(sys.executable, "-m", "venv", root / "venv")
-    python = root / "venv" / "bin" / "python"
+        run("cp", "-r", REPOSITORY / name, source)
     build = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
     run(*build, "--wheel-dir", root / "dist", source)
-    (wheel,) = (root / "dist").glob("ark_jax-*.whl")
+    (path,) = (root / "dist").glob("ark_jax-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def program(wheel, tmp_path_factory) -> Path:
+    """`ark-jax` of the wheel, in an environment of its own that sees the libraries of this one."""
+    root = tmp_path_factory.mktemp("same")
+    run(sys.executable, "-m", "venv", root / "venv")
+    python = root / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel)
     packages = [sysconfig.get_path("purelib"), *site.getsitepackages()]
     inside = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
     libraries = "".join(f"{path}\n" for path in dict.fromkeys(packages))
-    (Path(inside.stdout.strip()) / "libraries.pth").write_text(libraries)
+    (Path(inside.strip()) / "libraries.pth").write_text(libraries)
     return root / "venv" / "bin" / "ark-jax"
 
 
@@ -43,8 +56,36 @@ def call(program: Path, *words: str) -> subprocess.CompletedProcess:
     place.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [program, *words], capture_output=True, text=True, cwd=place, env=environment, timeout=300
+        [program, *words], capture_output=True, text=True, cwd=place, env=environment, timeout=900
     )
+
+
+def run_ones_own_files(program: Path, root: Path) -> None:
+    """`init`, `run` and `search` on three documents, with tiny models."""
+    made = world.make_world(root)
+    done = call(program, "init", str(made / "corpus"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    settings = {
+        "data.held_out_documents": world.HELD_OUT,
+        "data.chunking": "tokens",
+        "data.chunk_tokens": 80,
+        "retriever.path": made / "retriever",
+        "generator.path": made / "generator",
+        "score.candidates": 3,
+        "score.positives": 2,
+        "mine.top": 3,
+        "mine.negatives": 4,
+        "train.batch": 4,
+        "train.epochs": (2, 1, 1),
+        "evaluate.passages": 1,
+        "evaluate.max_new_tokens": 4,
+    }
+    flags = [f"--config.{name}={value}" for name, value in settings.items()]
+    done = call(program, "run", "--config=config.py", "--workdir=own", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = call(program, "search", "--workdir=own", "Who founded the Tidal Board?", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["passages"][0]["document"] in (*world.TRAINING, *world.HELD_OUT)
 
 
 @pytest.mark.slow
@@ -78,3 +119,27 @@ def test_a_plan_of_the_wheels_own_corpus_needs_no_checkout(program):
     done = call(program, "plan", "--config=ark:paper", f"--config.data.path={corpus}", *models)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "48 held-out questions" in done.stdout and "\ntotal: $0, about " in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_files_needs_no_checkout(program, tmp_path):
+    run_ones_own_files(program, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["python3.12", "python3.13"])
+def test_demo_and_ones_own_files_run_on_other_pythons(name, wheel, tmp_path):
+    """With the newest libraries that pip gives them."""
+    python = shutil.which(name)
+    if (
+        not python
+        or subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode
+    ):
+        pytest.skip(f"there is no {name} on PATH")
+    run(python, "-m", "venv", tmp_path / "venv")
+    run(tmp_path / "venv/bin/pip", "install", "--quiet", f"{wheel}[demo]")
+    program = tmp_path / "venv/bin/ark-jax"
+    run_ones_own_files(program, tmp_path)
+    done = call(program, "demo")
+    assert done.returncode == 0, done.stdout + done.stderr

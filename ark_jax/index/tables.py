@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ark_jax.data.chunk_files import MappedChunks, save_chunks
+from ark_jax.data.chunk_files import ROWS, MappedChunks, save_chunks
 from ark_jax.data.records import Chunk, Document
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval.vector_files import KEY
@@ -57,6 +57,8 @@ class Stored:
     def part(self, document: str) -> Part:
         row = self._rows[document]
         start = self._ends[row - 1] if row else 0
+        if not row % ROWS:
+            self._chunks.forget()
         chunks = (self._chunks[int(i)] for i in range(start, self._ends[row]))
         return Part(document, self.digest(document), chunks)
 

@@ -31,21 +31,22 @@ from ark_jax.demo.models import demo_models
 from ark_jax.retrieval.chunks import ChunkRules
 
 LIMIT = 4  # GiB
-WORDS, VOCABULARY = 150, 400_000  # of a passage, and of all
-TOKENS = 16  # that the small encoder reads
+WORDS, VOCABULARY = 30, 400_000  # of a passage, and of all
+TOKENS = 8  # that the small encoder reads
 RULES = ChunkRules(tokens=512)
 QUESTION = "Which word w17 stands beside word w4211 and w90210?"
 KINDS = {"all": "VmRSS", "own": "RssAnon", "mapped": "RssFile"}
+COLUMNS = ("step", "seconds", "CPU seconds", "peak memory, GiB", "own", "mapped files")
 _BLOCK = 4096  # documents that are drawn at once
 
 
 def documents(count: int, seed: int) -> Iterator[Document]:
-    """Documents of about 1 kB; equal counts and seeds give equal ones."""
+    """Documents of about 200 characters; equal counts and seeds give equal ones."""
     random = np.random.default_rng(seed)
     for first in range(0, count, _BLOCK):
         ranks = random.zipf(1.2, (_BLOCK, WORDS)) % VOCABULARY
         for number, row in enumerate(ranks[: count - first].tolist(), first):
-            sentences = (row[at : at + 16] for at in range(0, WORDS, 16))
+            sentences = (row[at : at + 10] for at in range(0, WORDS, 10))
             text = " ".join(" ".join(f"w{rank}" for rank in words) + "." for words in sentences)
             yield Document(f"{seed}-{number}", f"Document {number}", text)
 
@@ -74,32 +75,28 @@ def small_encoder(folder: Path) -> Path:
     return folder
 
 
-class Steps:
-    """Seconds and peak memory of each step."""
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """Prints a row of the table: seconds and peak memory."""
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    peaks, done = memory(), threading.Event()
 
-    def __init__(self):
-        self.rows: list[tuple[str, float, float, dict[str, float]]] = []
+    def watch() -> None:
+        while not done.wait(0.05):
+            peaks.update({kind: max(peaks[kind], size) for kind, size in memory().items()})
 
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        peaks, done = dict.fromkeys(KINDS, 0.0), threading.Event()
-
-        def watch() -> None:
-            while not done.wait(0.05):
-                status = memory()
-                peaks.update({kind: max(peaks[kind], status[kind]) for kind in KINDS})
-
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
-        watcher = threading.Thread(target=watch)
-        start, cpu = time.perf_counter(), time.process_time()
-        watcher.start()
-        try:
-            yield
-        finally:
-            seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-            done.set()
-            watcher.join()
-            self.rows.append((name, seconds, cpu, peaks | {"all": memory("VmHWM")["all"]}))
+    watcher = threading.Thread(target=watch)
+    start, cpu = time.perf_counter(), time.process_time()
+    watcher.start()
+    try:
+        yield
+    finally:
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        done.set()
+        watcher.join()
+    peaks["all"] = memory("VmHWM")["all"]
+    sizes = " | ".join(f"{size:.2f}" for size in peaks.values())
+    print(f"| {name} | {seconds:,.2f} | {cpu:,.2f} | {sizes} |", flush=True)
 
 
 def memory(of_all: str = KINDS["all"]) -> dict[str, float]:
@@ -113,37 +110,29 @@ def main() -> None:
     numbers = [word for word in sys.argv[1:] if word.isdigit()]
     count = int(numbers[0]) if numbers else 10_000
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT << 30, LIMIT << 30))
-    steps, part = Steps(), max(count // 100, 1)
+    part = max(count // 100, 1)
     with tempfile.TemporaryDirectory() as place:
+        print(f"{machine()}\n\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         corpus, folder = Path(place) / "documents.jsonl", Path(place) / "index"
         whole = "--embed" in sys.argv
         model = demo_models()["retriever"] if whole else small_encoder(Path(place) / "model")
         write_corpus(corpus, count)
-        with steps.step("build"):
+        with step("build"):
             ark.Index.build(folder, model, corpus, rules=RULES)
         write_corpus(corpus, count, changed=part)
-        with steps.step(f"build again, {part:,} changed"):
+        with step(f"build again, {part:,} changed"):
             ark.Index.build(folder, model, corpus, rules=RULES)
-        with steps.step(f"add {part:,}"):
+        with step(f"add {part:,}"):
             ark.Index.open(folder).add(documents(part, seed=1))
-        with steps.step("open"):
+        with step("open"):
             index = ark.Index.open(folder)
         for by in ("bm25", "dense", "hybrid"):
-            with steps.step(f"first question by {by}"):
+            with step(f"first question by {by}"):
                 index.search([QUESTION], by=by)
-            with steps.step("next"):
+            with step("next"):
                 index.search([QUESTION], by=by)
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        chunks = len(index)
-    print(f"\n{chunks:,} chunks, {size / 1024**3:.2f} GiB on disk; {machine()}\n")
-    print(
-        "| step | seconds | CPU seconds | peak memory, GiB | own | mapped files |\n"
-        + "|---" * 6
-        + "|"
-    )
-    for name, seconds, cpu, peaks in steps.rows:
-        sizes = " | ".join(f"{peaks[kind]:.2f}" for kind in KINDS)
-        print(f"| {name} | {seconds:,.2f} | {cpu:,.2f} | {sizes} |")
+        print(f"\n{len(index):,} chunks, {size / 1024**3:.2f} GiB on disk")
 
 
 if __name__ == "__main__":
