@@ -61,7 +61,7 @@ def call(program: Path, *words: str) -> subprocess.CompletedProcess:
 
 
 def run_ones_own_files(program: Path, root: Path) -> None:
-    """`init`, `run` and `search` on three documents, with tiny models."""
+    """`init`, `run`, `index` and `search` on three documents, with tiny models."""
     made = world.make_world(root)
     done = call(program, "init", str(made / "corpus"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,10 +81,13 @@ def run_ones_own_files(program: Path, root: Path) -> None:
         "evaluate.max_new_tokens": 4,
     }
     flags = [f"--config.{name}={value}" for name, value in settings.items()]
-    done = call(program, "run", "--config=config.py", "--workdir=own", *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = call(program, "search", "--workdir=own", "Who founded the Tidal Board?", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (
+        ("run", "--config=config.py", *flags),
+        ("index",),
+        ("search", "Who founded the Tidal Board?", "--json"),
+    ):
+        done = call(program, *words, "--workdir=own")
+        assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["passages"][0]["document"] in (*world.TRAINING, *world.HELD_OUT)
 
 
