@@ -1,5 +1,7 @@
 """BM25 on disk against bm25s, which holds all in memory."""
 
+import tracemalloc
+
 import bm25s
 import numpy as np
 import pytest
@@ -38,6 +40,20 @@ def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k):
         np.testing.assert_array_equal(scores, reference_scores(query, texts)[positions])
     else:
         assert not len(scores)
+
+
+def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(bm25_index, "BLOCK", 50)
+    monkeypatch.setattr(bm25_index, "ENTRIES", 2000)
+    numbers = np.random.default_rng(0).integers(1000, size=(4000, 40))
+    texts = (" ".join(f"w{number}" for number in row) for row in numbers)
+    write_bm25(tmp_path / "warm", ["a lamp"])  # imports
+    tracemalloc.start()
+    write_bm25(tmp_path / "words", texts)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    entries = len(np.load(tmp_path / "words" / "texts.npy"))
+    assert entries > 150_000 and peak < 8 * entries
 
 
 def test_the_files_are_the_same_in_every_process(tmp_path):
