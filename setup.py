@@ -41,6 +41,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
+    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=find_packages(include=["ark_jax", "ark_jax.*"]),
     package_data={
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],

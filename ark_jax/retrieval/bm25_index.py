@@ -160,5 +160,6 @@ def _of_words(path: Path, low: int, high: int) -> np.ndarray:
     """The entries of the words `low` to `high` - 1 in a file."""
     # Mapped anew each time: pages that were read do not stay in memory.
     entries = np.load(path, mmap_mode="r")
-    first, last = np.searchsorted(entries["word"], [low, high])
+    # Of the column's own type: for another one, the whole column would be converted.
+    first, last = np.searchsorted(entries["word"], np.array([low, high], np.int32))
     return np.array(entries[first:last])
