@@ -44,8 +44,8 @@ def answer_all(
     read, asked = load(context.config), {question.id: question.question for question in questions}
     replies = {}
     for name in dict.fromkeys(system for system, _ in passages):
-        given = {id: passages[name, id] for id in asked}
-        rows = functools.partial(_answer, read, context.config.reader.backend, asked, given)
+        retrieved = {id: passages[name, id] for id in asked}
+        rows = functools.partial(_answer, read, context.config.reader.backend, asked, retrieved)
         stored = stored_rows(
             folder / f"answers-{name}.parquet", lambda rows=rows: distributed.on_first_process(rows)
         )
