@@ -225,7 +225,7 @@ class GraphFormats:
 
         ends = np.array([nodes("source", sources), nodes("target", targets)], np.int64).T
         weights = weights.to_numpy()
-        check_numbers(relationships, "weight", weights, least=0.0)
+        check_numbers(relationships, "weight", weights, minimum=0.0)
         _log_loops(relationships, int(np.count_nonzero(ends[:, 0] == ends[:, 1])))
         parted = lambda column: [
             text.split(_SEPARATOR) if text else [] for text in column.to_pylist()

@@ -411,7 +411,7 @@ def test_a_wait_of_a_day_is_unusable():
 def test_a_busy_server_that_answers_others_exhausts_no_retries():
     # The server asks for a pause longer than its minute, so it answers some requests in each.
     with serving(
-        GOOD, requests_per_minute=5, minute=0.05, retry_after={"retry-after-ms": "100"}
+        GOOD, requests_per_minute=5, minute=0.1, retry_after={"retry-after-ms": "200"}
     ) as server:
         prompts = [f"Prompt {i}" for i in range(60)]
         assert texts(ask(server.url, *prompts, parallel=30, retries=2)[1]) == [
