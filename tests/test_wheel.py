@@ -63,7 +63,7 @@ def call(program: Path, *words: str) -> subprocess.CompletedProcess:
 def run_ones_own_files(program: Path, root: Path) -> None:
     """`init`, `run`, `index` and `search` on three documents, with tiny models."""
     made = world.make_world(root)
-    done = call(program, "init", str(made / "corpus"))
+    done = call(program, "init", str(made / "corpus"), "--out=own.py")
     assert done.returncode == 0, done.stdout + done.stderr
     settings = {
         "data.held_out_documents": world.HELD_OUT,
@@ -82,7 +82,7 @@ def run_ones_own_files(program: Path, root: Path) -> None:
     }
     flags = [f"--config.{name}={value}" for name, value in settings.items()]
     for words in (
-        ("run", "--config=config.py", *flags),
+        ("run", "--config=own.py", *flags),
         ("index",),
         ("search", "Who founded the Tidal Board?", "--json"),
     ):
