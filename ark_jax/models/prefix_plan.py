@@ -104,7 +104,9 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
         return
     groups.sort(key=lambda group: (-group.prefix_length, group.members))
     lengths = [group.prefix_length for group in groups]
-    starts = {i: group.prefix_length for group in groups for i in group.members}
+    suffix_lengths = {
+        i: len(rows[i][0]) - group.prefix_length for group in groups for i in group.members
+    }
     places, _ = tk.balance(lengths, devices, len(groups))
     queues: list[deque[PrefixGroup]] = [deque() for _ in range(devices)]
     for group, device in zip(groups, places // len(groups), strict=True):
@@ -112,7 +114,7 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
     queues = list(map(_mixed, queues))
     longest = _round_eighth(max(lengths[0], 1))
     prefixes, capacities = _prefix_ladder(lengths, longest, budget)
-    ladder = _suffix_ladder(max(len(rows[i][0]) - n for i, n in starts.items()), budget, prefixes)
+    ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
     while any(queues):
         tokens = max(sum(group.prefix_length for group in queue) for queue in queues)
         capacity = _fitting(capacities, tokens)
@@ -120,8 +122,10 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
         array_rows = [d * prefixes + i for d, batch in enumerate(taken) for i in range(len(batch))]
         ids = [rows[g.members[0]][0][: g.prefix_length] for batch in taken for g in batch]
         arrays = tk.pad_rows(ids, array_rows, devices * prefixes, longest)
-        suffixes = [_suffixes(rows, starts, batch) for batch in taken]
-        yield PrefixBatch(*arrays, capacity, list(_batch_suffixes(rows, starts, suffixes, ladder)))
+        suffixes = [_suffixes(suffix_lengths, batch) for batch in taken]
+        yield PrefixBatch(
+            *arrays, capacity, list(_batch_suffixes(rows, suffix_lengths, suffixes, ladder))
+        )
 
 
 def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
@@ -171,20 +175,18 @@ def _take_prefixes(queue: deque[PrefixGroup], capacity: int, prefixes: int) -> l
     return taken
 
 
-def _suffixes(rows: Rows, starts: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffix]:
+def _suffixes(lengths: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffix]:
     """A device's suffixes: side by side those of one prefix, the longest first."""
-    length = lambda i: len(rows[i][0]) - starts[i]
     return deque(
         (i, prefix)
         for prefix, group in enumerate(groups)
-        for i in sorted(group.members, key=lambda i: (-length(i), i))
+        for i in sorted(group.members, key=lambda i: (-lengths[i], i))
     )
 
 
 def _batch_suffixes(
-    rows: Rows, starts: dict[int, int], queues: list[deque[Suffix]], ladder: SuffixLadder
+    rows: Rows, lengths: dict[int, int], queues: list[deque[Suffix]], ladder: SuffixLadder
 ) -> Iterator[SuffixBatch]:
-    lengths = {i: len(rows[i][0]) - starts[i] for queue in queues for i, _ in queue}
     while any(queues):
         tokens = max(sum(lengths[i] for i, _ in queue) for queue in queues)
         capacity = _fitting(ladder.capacities, tokens)
