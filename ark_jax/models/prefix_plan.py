@@ -84,8 +84,13 @@ class SuffixLadder(NamedTuple):
     prefixes: int
 
     def slots(self, capacity: int) -> int:
-        """Slots of a batch: more than its tokens fill, since texts leave some places empty."""
-        return -(-9 * capacity // (8 * self.width)) + self.prefixes // 4
+        """Slots of a batch: more than its tokens fill, since texts leave some places empty.
+
+        At most about twice as many: where prefixes are short there are many, and wide slots for a
+        part of them would take more memory than anything else.
+        """
+        filled = -(-9 * capacity // (8 * self.width))
+        return filled + min(self.prefixes // 4, capacity // self.width)
 
 
 Suffix = tuple[int, int]  # a row, and the prefix that it continues, counted within its device
@@ -113,7 +118,7 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
         queues[device].append(group)
     queues = list(map(_mixed, queues))
     longest = _round_eighth(max(lengths[0], 1))
-    prefixes, capacities = _prefix_ladder(lengths, longest, budget)
+    prefixes, capacities = _prefix_ladder(lengths, longest, budget, max(map(len, queues)))
     ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
     while any(queues):
         tokens = max(sum(group.prefix_length for group in queue) for queue in queues)
@@ -136,15 +141,24 @@ def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
     return mixed
 
 
-def _prefix_ladder(lengths: Sequence[int], longest: int, budget: int) -> tuple[int, list[int]]:
-    """The rows of a prefix array on each device, and the tokens that its batches may have."""
+def _prefix_ladder(
+    lengths: Sequence[int], longest: int, budget: int, queue: int
+) -> tuple[int, list[int]]:
+    """The rows of a prefix array on each device, and the tokens that its batches may have.
+
+    Args:
+        queue: prefixes of the device that has most.
+    """
     fullest = max(round(budget / longest), 1)
     capacity = fullest * longest
     # Attention pads each prefix to the longest. Products do not, so shorter ones can be more.
     sizes = [math.ceil(share * fullest) for share in (1.2, 2, 4)]
     mean = max(sum(lengths) / len(lengths), 1)
     prefixes = next((n for n in sizes if n * mean >= 0.9 * capacity), sizes[-1])
-    return prefixes, [max(capacity // part, longest) for part in PREFIX_PARTS]
+    # A call of a few pairs does not compute on arrays for hundreds.
+    prefixes = min(prefixes, 1 << (queue - 1).bit_length())
+    capacities = (max(capacity // part, longest) for part in PREFIX_PARTS)
+    return prefixes, [min(capacity, prefixes * longest) for capacity in capacities]
 
 
 def _suffix_ladder(longest: int, budget: int, prefixes: int) -> SuffixLadder:

@@ -144,8 +144,20 @@ def test_no_array_is_much_larger_than_the_budget(rows, budget):
         for batch in call.suffix_batches:
             width = batch.tokens.shape[1]
             assert batch.capacity <= max(budget, width)
-            slots = 9 / 8 * max(budget, width) / width + len(call.tokens) / 4 + 1
-            assert len(batch.tokens) <= slots
+            assert batch.tokens.size <= 9 / 4 * max(budget, width) + width
+
+
+def test_texts_without_a_prompt_take_no_more_memory_than_others():
+    """One token before each text, as for a perplexity: as many prefixes as fit would be hundreds.
+
+    Slots for a part of them once filled the memory of a machine.
+    """
+    texts = [[0, *range(3, n)] for n in (450, 70, 9)]
+    for rows in (texts, texts * 100):
+        calls = planned([(ids, 1) for ids in rows], 2048)
+        assert max(batch.tokens.size for call in calls for batch in call.suffix_batches) <= 5000
+    (call,) = planned([(ids, 1) for ids in texts], 2048)
+    assert call.tokens.size <= 4 * 8
 
 
 @pytest.mark.parametrize("devices", [1, 4])
