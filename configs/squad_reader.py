@@ -70,7 +70,7 @@ def study():
 
 
 BASE = study()
-SWEEPS = {"study": config.study(BASE), "ablations": config.ablations(BASE)}
+SWEEPS = {"study": config.study, "ablations": config.ablations(BASE)}
 
 
 def get_config(words: str = ""):

@@ -1,7 +1,8 @@
 """`ark-jax sweep`: one run for each named set of settings, and one table of the results.
 
-SWEEPS of the config file says which: sweep -> run -> {field: value}. A run `base` without changes
-is always added to compare with, unless all runs are folds (data.fold).
+SWEEPS of the config file says which: sweep -> run -> {field: value}, or sweep -> a function of the
+config that returns its runs, for fields that follow from those of the command line. A run `base`
+without changes is always added to compare with, unless all runs are folds (data.fold).
 
     DIR/runs/NAME       a run's workdir, as of `ark-jax run`
     DIR/shared          finished stages by their inputs: each is made once, and every run has it as
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.cli import config_files
+from ark_jax.cli import flags as config_flags
 from ark_jax.cli.arguments import Parser
 from ark_jax.cli.sweep_processes import shares_of_devices, work
 from ark_jax.cli.words import absolute
@@ -41,7 +43,7 @@ def sweep(verb: str, args: list[str]) -> int:
         ValueError: a bad flag, or a sweep that cannot be run.
     """
     flags, fields = _parse(verb, args)
-    made = read_sweep(flags.config, flags.workdir)
+    made = read_sweep(flags.config, flags.workdir, fields)
     flags.metric = flags.metric or made.recipe.headline
     chosen = _chosen(made, flags)
     devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(flags.slots, 1))
@@ -112,8 +114,11 @@ class Sweep:
     has_folds: bool
 
 
-def read_sweep(config: str, folder: Path) -> Sweep:
+def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Sweep:
     """The sweep that `--config=FILE:sweep=NAME` names.
+
+    Args:
+        fields: `--config.name=value`, which hold for all runs.
 
     Raises:
         ValueError: the config names no sweep, or one that its file lacks, or a run's name is not
@@ -129,6 +134,9 @@ def read_sweep(config: str, folder: Path) -> Sweep:
             f"there are {', '.join(sweeps) or 'none: it has no SWEEPS'}"
         )
     runs, changes_of = [], sweeps[named[1]]
+    if callable(changes_of):
+        arguments = [f"--config={config}", *fields]
+        changes_of = changes_of(config_flags.parse(config_flags.SHOWS_CONFIG, arguments).config)
     has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
     recipe = recipe_of(module["get_config"](words))
     if has_folds and not recipe.pool:

@@ -17,7 +17,7 @@ from ark_jax.config import named
 from ark_jax.recipes.bar_rag import config
 
 BASE = config.bar_rag()
-SWEEPS = {"study": config.study(BASE), "ablations": config.ablations(BASE)}
+SWEEPS = {"study": config.study, "ablations": config.ablations(BASE)}
 
 
 def get_config(words: str = ""):

@@ -27,6 +27,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.bar_rag import config as config_of_readers
 from ark_jax.runtime.log import Metrics, read_rows
 
 UPSTREAM = ("data", "candidates", "extract", "graph", "communities", "rewrite", "score")
@@ -414,6 +415,20 @@ def test_folds_have_no_base_and_need_a_recipe_that_pools_them(tmp_path, monkeypa
     assert names("one-fold") == ["base", "a", "b"]
     with pytest.raises(ValueError, match="sweep folds: recipe pretend cannot pool folds"):
         names("folds")
+
+
+def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
+    """The study of readers gives supervised steps as much time as the reinforced ones get."""
+    config_file = tmp_path / "mine.py"
+    config_file.write_text(
+        "from ark_jax.recipes.bar_rag import config\nSWEEPS = {'study': config.study}\n"
+        "def get_config(words=''): return config.bar_rag()\n"
+    )
+    fields = ["--config.read.steps=7"]
+    made = sweep.read_sweep(f"{config_file}:sweep=study", tmp_path, fields)
+    steps = {run.name: run.changes.get("read.steps") for run in made.runs}
+    assert steps["supervised-selected-seed2"] == 7 * config_of_readers.SUPERVISED_STEPS
+    assert steps["base"] is steps["grpo-random"] is None
 
 
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
