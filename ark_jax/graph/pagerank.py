@@ -79,7 +79,7 @@ def personalized_pagerank(
     walk = graph if isinstance(graph, Walk) else Walk(graph, weight=weight)
     sets = _distinct_nodes(seeds, walk.size)
     ranks = np.empty((len(sets), walk.size), dtype)
-    step = COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
+    step = block_size(walk)
     for start in range(0, len(sets), step):
         block = ranks[start : start + step]
         with np.errstate(over="ignore"):  # refused below
@@ -94,6 +94,11 @@ def personalized_pagerank(
             )
         np.divide(solution, totals.astype(dtype), out=block)
     return ranks
+
+
+def block_size(walk: Walk) -> int:
+    """How many seed sets `personalized_pagerank` solves at once."""
+    return COLUMNS * (walk.devices if walk.shard == "seeds" else 1)
 
 
 def _distinct_nodes(seeds: Sequence[Sequence[int]], n: int) -> list[np.ndarray]:

@@ -69,6 +69,7 @@ METHOD_SECTIONS = ("graph", "score", "mine", "train")
 # Fields of these sections that save time or memory, or say where records come from.
 INCIDENTAL_FIELDS = (
     "graph.openie",
+    "graph.shard",
     "score.candidates",
     "score.references",
     "score.shard",

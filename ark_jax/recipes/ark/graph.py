@@ -7,6 +7,7 @@ import numpy as np
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, save_rows
+from ark_jax.recipes.ark.seed_ranks import seed_ranks
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import encode
@@ -49,28 +50,15 @@ def build_graph(context: Context, folder: Path) -> dict:
 
 def find_communities(context: Context, folder: Path) -> dict:
     """Stores the large and the small community of every training question, with seeds and ranks."""
-    from ark_jax.graph.pagerank import COLUMNS, personalized_pagerank
     from ark_jax.graph.store import KnowledgeGraph
-    from ark_jax.graph.walk import Walk
 
     context.enter_mesh()
-    settings = context.config.graph
     graph = KnowledgeGraph.load(context / "graph")
     questions = load_questions(context, "train")
     seeds = _find_seeds(context, graph, questions)
-    rows, walk = [], Walk(graph)
-    block = COLUMNS * walk.devices  # memory may not hold the ranks of all questions
-    for start in range(0, len(questions), block):
-        part = slice(start, start + block)
-        ranks = personalized_pagerank(
-            walk,
-            [seed.nodes for seed in seeds[part]],
-            teleport=settings.teleport,
-            tolerance=settings.tolerance,
-            dtype="float64",
-        )
-        for question, seed, rank in zip(questions[part], seeds[part], ranks, strict=True):
-            rows += _community_rows(question, seed, rank, settings)
+    rows, ranks = [], seed_ranks(context, graph, [seed.nodes for seed in seeds])
+    for question, seed, rank in zip(questions, seeds, ranks, strict=True):
+        rows += _community_rows(question, seed, rank, context.config.graph)
     save_rows(rows, folder / "communities.parquet")
     counts = {f"seeds_by_{rule}": sum(seed.rule == rule for seed in seeds) for rule in RULES}
     return {"questions": len(questions), **counts}

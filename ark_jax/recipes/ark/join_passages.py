@@ -8,6 +8,7 @@ import numpy as np
 from ark_jax.data.records import Chunk
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.ark.seed_ranks import seed_ranks
 from ark_jax.recipes.common.written_from import hash_order
 
 ENTITIES = 20  # looked at for each pair that is wanted
@@ -58,25 +59,13 @@ def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[s
 def _communities(context: Context, graph: KnowledgeGraph, entities: Sequence[int]):
     """Each entity with its small community: node -> rank, without the entity itself."""
     from ark_jax.graph.community import community
-    from ark_jax.graph.pagerank import COLUMNS, personalized_pagerank
-    from ark_jax.graph.walk import Walk
 
-    context.enter_mesh()
-    settings, walk = context.config.graph, Walk(graph)
+    settings = context.config.graph
     smallest, largest = settings.small
-    block = COLUMNS * walk.devices  # memory may not hold the ranks of all entities
-    for start in range(0, len(entities), block):
-        part = entities[start : start + block]
-        ranks = personalized_pagerank(
-            walk,
-            [[entity] for entity in part],
-            teleport=settings.teleport,
-            tolerance=settings.tolerance,
-            dtype="float64",
-        )
-        for entity, rank in zip(part, ranks, strict=True):
-            nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-            yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
+    ranks = seed_ranks(context, graph, [[entity] for entity in entities])
+    for entity, rank in zip(entities, ranks, strict=True):
+        nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
+        yield entity, _rounded({node: rank[node] for node in nodes if node != entity})
 
 
 def _rounded(ranks: Mapping[int, np.floating]) -> dict[int, float]:

@@ -33,6 +33,12 @@ class GraphSection:
         "break ties differently.",
         above=0,
     )
+    shard: str = field(
+        "seeds",
+        "What PageRank splits over the devices. seeds: each holds the graph; nodes: each holds a "
+        "part of it, for graphs larger than a device.",
+        choices=("seeds", "nodes"),
+    )
     floor: float = field(
         1e-4, "Smallest PageRank of a community member (Algorithm 1, line 4).", minimum=0, maximum=1
     )

@@ -1,0 +1,34 @@
+"""PageRank of every node for each of many seed sets, by the settings of `config.graph`."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ark_jax.pipeline.stage import Context
+
+
+def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Iterator[np.ndarray]:
+    """Yields the ranks of each seed set, float64 `[n]`, in their order.
+
+    Memory may not hold the ranks of all seed sets, so they are solved in blocks.
+
+    Args:
+        context: the run, of whose mesh all devices take part.
+        graph: the KnowledgeGraph.
+        seeds: the nodes of each seed set.
+    """
+    from ark_jax.graph.pagerank import block_size, personalized_pagerank
+    from ark_jax.graph.walk import Walk
+
+    context.enter_mesh()
+    settings = context.config.graph
+    walk = Walk(graph, shard=settings.shard)
+    block = block_size(walk)
+    for start in range(0, len(seeds), block):
+        yield from personalized_pagerank(
+            walk,
+            seeds[start : start + block],
+            teleport=settings.teleport,
+            tolerance=settings.tolerance,
+            dtype="float64",
+        )
