@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import grain
@@ -20,6 +20,7 @@ class Example:
     documents: str  # a key, equal for questions over the same documents
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
+    shares: tuple[float, ...] = ()  # of the positives, by a teacher; see `losses.distil`
 
 
 class Examples(tfds.core.GeneratorBasedBuilder):
@@ -42,7 +43,10 @@ class Examples(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self):
         for i, example in enumerate(self._examples):
-            yield i, {"example": json.dumps(dataclasses.asdict(example), ensure_ascii=False)}
+            fields = dataclasses.asdict(example)
+            if not example.shares:
+                del fields["shares"]
+            yield i, {"example": json.dumps(fields, ensure_ascii=False)}
 
 
 def write_examples(examples: Sequence[Example], folder: Path) -> None:
@@ -66,8 +70,8 @@ def read_examples(folder: Path) -> list[Example]:
     examples = []
     for row in source:
         fields = json.loads(row["example"])
-        positives, negatives = tuple(fields["positives"]), tuple(fields["negatives"])
-        examples.append(Example(fields["question"], fields["documents"], positives, negatives))
+        lists = {name: tuple(x) for name, x in fields.items() if isinstance(x, list)}
+        examples.append(Example(**fields | lists))
     return examples
 
 
@@ -120,7 +124,8 @@ def pair_masks(
             positive's siblings are negatives too, which shows what masking them gains.
 
     Returns:
-        Chunk ids, and the masks `positive` and `negative`, bool `[b c]`.
+        Chunk ids, and the masks `positive` and `negative`, bool `[b c]`. Where examples have
+        shares, `positive` has these, float32, and 0 elsewhere.
 
     Raises:
         ValueError: an unknown denominator.
@@ -130,18 +135,19 @@ def pair_masks(
         raise ValueError(f"config.train.denominator={denominator!r}: must be one of {choices}")
     chunks = distinct_chunks(examples, use_negatives=use_negatives)
     column = {chunk: i for i, chunk in enumerate(chunks)}
-    positive = np.zeros((len(examples), len(chunks)), bool)
-    negative = np.full_like(positive, denominator != "own" or not use_negatives)
+    shape = len(examples), len(chunks)
+    positive = np.zeros(shape, np.float32 if any(e.shares for e in examples) else bool)
+    negative = np.full(shape, denominator != "own" or not use_negatives)
     for row, example in enumerate(examples):
-        positive[row, [column[chunk] for chunk in example.positives]] = True
+        positive[row, [column[chunk] for chunk in example.positives]] = example.shares or True
         if use_negatives:
             negative[row, [column[chunk] for chunk in example.negatives]] = True
-    return chunks, positive, negative if denominator == "all" else negative & ~positive
+    return chunks, positive, negative if denominator == "all" else negative & (positive == 0)
 
 
 def make_examples(
-    positives: Mapping[str, Sequence[str]],
-    negatives: Mapping[str, Sequence[str]],
+    positives: Mapping[str, Collection[str]],
+    negatives: Mapping[str, Collection[str]],
     documents: Mapping[str, str],
     originals: Mapping[str, str],
 ) -> list[Example]:
@@ -154,7 +160,7 @@ def make_examples(
             copy of a positive could be a negative of the same batch.
     """
 
-    def replace_copies(chunks: Sequence[str]) -> tuple[str, ...]:
+    def replace_copies(chunks: Collection[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(originals.get(chunk, chunk) for chunk in chunks))
 
     return [

@@ -126,7 +126,7 @@ class ContrastiveObjective:
 
         Args:
             batch: `queries` and `passages`, each tokens and mask `[b t]`; `positive` and
-            `negative`, bool `[b c]`.
+            `negative`, `[b c]`, of `batches.pair_masks`.
         """
         model = fit.merged_model(trainable, frozen)
         encode_queries, encode_passages = (
@@ -203,7 +203,7 @@ class ContrastiveBatches:
 
         def spread(pairs: np.ndarray) -> jax.Array:
             """A mask of the batch's pairs as one of all rows."""
-            mask = np.zeros((self.questions.rows, self.passages.rows), bool)
+            mask = np.zeros((self.questions.rows, self.passages.rows), pairs.dtype)
             mask[np.ix_(question_rows, passage_rows)] = pairs
             return layout.rows(mask)
 

@@ -1,4 +1,4 @@
-"""Losses over the whole global batch: InfoNCE, Matryoshka, two margins, and two over lists."""
+"""Losses over the global batch: InfoNCE, distillation, Matryoshka, two margins, two over lists."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -28,7 +28,8 @@ class Loss(Protocol):
 
         Args:
             queries, passages: unit vectors. Rows without a text have no pair in either mask.
-            positive: the pairs of a question and a passage that answers it.
+            positive: the pairs of a question and a passage that answers it; for `distil` their
+                shares, float.
             negative: the pairs of a question and a passage that it is to be told from.
             temperature: `train.temperature`.
         """
@@ -69,10 +70,35 @@ def info_nce(
     return losses.sum() / jnp.maximum(positive.sum(), 1)
 
 
+def distil(
+    queries: Float[Array, "b e"],
+    passages: Float[Array, "c e"],
+    shares: Float[Array, "b c"],
+    negative: Bool[Array, "b c"],
+    *,
+    temperature: float,
+) -> Float[Array, ""]:
+    """Mean over questions of -sum_c p_c log softmax(cosines / temperature)_c: p is a teacher's.
+
+    The softmax runs over the question's passages of a share, its candidates C, and its `negative`
+    ones, whose share is 0. So it is two terms: KL(p || softmax over C), but for the entropy of p,
+    which no retriever changes, and -log of the mass that C has among all. The second is InfoNCE
+    with C as one positive. A share of 1 makes the whole `info_nce`.
+
+    A listwise KL as in RocketQAv2 (Ren et al. 2021), where the teacher is a cross-encoder in
+    training. MarginMSE (Hofstätter et al. 2020) instead fits differences of scores.
+
+    Args:
+        shares: of each question's candidates, above 0 and scaled to a sum of 1; 0 elsewhere.
+    """
+    scores = _cosines(queries, passages) / temperature
+    return list_cross_entropy(scores, (shares > 0) | negative, shares)
+
+
 def matryoshka(
     queries: Float[Array, "b e"],
     passages: Float[Array, "c e"],
-    positive: Bool[Array, "b c"],
+    positive: Bool[Array, "b c"] | Float[Array, "b c"],
     negative: Bool[Array, "b c"],
     *,
     widths: Sequence[int],
@@ -165,7 +191,7 @@ def list_cross_entropy(
     Args:
         scores: logits.
         present: which candidates exist, since lists differ in length. A row without any is no list.
-        targets: shares, above 0 where present, which are scaled to a sum of 1.
+        targets: shares, which are scaled to a sum of 1.
     """
     shares = jnp.where(present, targets, 0)
     shares = shares / jnp.maximum(shares.sum(axis=1, keepdims=True), 1e-30)

@@ -40,6 +40,18 @@ def test_masks_by_hand(use_negatives, denominator, chunks, negative):
     assert named(negatives, columns) == negative
 
 
+def test_shares_are_masks_of_floats():
+    """Other questions' candidates are negatives, a question's own never, in whichever list."""
+    examples = [
+        Example("q1", "d", ("a", "b"), ("x", "b"), (0.75, 0.25)),
+        Example("q2", "d", ("b", "c"), (), (0.5, 0.5)),
+    ]
+    chunks, shares, negative = batches.pair_masks(examples, use_negatives=True, denominator="batch")
+    assert chunks == list("abcx") and shares.dtype == np.float32
+    assert shares.tolist() == [[0.75, 0.25, 0, 0], [0, 0.5, 0.5, 0]]
+    assert named(negative, chunks) == ["cx", "ax"]
+
+
 EXAMPLES = [Example(f"q{i}", f"d{i % 4}", ("c",), ()) for i in range(23)]
 
 
@@ -79,6 +91,7 @@ def test_examples_come_back_from_array_record(tmp_path):
     examples = [
         Example("frage-ß", "düne|東京", ("düne#0000", "東京#0001"), ("🙂#0002",)),
         Example("q2", "d", ("a",), ()),
+        Example("q3", "d", ("a", "b"), (), (0.1 + 0.2, 1 / 3)),
         *(
             Example(f"q{i}", "d", ("a",) * (i % 3 + 1), tuple(map(str, range(i))))
             for i in range(3, 40)

@@ -1,4 +1,4 @@
-"""InfoNCE, Matryoshka, two margins and weighted lists, against plain loops and other libraries."""
+"""InfoNCE, distillation, Matryoshka, margins and lists, against plain loops and other libraries."""
 
 import functools
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ark_jax import layout
+from ark_jax.recipes.ark import score
 from ark_jax.train import losses
 
 B, C, E = 8, 24, 6
@@ -425,3 +426,75 @@ def test_an_absent_candidate_has_no_share(mesh):
     assert np.isfinite(gradient).all() and not gradient[~inputs["present"]].any()
     nothing = {name: np.zeros_like(value) for name, value in inputs.items()}
     assert float(list_cross_entropy(nothing)[0]) == 0.0
+
+
+def distilled_batch() -> dict[str, np.ndarray]:
+    """Shares of up to five candidates a question, and other passages that some are told from."""
+    inputs, rng = random_batch(), np.random.default_rng(4)
+    candidates = (rng.random((B, C)) < 0.2) | inputs.pop("positive")
+    candidates[2], candidates[:, -4:] = False, False
+    raw = np.where(candidates, rng.random((B, C), np.float32) + 0.01, 0)
+    shares = raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9)
+    inputs["negative"][2] = False
+    return inputs | {"shares": shares, "negative": inputs.pop("negative")}
+
+
+def distil(inputs: dict, temperature: float = 0.05) -> tuple[jax.Array, tuple]:
+    """The value, and its gradients with respect to questions and passages."""
+    queries, passages, *others = map(layout.rows, inputs.values())
+    loss = lambda q, p: losses.distil(q, p, *others, temperature=temperature)
+    return jax.jit(jax.value_and_grad(loss, (0, 1)))(queries, passages)
+
+
+def test_distil_is_a_divergence_and_the_mass_of_the_candidates(any_mesh):
+    """Its two terms by loops, and the entropy of the shares."""
+    inputs, values = distilled_batch(), []
+    cosines = inputs["queries"].astype(np.float64) @ inputs["passages"].astype(np.float64).T
+    for k in np.flatnonzero(inputs["shares"].any(1)):
+        candidates, others = inputs["shares"][k] > 0, inputs["negative"][k]
+        shares, weights = inputs["shares"][k, candidates], np.exp(cosines[k] / 0.05)
+        mass = weights[candidates].sum()
+        divergence = (shares * np.log(shares / (weights[candidates] / mass))).sum()
+        entropy = -(shares * np.log(shares)).sum()
+        values.append(divergence + entropy - np.log(mass / weights[candidates | others].sum()))
+    assert len(values) == B - 1
+    assert float(distil(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
+
+
+def test_a_single_share_makes_it_info_nce(any_mesh):
+    inputs = random_batch()
+    inputs["positive"] = np.eye(B, C, dtype=bool)
+    inputs["negative"] &= ~inputs["positive"]
+    expected = float(info_nce(inputs))
+    shares = inputs.pop("positive").astype(np.float32)
+    inputs = inputs | {"shares": shares, "negative": inputs.pop("negative")}
+    assert float(distil(inputs)[0]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
+    """Without other passages. The peer subtracts the entropy and multiplies by the temperature²."""
+    torch, peer_losses = sentence_transformers_losses
+    rng, ways = np.random.default_rng(5), 3
+    columns = [unit_vectors(rng, B) for _ in range(1 + ways)]
+    scores = rng.normal(-2, 1, (B, ways)).astype(np.float32)
+    peer_columns = [torch.tensor(x, requires_grad=True) for x in columns]
+    peer = peer_losses.DistillKLDivLoss(None, student_temperature=0.05, teacher_temperature=0.7)
+    wanted = peer.compute_loss_from_embeddings(peer_columns, torch.tensor(scores))
+    wanted.backward()
+    shares = np.zeros((B, B * ways), np.float32)
+    entropy = 0.0
+    for k in range(B):
+        own = np.array(score.shares(scores[k].tolist(), 0.7))
+        shares[k, k::B] = own
+        entropy -= (own * np.log(own)).sum() / B
+    inputs = {
+        "queries": columns[0],
+        "passages": np.concatenate(columns[1:]),
+        "shares": shares,
+        "negative": np.zeros_like(shares, bool),
+    }
+    value, gradients = distil(inputs)
+    assert float(value) - entropy == pytest.approx(wanted.item() / 0.05**2, rel=1e-5)
+    for own, parts in zip(gradients, (peer_columns[:1], peer_columns[1:]), strict=True):
+        expected = np.concatenate([x.grad.numpy() for x in parts]) / 0.05**2
+        np.testing.assert_allclose(own, expected, atol=1e-5)

@@ -19,6 +19,7 @@ def check_ark(config) -> None:
     _check_prompts(config.prompts)
     _check_graph(config.graph)
     _check_stages(config.train)
+    _check_teacher(config)
     _check_reranker(config)
     _check_reader(config)
     check_shared_sections(config)
@@ -45,6 +46,16 @@ def _check_graph(graph) -> None:
         )
 
 
+def _check_teacher(config) -> None:
+    for name, value in (("kind", "cross"), ("loss", "distil")):
+        if config.train[name] == value and config.score.supervision == "gold":
+            raise ValueError(
+                f"config.train.{name}={value} learns alignment scores, and "
+                "config.score.supervision=gold learns from marked evidence instead: change one of "
+                "them"
+            )
+
+
 def _check_reranker(config) -> None:
     if config.train.kind != "cross":
         return
@@ -52,11 +63,6 @@ def _check_reranker(config) -> None:
         raise ValueError(
             f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "
             "reranker of its own, for which the table has one row; leave this empty, or kind=bi"
-        )
-    if config.score.supervision == "gold":
-        raise ValueError(
-            "config.train.kind=cross learns alignment scores, and config.score.supervision=gold "
-            "learns from marked evidence instead: change one of them"
         )
 
 

@@ -30,6 +30,11 @@ def systems(config) -> Systems:
     return Systems(config.evaluate, (*trained_stages(config), *merged), reranker)
 
 
+def is_distilling(config) -> bool:
+    """Whether training learns the scores of all scored chunks, instead of positives."""
+    return config.train.loss == "distil"
+
+
 def model_before(config, stage: int) -> str:
     """The system whose model a training stage starts from."""
     position = list(config.train.stages).index(stage)

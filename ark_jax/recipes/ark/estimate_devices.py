@@ -20,6 +20,7 @@ from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
     epochs,
+    is_distilling,
     mine_name,
     miner_of,
     stage_name,
@@ -262,17 +263,20 @@ class _Forecaster:
     def _examples(self) -> list:
         from ark_jax.train import batches
 
+        distilling = is_distilling(self.config)
+        learned = lambda draw: [x.id for x in draw.candidates] if distilling else draw.positives
         examples = [
             batches.Example(
                 question.id,
                 "\n".join(question.documents),
-                tuple(self.draws[question.id].positives),
-                tuple(self.draws[question.id].negatives),
+                tuple(learned(draw)),
+                tuple(draw.negatives),
             )
             for question in self.train
-            if self.draws[question.id].positives
+            if (draw := self.draws[question.id]).positives
         ]
-        return examples[: math.ceil(self.config.score.keep * len(examples))]
+        keep = 1 if distilling else self.config.score.keep
+        return examples[: math.ceil(keep * len(examples))]
 
     def _retrieval(self) -> None:
         compared = systems(self.config)

@@ -25,6 +25,7 @@ from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
+    is_distilling,
     last_mining,
     mine_name,
     model_before,
@@ -224,7 +225,8 @@ def _training_stages(config) -> list[Stage]:
             run = functools.partial(mine.mine, stage=stage)
             external = dependencies.all_of(base, dependencies.own_functions_of("mine.by"))
             stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, external))
-        settings = (*_own_settings(stage), *TRAIN, "seed", *COMPUTE)
+        teacher = ("train.teacher_temperature",) if is_distilling(config) else ()
+        settings = (*_own_settings(stage), *TRAIN, *teacher, "seed", *COMPUTE)
         inputs = (*training_inputs(stage), *model)
         run = functools.partial(train.train_stage, stage=stage)
         external = dependencies.all_of(base, dependencies.own_functions_of("train.loss"))

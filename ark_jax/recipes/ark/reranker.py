@@ -7,7 +7,6 @@ head that has learnt, and keeps it.
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.models.weight_names import CLASSIFIERS
@@ -15,7 +14,7 @@ from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, mine_name, systems
-from ark_jax.recipes.ark.score import load_positives
+from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.pair_training import train_pair_scorer
@@ -36,7 +35,6 @@ RERANKER_SETTINGS = (
         )
     ),
 )
-LEAST_SHARE = 1e-6  # of a chunk that was not scored; a share must be above 0
 
 
 def base_model(config) -> dict[str, str]:
@@ -109,14 +107,12 @@ def load_lists(context: Context) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    scored: dict[str, dict[str, float]] = {}
-    for row in load_rows(context / "positives" / "positives.parquet"):
-        scored.setdefault(row["question"], {})[row["chunk"]] = row["score"]
     mined: dict[str, list[str]] = {}
     if (stage := last_mining(config)) is not None:
         for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
             mined.setdefault(row["question"], []).append(row["chunk"])
-    positives, passages = load_positives(context), Passages(chunks_by_document(context))
+    positives, scored = load_positives(context), load_scores(context)
+    passages = Passages(chunks_by_document(context))
     lists = []
     for question in load_questions(context, "train"):
         if question.id not in positives:
@@ -130,10 +126,3 @@ def load_lists(context: Context) -> list:
         weights = shares([texts[text] for text in chosen], config.reranker.temperature)
         lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
     return lists
-
-
-def shares(scores: Sequence[float], temperature: float) -> list[float]:
-    """The softmax of alignment scores; -inf stands for a chunk that was not scored."""
-    best = max(scores)
-    weights = [max(math.exp((score - best) / temperature), LEAST_SHARE) for score in scores]
-    return [weight / math.fsum(weights) for weight in weights]

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
 
 SHARDS = "shard-*.parquet"
+LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
 
 def score(context: Context, folder: Path) -> dict:
@@ -158,6 +160,37 @@ def load_positives(context: Context) -> dict[str, list[str]]:
 
     rows = load_rows(context / "positives" / "positives.parquet")
     return alignment.top_chunks([row for row in rows if row["positive"]])
+
+
+def load_scores(context: Context) -> dict[str, dict[str, float]]:
+    """question -> chunk -> alignment score, of all that were scored."""
+    scores: dict[str, dict[str, float]] = {}
+    for row in load_rows(context / "positives" / "positives.parquet"):
+        scores.setdefault(row["question"], {})[row["chunk"]] = row["score"]
+    return scores
+
+
+def load_shares(context: Context, originals: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """question -> scored chunk -> its share, see `shares`.
+
+    Args:
+        originals: chunk -> the chunk that replaces it, for copies; of these the first counts.
+    """
+    by_question: dict[str, dict[str, float]] = {}
+    for question, scores in load_scores(context).items():
+        distinct: dict[str, float] = {}
+        for chunk, value in scores.items():
+            distinct.setdefault(originals.get(chunk, chunk), value)
+        weights = shares(distinct.values(), context.config.train.teacher_temperature)
+        by_question[question] = dict(zip(distinct, weights, strict=True))
+    return by_question
+
+
+def shares(scores: Collection[float], temperature: float) -> list[float]:
+    """The softmax of alignment scores; -inf stands for a chunk that was not scored."""
+    best = max(scores)
+    weights = [max(math.exp((score - best) / temperature), LEAST_SHARE) for score in scores]
+    return [weight / math.fsum(weights) for weight in weights]
 
 
 def load_next_best(context: Context, count: int) -> dict[str, list[str]]:

@@ -163,12 +163,18 @@ class TrainSection:
     )
     loss: str = field(
         "info_nce",
-        "What is minimised: the contrastive loss of eq. 7 and 8, or a function of one's own; see "
-        "ark_jax/recipes/ark/README.md.",
-        choices=("info_nce",),
+        "What is minimised: the contrastive loss of eq. 7 and 8, the divergence from the shares of "
+        "all scored chunks, or a function of one's own; see ark_jax/recipes/ark/README.md.",
+        choices=("info_nce", "distil"),
         importable=True,
     )
-    temperature: float = field(0.05, "Divisor of cosines in the contrastive loss.", above=0)
+    temperature: float = field(0.05, "Divisor of cosines in the loss.", above=0)
+    teacher_temperature: float = field(
+        0.5,
+        "Divisor of a question's alignment scores, whose softmax is the shares of `loss=distil`.",
+        unit="nats",
+        above=0,
+    )
     matryoshka: tuple[int, ...] = field(
         (), "Narrower widths whose truncated vectors are trained too.", unit="components", minimum=1
     )

@@ -7,8 +7,15 @@ from pathlib import Path
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, mine_name, model_before, stage_name
-from ark_jax.recipes.ark.score import load_positives
+from ark_jax.recipes.ark.curriculum import (
+    MINING_SIZES,
+    epochs,
+    is_distilling,
+    mine_name,
+    model_before,
+    stage_name,
+)
+from ark_jax.recipes.ark.score import load_positives, load_shares
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.runtime import distributed
@@ -30,7 +37,14 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
         distributed.on_first_process(lambda: mining.first_copies(passages)) if merge_copies else {}
     )
     documents = {id: "\n".join(question.documents) for id, question in questions.items()}
-    examples = batches.make_examples(load_positives(context), negatives, documents, copies)
+    shares = load_shares(context, copies) if is_distilling(context.config) else {}
+    positives = shares or load_positives(context)
+    examples = batches.make_examples(positives, negatives, documents, copies)
+    if shares:
+        examples = [
+            dataclasses.replace(example, shares=tuple(shares[example.question].values()))
+            for example in examples
+        ]
     return examples, {id: question.question for id, question in questions.items()}, passages
 
 

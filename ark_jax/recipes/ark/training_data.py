@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
 from ark_jax.pipeline.status import examine
-from ark_jax.recipes.ark.curriculum import stage_name, training_inputs
+from ark_jax.recipes.ark.curriculum import is_distilling, stage_name, training_inputs
 from ark_jax.recipes.ark.train import load_examples
 from ark_jax.runtime.log import say
 from ark_jax.train import trainer_formats
@@ -17,8 +17,14 @@ def write_training_files(context: Context, format: str, stages: Sequence[Stage])
     """Writes `DIR/export-FORMAT/STAGE.jsonl` for each training stage, and runs no stage.
 
     Raises:
+        ValueError: the config learns shares, which no format has a place for.
         Interrupted: what a stage is trained on is not up to date; then nothing is written.
     """
+    if is_distilling(context.config):
+        raise ValueError(
+            f"config.train.loss=distil learns a share of each scored chunk, for which {format} "
+            "files have no place; name config.train.loss=info_nce for files of positives"
+        )
     _check_inputs(context, stages)
     folder = context.workdir / f"export-{format}"
     folder.mkdir(exist_ok=True)
