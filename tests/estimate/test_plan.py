@@ -213,6 +213,23 @@ def test_questions_that_are_not_kept_are_not_trained_on(run, mesh):
     )
 
 
+def test_distillation_reads_every_scored_chunk_of_every_question(run, mesh):
+    c, tokens = settings(run.workdir.parent), {}
+    c.train.stages, c.train.batch, c.train.order, c.score.keep = (1,), 1, "question", 0.5
+    questions, chunks = questions_and_chunks(run)
+    for loss in ("info_nce", "distil"):
+        c.train.loss = loss
+        planned = plan.estimate(RECIPE, c, run.workdir)
+        share = 1 if loss == "distil" else 0.5
+        steps = c.train.epochs[0] * math.ceil(share * len(questions))
+        assert f"updates of the weights: {steps:,} in stage1" in planned.notes
+        (tokens[loss],) = [x.tokens / steps for x in planned.work if x.stage == "stage1"]
+    pools = [sum(len(chunks[document]) for document in q.documents) for q in questions]
+    candidates = min(c.score.candidates or max(pools), max(pools))
+    ratio = candidates / c.score.positives
+    assert ratio > 1 and 0.5 * ratio < tokens["distil"] / tokens["info_nce"] < 1.5 * ratio
+
+
 def test_what_systems_agree_on_is_read_once(run, mesh):
     c, read = settings(run.workdir.parent), {}
     c.evaluate.passages = 2

@@ -12,7 +12,7 @@ import pytest
 from ark_jax import Retriever, layout
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import append_row, read_rows
-from ark_jax.train import contrastive
+from ark_jax.train import contrastive, losses
 from ark_jax.train.batches import Example
 
 WORDS = ["tide", "lamp", "salt", "lathe", "wool", "pilot", "strike", "harbour", "bell", "ledger"]
@@ -44,16 +44,24 @@ CONFIG = contrastive.ContrastiveConfig(
     lora_targets=(),
 )
 STEPS = 13
+# Distillation of two candidates, further negatives being those of the batch.
+DISTILLATION = {
+    "loss": losses.distil,
+    "examples": [
+        dataclasses.replace(e, positives=e.positives + e.negatives, shares=(0.7, 0.3))
+        for e in EXAMPLES
+    ],
+}
 ONE_DEVICE = (1, 1, 1)
 
 
-def train(base: Path, folder: Path, mesh=ONE_DEVICE, **changes) -> list[dict]:
+def train(base: Path, folder: Path, mesh=ONE_DEVICE, examples=EXAMPLES, **changes) -> list[dict]:
     """Trains from where `folder` stands and saves the model there. Returns the curve."""
     folder.mkdir(exist_ok=True)
     with jax.set_mesh(layout.make_mesh(mesh)):
         tuned, _, curve = contrastive.train(
             Retriever.from_pretrained(base),
-            EXAMPLES,
+            examples,
             QUESTIONS,
             PASSAGES,
             dataclasses.replace(CONFIG, **changes),

@@ -30,7 +30,7 @@ from ark_jax.train.placement import encode_in_pieces
 
 
 def ragged_examples(
-    questions: int,
+    questions: int, shares: bool = False
 ) -> tuple[list[Example], contrastive.TokensById, contrastive.TokensById]:
     """Examples with one to three positives and up to four negatives, partly shared.
 
@@ -44,6 +44,7 @@ def ragged_examples(
             "d",
             tuple(name(2 * i + k) for k in range(i % 3 + 1)),
             tuple(name(2 * i + 7 + k) for k in range((i + 2) % 5)),
+            (1.0, 0.5, 0.25)[: i % 3 + 1] if shares else (),
         )
         for i in range(questions)
     ]
@@ -52,10 +53,12 @@ def ragged_examples(
     return examples, question_tokens, {name(k): draw_tokens() for k in range(2 * questions + 1)}
 
 
-def value_and_gradient(questions: int, chunks: int, shape: tuple[int, int, int]):
+def value_and_gradient(
+    questions: int, chunks: int, shape: tuple[int, int, int], loss=losses.info_nce
+):
     """Loss over one batch, placed as a training step has it, and its gradient."""
     with jax.set_mesh(layout.make_mesh(shape)):
-        examples, *tokens = ragged_examples(questions)
+        examples, *tokens = ragged_examples(questions, loss is losses.distil)
         config = contrastive_config(batch=questions, chunks=chunks)
         make_batch = contrastive.ContrastiveBatches.from_examples([examples], *tokens, config)
         batch = make_batch(0).arrays
@@ -65,7 +68,7 @@ def value_and_gradient(questions: int, chunks: int, shape: tuple[int, int, int])
             queries = encode(*batch["queries"])
             passages = encode_in_pieces(encode, chunks)(*batch["passages"])
             masks = batch["positive"], batch["negative"]
-            return losses.info_nce(queries, passages, *masks, temperature=0.5)
+            return loss(queries, passages, *masks, temperature=0.5)
 
         weights = place_weights(toy_inputs(0)[0])
         return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(value))(weights))
@@ -81,8 +84,21 @@ whole_batch = functools.cache(functools.partial(value_and_gradient, chunks=1, sh
 @pytest.mark.parametrize("shape", MESHES, ids=str)
 def test_a_batch_of_any_size_in_any_pieces_on_any_devices(questions, chunks, shape):
     """Neither questions nor passages divide by devices or pieces."""
-    value, gradient = value_and_gradient(questions, chunks, shape)
-    expected, exact = whole_batch(questions)
+    assert_equal(value_and_gradient(questions, chunks, shape), whole_batch(questions))
+
+
+def test_shares_are_placed_on_any_devices():
+    found, expected = (
+        value_and_gradient(5, chunks, shape, losses.distil)
+        for chunks, shape in ((2, (2, 2, 2)), (1, (1, 1, 1)))
+    )
+    assert_equal(found, expected)
+    assert abs(expected[0] - whole_batch(5)[0]) > 0.01
+
+
+def assert_equal(found: tuple, wanted: tuple) -> None:
+    """Compares losses and gradients."""
+    (value, gradient), (expected, exact) = found, wanted
     assert value == pytest.approx(expected, abs=1e-5) and expected > 0.1
     for name in exact:
         np.testing.assert_allclose(gradient[name], exact[name], atol=1e-5)

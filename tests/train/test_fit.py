@@ -14,6 +14,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from support import tiny
 from support.short_run import (
+    DISTILLATION,
     EXAMPLES,
     ONE_DEVICE,
     STEPS,
@@ -35,21 +36,26 @@ from ark_jax.train.checkpoints import Checkpoints
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
 
+@pytest.mark.parametrize("changes", [{}, DISTILLATION], ids=["info_nce", "distil"])
 def test_sigterm_finishes_the_step_saves_it_and_what_goes_on_is_bitwise_the_same(
-    base, uninterrupted, at_step, tmp_path, capsys
+    changes, base, uninterrupted, at_step, tmp_path, capsys
 ):
+    if changes:
+        uninterrupted = tmp_path / "uninterrupted"
+        train(base, uninterrupted, **changes)
+    stopped = tmp_path / "stopped"
     before = signal.getsignal(signal.SIGTERM)
-    train_until(5, base, tmp_path, at_step)
+    train_until(5, base, stopped, at_step, **changes)
     assert signal.getsignal(signal.SIGTERM) is before
     assert (
-        checkpoint_names(tmp_path) == ["3", "5"]
-        and len(curve_rows(tmp_path)) == 5
-        and not (tmp_path / "model").exists()
+        checkpoint_names(stopped) == ["3", "5"]
+        and len(curve_rows(stopped)) == 5
+        and not (stopped / "model").exists()
     )
-    train(base, tmp_path)
+    train(base, stopped, **changes)
     assert f"goes on after step 5 of {STEPS}" in capsys.readouterr().out
-    assert checkpoint_names(tmp_path) == ["9", "12"]
-    assert_same_outcome(tmp_path, uninterrupted)
+    assert checkpoint_names(stopped) == ["9", "12"]
+    assert_same_outcome(stopped, uninterrupted)
 
 
 @pytest.mark.parametrize(

@@ -429,7 +429,10 @@ def test_an_absent_candidate_has_no_share(mesh):
 
 
 def distilled_batch() -> dict[str, np.ndarray]:
-    """Shares of up to five candidates a question, and other passages that some are told from."""
+    """Random shares of candidates, and passages without a share that questions are told from.
+
+    Question 2 has neither, question 5 no negative, and the last chunks are padding.
+    """
     inputs, rng = random_batch(), np.random.default_rng(4)
     candidates = (rng.random((B, C)) < 0.2) | inputs.pop("positive")
     candidates[2], candidates[:, -4:] = False, False
@@ -481,8 +484,7 @@ def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
     peer = peer_losses.DistillKLDivLoss(None, student_temperature=0.05, teacher_temperature=0.7)
     wanted = peer.compute_loss_from_embeddings(peer_columns, torch.tensor(scores))
     wanted.backward()
-    shares = np.zeros((B, B * ways), np.float32)
-    entropy = 0.0
+    shares, entropy = np.zeros((B, B * ways), np.float32), 0.0
     for k in range(B):
         own = np.array(score.shares(scores[k].tolist(), 0.7))
         shares[k, k::B] = own

@@ -1,4 +1,4 @@
-"""A reranker learns alignment scores: its lists, its stage, and what is refused."""
+"""A reranker or the retriever learns alignment scores: lists, stages, and what is refused."""
 
 import json
 import math
@@ -23,6 +23,7 @@ from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
+from ark_jax.train import batches
 from ark_jax.train.curve import Curve
 
 pytestmark = pytest.mark.usefixtures("mesh")
@@ -72,9 +73,9 @@ def settings(retriever: Path):
     return c
 
 
-def run(c, workdir: Path) -> engine.Context:
+def run(c, workdir: Path, name: str = "reranker") -> engine.Context:
     made = [engine.Stage(name, (), (), given) for name in BEFORE]
-    made += [stage for stage in stages(c) if stage.name == "reranker"]
+    made += [stage for stage in stages(c) if stage.name == name]
     context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
     engine.run(made, context)
     return context
@@ -193,16 +194,40 @@ def test_a_decoder_is_refused_before_any_work(retriever, tmp_path):
     assert list(reranker.base_model(c)) == ["reranker"]
 
 
+def test_the_retriever_learns_the_shares_of_all_scored_chunks(retriever, tmp_path):
+    """Of question 4 too, which is not kept; chunk 5 counts as chunk 1."""
+    c = settings(retriever)
+    c.train.kind, c.train.loss, c.train.teacher_temperature = "bi", "distil", 0.7
+    c.train.stages, c.train.epochs, c.train.learning_rates = (1,), (12, 1, 1), (3e-3,) * 3
+    folder = run(c, tmp_path, "stage1") / "stage1"
+    raw = np.exp(-np.array([1, 0, 0.5]) / 0.7)
+    candidates = [(2, 0, 1), (3, 1, 2), (4, 2, 3), (1, 3, 4), (0, 4, 1)]
+    examples = batches.read_examples(folder / "examples")
+    assert [e.question for e in examples] == [question.id for question in QUESTIONS]
+    for example, chunks in zip(examples, candidates, strict=True):
+        assert example.positives == tuple(f"a#{k}" for k in chunks) and not example.negatives
+        np.testing.assert_allclose(example.shares, raw / raw.sum(), rtol=1e-6)
+    counts = json.loads((folder / "manifest.json").read_text())["counts"]
+    assert counts["steps"] == 12 * 5 / 2 and counts["last_loss"] < counts["first_loss"] - 0.2
+    tuned = Retriever.from_pretrained(folder / "model")
+    queries = tuned.encode([question.question for question in QUESTIONS], kind="query")
+    cosines = queries @ tuned.encode(TEXTS, kind="document").T
+    for cosine, chunks in zip(cosines, candidates, strict=True):
+        assert np.argmax(cosine[list(chunks)]) == 1
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("train", "field", "value", "message"),
     [
-        ("score.supervision", "gold", "config.train.kind=cross learns alignment scores"),
-        ("evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': config.train.kind=cross trains"),
+        ("kind=cross", "score.supervision", "gold", "config.train.kind=cross learns alignment"),
+        ("loss=distil", "score.supervision", "gold", "config.train.loss=distil learns alignment"),
+        ("kind=cross", "evaluate.rerank", "a/b", "config.evaluate.rerank='a/b': config.train.kind"),
     ],
 )
-def test_settings_that_contradict_are_refused(field, value, message):
+def test_settings_that_contradict_are_refused(train, field, value, message):
     c = config.ark()
-    c.train.kind = "cross"
+    name, _, chosen = train.partition("=")
+    c.train[name] = chosen
     check_ark(c)
     c.update_from_flattened_dict({field: value})
     with pytest.raises(ValueError, match=message):

@@ -168,6 +168,14 @@ def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, to
     assert not list(folder.glob("export*"))
 
 
+def test_shares_have_no_place_in_files_of_positives(workdir):
+    c, folder = workdir("stage3")
+    c.train.loss = "distil"
+    with pytest.raises(ValueError, match=r"distil learns a share .* for which ms-swift files have"):
+        training_data.write_training_files(context_of(c, folder), "ms-swift", stages(c))
+    assert not list(folder.glob("export*"))
+
+
 def test_the_command_writes_beside_the_exported_model(workdir, tmp_path):
     c, folder = workdir()
     (tmp_path / "config.py").write_text(f"""
