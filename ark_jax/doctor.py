@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.recipe import Needs, Recipe, recipe_of
+from ark_jax.runtime.accelerator import find_device
 from ark_jax.runtime.log import show
 
 # Seconds that a check may take: a request, any other check, and jax with all that a run imports.
@@ -298,7 +299,8 @@ def experimental(config) -> Iterator[Finding]:
     """What never ran on the hardware that it is for."""
     for name in ("retriever", "generator"):
         kernel = config[name].get("attention", "xla") if name in config else "xla"
-        if kernel != "xla":
+        on_cpu = kernel == "auto" and find_device().platform == "cpu"
+        if kernel != "xla" and not on_cpu:
             yield warning(f"{name}.attention={kernel} is experimental: it never ran on hardware")
     if "SLURM_JOB_ID" in os.environ:
         yield warning("Slurm is experimental: the scripts in launch/ never ran under it")

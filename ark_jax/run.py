@@ -104,7 +104,7 @@ def tune(
     config.data.path = _path_of(documents, workdir, "documents")
     if questions is not None:
         config.data.questions = _path_of(questions, workdir, "questions")
-    default_models.name_models(config)
+    default_models.suit_device(config)
     # Files may have changed since an earlier call.
     for digest in (fingerprints.input_digest, fingerprints.model_digest):
         digest.cache_clear()

@@ -437,11 +437,16 @@ def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     c = config.ark()
     assert list(doctor.experimental(c)) == []
-    c.retriever.attention = "cudnn"
+    c.retriever.attention, c.generator.attention = "cudnn", "xla"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     kernel, slurm = doctor.experimental(c)
     assert kernel.state == slurm.state == "warning"
     assert "retriever.attention=cudnn is experimental" in kernel.text and "Slurm" in slurm.text
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    monkeypatch.delenv("SLURM_JOB_ID")
+    c.retriever.attention = "auto"
+    (kernel,) = doctor.experimental(c)
+    assert "retriever.attention=auto is experimental" in kernel.text
 
 
 @pytest.mark.parametrize("installed", [True, False])

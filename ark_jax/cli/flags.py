@@ -49,7 +49,7 @@ def parse(verb: str, args: Sequence[str]) -> Request:
             f"unexpected {words[0]!r}; fields of the config are written --config.name=value"
         )
     if config is not None:
-        _complete(config, values["max-cost"].value, name_models=verb != SHOWS_CONFIG)
+        _complete(config, values["max-cost"].value, suit_device=verb != SHOWS_CONFIG)
     return Request(
         config=config,
         workdir=absolute(values.workdir),
@@ -158,7 +158,7 @@ def _demo_config(args: Sequence[str]):
     return config.demo(*_demo_words(args))
 
 
-def _complete(config, max_cost: float | None, *, name_models: bool) -> None:
+def _complete(config, max_cost: float | None, *, suit_device: bool) -> None:
     """Puts `--max-cost` and the default models into the config."""
     from ark_jax.recipes.common import default_models
 
@@ -166,8 +166,8 @@ def _complete(config, max_cost: float | None, *, name_models: bool) -> None:
         if "llm" not in config:
             raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
         config.llm.max_cost = max_cost
-    if name_models:
-        default_models.name_models(config)
+    if suit_device:
+        default_models.suit_device(config)
 
 
 def _demo_words(args: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from flax import nnx
 
 from ark_jax import layout
 from ark_jax.models import decoder, hf
+from ark_jax.runtime.accelerator import device_in_use, float_type
 from ark_jax.train.flops import attention_pairs, forward
 
 ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
@@ -58,7 +59,7 @@ class WeightlessModel:
             batch: as the attribute; 0 suits the device.
             head: whether logits are computed.
         """
-        folder = Path(path)
+        folder, compute = Path(path), float_type(compute, device_in_use())
         settings = hf.read_config(folder)
         try:
             kind, model_class, _ = hf.architecture(settings)

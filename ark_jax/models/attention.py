@@ -1,8 +1,9 @@
 """Attention, computed locally on each shard of batch and heads.
 
 Kernels run inside `jax.shard_map`, so they need no sharding rules of their own. `xla` is
-implemented here and runs anywhere; `cudnn` is NVIDIA's flash attention; `tokamax` takes what that
-library chooses for the device (Pallas kernels on TPU and GPU).
+implemented here and runs anywhere; `cudnn` is NVIDIA's flash attention; `splash` is JAX's Pallas
+kernel for TPUs; `tokamax` takes what that library chooses for the device. `auto` is `cudnn` or
+`splash` where device and shapes allow it, else `xla`. Attention to shared prefixes has only `xla`.
 """
 
 import functools
@@ -10,12 +11,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from absl import flags
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import SAVED, activation_spec
-from ark_jax.models import packing
+from ark_jax.models import kernels, packing
+from ark_jax.runtime.accelerator import device_in_use
 
 # Finite, so that a query without a visible key gets a mean instead of NaN.
 MASKED = -1e30
@@ -23,31 +24,44 @@ MASKED = -1e30
 
 def attend(
     q: Float[Array, "b t n h"],
-    k: Float[Array, "b s k h"],
-    v: Float[Array, "b s k h"],
-    mask: Bool[Array, "b t s"],
+    k: Float[Array, "b t k h"],
+    v: Float[Array, "b t k h"],
+    visible: Bool[Array, "b t"],
     *,
     causal: bool,
-    kernel: str = "xla",
+    kernel: str = "auto",
 ) -> Float[Array, "b t n h"]:
     """Softmax attention, softmax in float32. Each key/value head serves n/k query heads.
 
+    What padding gets depends on the kernel.
+
     Args:
-        causal: promises a mask that hides every later token; their scores are not computed then.
-        kernel: "xla", "cudnn" or "tokamax".
+        visible: which tokens are no padding.
+        causal: hides every later token; their scores are not computed then.
+        kernel: "xla", "cudnn", "splash" or "tokamax"; "auto" suits device and shapes.
 
     Raises:
         ValueError: the kernel is unknown, not installed, or does not support the type.
     """
+    kernel = _chosen(kernel, q)
+
+    def attend_shard(q: Array, k: Array, v: Array, visible: Array) -> Array:
+        if kernel == "xla":
+            return _attend_visible(q, k, v, visible, causal=causal)
+        places, sources = packing.plan_shard(visible, visible.size)
+        q, k, v = (packing.pack_shard(x, places, sources) for x in (q, k, v))
+        out = _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
+        return packing.unpack_shard(out, places, sources)
+
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     run = jax.shard_map(
-        functools.partial(_attend_shard, causal=causal, kernel=kernel),
-        in_specs=(query, cache, cache, activation_spec("b t s")),
+        attend_shard,
+        in_specs=(query, cache, cache, activation_spec("b t")),
         out_specs=query,
         # Pallas kernels do not declare how their results vary over the mesh.
         check_vma=kernel == "xla",
     )
-    return run(q, k, v, mask)
+    return run(q, k, v, visible)
 
 
 def attend_packed(
@@ -57,11 +71,12 @@ def attend_packed(
     plan: packing.PackingPlan,
     *,
     causal: bool,
-    kernel: str = "xla",
+    kernel: str = "auto",
 ) -> Float[Array, "streams a n h"]:
     """`attend` for packed texts, each of which sees itself alone."""
     query, cache = activation_spec("b t n h"), activation_spec("b s k h")
     index = activation_spec("b t")
+    kernel = _chosen(kernel, q, plan.places.shape[1])
 
     def attend_stream(
         q: Float[Array, "streams a n h"],
@@ -70,11 +85,10 @@ def attend_packed(
         places: Int[Array, "b t"],
         sources: Int[Array, "streams a"],
     ) -> Float[Array, "streams a n h"]:
+        if kernel != "xla":
+            return _attend_by_length(q, k, v, places, sources, causal=causal, kernel=kernel)
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
-        t = places.shape[1]
-        mask = jnp.broadcast_to((places < plan.capacity)[:, None, :], (len(places), t, t))
-        mask = mask & jnp.tril(jnp.ones((t, t), bool)) if causal else mask
-        out = _attend_shard(q, k, v, mask, causal=causal, kernel=kernel)
+        out = _attend_visible(q, k, v, places < plan.capacity, causal=causal)
         return packing.pack_shard(out, places, sources)
 
     run = jax.shard_map(
@@ -86,36 +100,42 @@ def attend_packed(
     return run(q, k, v, plan.places, plan.sources)
 
 
-def _attend_shard(
-    q: Float[Array, "b t n h"],
-    k: Float[Array, "b s k h"],
-    v: Float[Array, "b s k h"],
-    mask: Bool[Array, "b t s"],
+def _chosen(kernel: str, q: Array, tokens: int = 0) -> str:
+    """The kernel for these queries, in rows of `tokens`; 0: as they lie."""
+    return kernels.choose(kernel, device_in_use(), q.dtype, q.shape[-1], tokens or q.shape[1])
+
+
+def _attend_by_length(
+    q: Float[Array, "1 a n h"],
+    k: Float[Array, "1 a k h"],
+    v: Float[Array, "1 a k h"],
+    places: Int[Array, "b t"],
+    sources: Int[Array, "1 a"],
     *,
     causal: bool,
     kernel: str,
+) -> Float[Array, "1 a n h"]:
+    """Attention of a device's stream by a library, which takes lengths instead of a mask."""
+    places, sources, lengths = packing.align_shard(places, sources)
+    q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
+    out = kernels.attend_rows(q, k, v, lengths, causal=causal, kernel=kernel)
+    return packing.pack_shard(checkpoint_name(out, SAVED), places, sources)
+
+
+def _attend_visible(
+    q: Float[Array, "b t n h"],
+    k: Float[Array, "b t k h"],
+    v: Float[Array, "b t k h"],
+    visible: Bool[Array, "b t"],
+    *,
+    causal: bool,
 ) -> Float[Array, "b t n h"]:
-    """Attention of one shard by the chosen kernel."""
-    if kernel == "xla":
-        return _attend_in_blocks(q, k, v, mask) if causal else _attend(q, k, v, mask)
-    if kernel == "cudnn":
-        if q.dtype == jnp.float32:
-            raise ValueError(
-                "attention='cudnn' does not support float32: set compute to 'bfloat16', or "
-                "attention to 'xla'"
-            )
-        library = functools.partial(jax.nn.dot_product_attention, implementation="cudnn")
-    elif kernel == "tokamax":
-        try:
-            from tokamax import dot_product_attention as library
-        except ImportError:
-            raise ValueError("attention='tokamax' needs the package: pip install tokamax") from None
-        if not flags.FLAGS.is_parsed():
-            # Otherwise tokamax parses the command line of the running program as its own.
-            flags.FLAGS.mark_as_parsed()
-    else:
-        raise ValueError(f"attention={kernel!r}: must be one of xla, cudnn, tokamax")
-    return checkpoint_name(library(q, k, v, mask=mask[:, None], is_causal=causal), SAVED)
+    """Attention of one shard by our own kernel."""
+    b, t = visible.shape
+    mask = jnp.broadcast_to(visible[:, None, :], (b, t, t))
+    if not causal:
+        return _attend(q, k, v, mask)
+    return _attend_in_blocks(q, k, v, mask & jnp.tril(jnp.ones((t, t), bool)))
 
 
 def _attend_in_blocks(

@@ -57,7 +57,7 @@ class Config:
     compute: str
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
-    attention: str = "xla"  # kernel: xla | cudnn | tokamax
+    attention: str = "auto"  # one of kernels.KERNELS
 
     @property
     def dims(self) -> dict[str, int]:
@@ -73,7 +73,7 @@ class Config:
 
     @classmethod
     def from_hf(
-        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla"
+        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "auto"
     ) -> "Config":
         """Reads a Hugging Face `config.json`.
 
@@ -294,9 +294,7 @@ class Decoder(nnx.Module):
         """
         x, positions = self.embeddings(tokens, cfg), jnp.maximum(jnp.cumsum(mask, -1) - 1, 0)
         if capacity is None:
-            t = tokens.shape[1]
-            causal_mask = jnp.tril(jnp.ones((t, t), bool)) & mask[:, None, :]
-            attend = functools.partial(attention.attend, mask=causal_mask)
+            attend = functools.partial(attention.attend, visible=mask)
         else:
             plan = packing.plan_packing(mask, capacity)
             x, positions = packing.pack(x, plan), packing.pack(positions, plan)

@@ -55,7 +55,7 @@ class Config:
     compute: str
     # What the backward pass computes again: "products" saves products with weights, "all" nothing.
     remat: str = "products"
-    attention: str = "xla"  # kernel: xla | cudnn | tokamax
+    attention: str = "auto"  # one of kernels.KERNELS
 
     @property
     def dims(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class Config:
 
     @classmethod
     def from_hf(
-        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "xla"
+        cls, hf: dict, *, dtype: str = "float32", compute: str = "float32", attention: str = "auto"
     ) -> "Config":
         """Reads a Hugging Face `config.json`.
 
@@ -198,9 +198,7 @@ class Encoder(nnx.Module):
         """
         x = self.embeddings(tokens, mask, cfg, segments=segments, markers=markers)
         if capacity is None:
-            t = tokens.shape[1]
-            visible = jnp.broadcast_to(mask[:, None, :], (len(tokens), t, t))
-            attend = functools.partial(attention.attend, mask=visible)
+            attend = functools.partial(attention.attend, visible=mask)
         else:
             plan = packing.plan_packing(mask, capacity)
             attend = functools.partial(attention.attend_packed, plan=plan)

@@ -32,6 +32,7 @@ from ark_jax.models.weight_names import (
     UNUSED_TENSORS,
 )
 from ark_jax.runtime import storage
+from ark_jax.runtime.accelerator import device_in_use, float_type
 from ark_jax.runtime.distributed import is_first_process
 
 # Every file that a tokenizer may consist of; a saved model gets those that its base has.
@@ -201,15 +202,15 @@ def load_model(
     *,
     dtype: str = "float32",
     compute: str = "float32",
-    attention: str = "xla",
+    attention: str = "auto",
     head: bool = True,
 ):
     """Reads a model folder, each device its own shards only.
 
     Args:
-        dtype: type of the parameters.
-        compute: type of the activations.
-        attention: kernel: xla, cudnn or tokamax.
+        dtype: type of the parameters; "auto" suits the device.
+        compute: type of the activations; "auto" suits the device.
+        attention: kernel, one of `kernels.KERNELS`.
         head: False leaves out a decoder's output head, as a retriever needs none.
 
     Returns:
@@ -265,6 +266,8 @@ def read_module(
 def read_architecture(folder: Path, **options: str):
     """(config, model class, weight-name table); errors name the folder's config.json."""
     settings = read_config(folder)
+    for name in options.keys() & {"dtype", "compute"}:
+        options[name] = float_type(options[name], device_in_use())
     try:
         config_class, model_class, table = architecture(settings)
         return config_class.from_hf(settings, **options), model_class, table

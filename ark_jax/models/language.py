@@ -75,14 +75,14 @@ class LanguageModel:
         *,
         dtype: str = "float32",
         compute: str = "float32",
-        attention: str = "xla",
+        attention: str = "auto",
     ) -> "LanguageModel":
         """Opens a Hugging Face decoder folder or hub name.
 
         Args:
             dtype: type of the parameters.
             compute: type of the activations.
-            attention: kernel: xla, cudnn or tokamax.
+            attention: kernel, one of `kernels.KERNELS`.
         """
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))

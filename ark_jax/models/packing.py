@@ -50,15 +50,36 @@ def plan_packing(mask: Bool[Array, "b t"], capacity: int) -> PackingPlan:
         capacity: the places of a stream. No device may have more visible tokens: the plan is made
             inside a compiled program, which cannot check this, and surplus tokens are dropped.
     """
-
-    def local(mask):
-        visible = mask.reshape(-1)
-        places = jnp.where(visible, jnp.cumsum(visible) - 1, capacity).reshape(mask.shape)
-        return places, jnp.flatnonzero(visible, size=capacity, fill_value=visible.size)[None]
-
     spec = activation_spec("b t")
+    local = functools.partial(plan_shard, capacity=capacity)
     places, sources = jax.shard_map(local, in_specs=spec, out_specs=(spec, spec))(mask)
     return PackingPlan(places, sources, capacity)
+
+
+def plan_shard(
+    mask: Bool[Array, "b t"], capacity: int
+) -> tuple[Int[Array, "b t"], Int[Array, "1 a"]]:
+    """`places` and `sources` of `plan_packing` on one device."""
+    visible = mask.reshape(-1)
+    places = jnp.where(visible, jnp.cumsum(visible) - 1, capacity).reshape(mask.shape)
+    return places, jnp.flatnonzero(visible, size=capacity, fill_value=visible.size)[None]
+
+
+def align_shard(
+    places: Int[Array, "b t"], sources: Int[Array, "1 a"]
+) -> tuple[Int[Array, "b t"], Int[Array, "1 a"], Int[Array, " b"]]:
+    """Places and sources on one device if each text began at the left of its row, and lengths.
+
+    The tokens of a row lie side by side in the stream, so its first place and length say all.
+    """
+    (b, t), capacity = places.shape, sources.shape[1]
+    lengths = jnp.sum(places < capacity, axis=1, dtype=jnp.int32)
+    starts = jnp.min(places, axis=1)
+    column = jnp.arange(t)
+    aligned = jnp.where(column < lengths[:, None], starts[:, None] + column, capacity)
+    row = jnp.minimum(sources // t, b - 1)
+    moved = row * t + jnp.arange(capacity) - starts[row]
+    return aligned, jnp.where(sources < b * t, moved, b * t), lengths
 
 
 def pack(x: Shaped[Array, "b t *rest"], plan: PackingPlan) -> Shaped[Array, "streams a *rest"]:

@@ -51,7 +51,7 @@ class PairScorer:
         head: str | None = None,
         dtype: str = "float32",
         compute: str = "float32",
-        attention: str = "xla",
+        attention: str = "auto",
     ) -> "PairScorer":
         """Opens a pair scorer, or gives an encoder a new head.
 
@@ -62,7 +62,7 @@ class PairScorer:
                 folder's own. If the folder has another, the head is new.
             dtype: type of the parameters.
             compute: type of the activations.
-            attention: kernel: xla, cudnn or tokamax.
+            attention: kernel, one of `kernels.KERNELS`.
 
         Raises:
             FileNotFoundError: a file is missing; the message names it.

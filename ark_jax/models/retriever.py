@@ -105,7 +105,7 @@ class Retriever:
         *,
         dtype: str = "float32",
         compute: str = "float32",
-        attention: str = "xla",
+        attention: str = "auto",
         width: int | None = None,
     ) -> "Retriever":
         """Opens a sentence-transformers folder, a bare Hugging Face folder or a hub name.
@@ -113,7 +113,7 @@ class Retriever:
         Args:
             dtype: type of the parameters.
             compute: type of the activations.
-            attention: kernel: xla, cudnn or tokamax.
+            attention: kernel, one of `kernels.KERNELS`.
             width: number of leading components to keep; None keeps what the folder declares.
 
         Raises:
@@ -132,7 +132,7 @@ class Retriever:
         *,
         dtype: str = "float32",
         compute: str = "float32",
-        attention: str = "xla",
+        attention: str = "auto",
         width: int | None = None,
     ) -> "Retriever":
         """Opens one model of a folder; see `from_pretrained`."""

@@ -45,7 +45,7 @@ class Towers:
         *,
         dtype: str = "float32",
         compute: str = "float32",
-        attention: str = "xla",
+        attention: str = "auto",
         width: int | None = None,
     ) -> "Towers":
         """Opens a folder with a sentence-transformers Router, or an ordinary one as one tower.
@@ -56,7 +56,7 @@ class Towers:
             name_or_folder: a folder, one in a bucket, or a hub name; see `Retriever`.
             dtype: type of the parameters.
             compute: type of the activations.
-            attention: kernel: xla, cudnn or tokamax.
+            attention: kernel, one of `kernels.KERNELS`.
             width: number of leading components to keep; None keeps what the folder declares.
 
         Raises:

@@ -1,27 +1,80 @@
-"""Whether jax will find an accelerator, looked up without starting jax."""
+"""Which device jax uses, looked up without starting jax, and the floating-point type for it."""
 
 import importlib.util
 import os
+import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-# Device files of an accelerator -> modules of which jax needs one to use it.
-DEVICE_FILES: Mapping[str, tuple[str, ...]] = {
-    "/dev/nvidia0": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
-    "/dev/accel0": ("libtpu",),
-    "/dev/vfio/0": ("libtpu",),
+# Device files of an accelerator -> its platform, and modules of which jax needs one to use it.
+DEVICE_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "/dev/nvidia0": ("gpu", ("jax_cuda13_plugin", "jax_cuda12_plugin")),
+    "/dev/accel0": ("tpu", ("libtpu",)),
+    "/dev/vfio/0": ("tpu", ("libtpu",)),
 }
+# What a config may say. "auto" suits the device: see `float_type` and `models.kernels.choose`.
+FLOAT_TYPES = ("auto", "float32", "bfloat16", "float16")
+KERNELS = ("auto", "xla", "cudnn", "splash", "tokamax")
+CAPABILITY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
 
 
-def has_accelerator() -> bool:
-    """Whether jax's default devices will be other than the CPU.
+class Device(NamedTuple):
+    """What types and kernels depend on.
+
+    Attributes:
+        platform: "cpu", "gpu" or "tpu", as jax names it.
+        capability: NVIDIA's compute capability, such as 9.0; 0: no such GPU, or not known.
+    """
+
+    platform: str
+    capability: float = 0.0
+
+
+def find_device() -> Device:
+    """The kind of jax's default devices, without starting jax.
 
     The first name in $JAX_PLATFORMS decides. If it is not set, a device file must exist and the
     module by which jax drives that device must be installed.
     """
     if platforms := os.environ.get("JAX_PLATFORMS"):
-        return platforms.split(",")[0].strip() != "cpu"
-    return any(
-        Path(file).exists() and any(map(importlib.util.find_spec, modules))
-        for file, modules in DEVICE_FILES.items()
-    )
+        name = platforms.split(",")[0].strip()
+        platform = {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
+    else:
+        present = (
+            platform
+            for file, (platform, modules) in DEVICE_FILES.items()
+            if Path(file).exists() and any(map(importlib.util.find_spec, modules))
+        )
+        platform = next(present, "cpu")
+    return Device(platform, _lowest_capability() if platform == "gpu" else 0.0)
+
+
+def _lowest_capability() -> float:
+    try:
+        answer = subprocess.run(CAPABILITY, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0.0
+    return min(map(float, re.findall(r"^\d+\.\d+$", answer.stdout, re.M)), default=0.0)
+
+
+def device_in_use() -> Device:
+    """The kind of jax's default devices; starts jax."""
+    import jax
+
+    capability = str(getattr(jax.devices()[0], "compute_capability", ""))  # AMD's is a name
+    known = re.fullmatch(r"\d+\.\d+", capability)
+    return Device(jax.default_backend(), float(capability) if known else 0.0)
+
+
+def float_type(name: str, device: Device) -> str:
+    """The type that "auto" stands for; any other stays.
+
+    It is bfloat16 on TPUs and GPUs, and float32 on CPUs and on GPUs before NVIDIA's Ampere, which
+    have no products in bfloat16.
+    """
+    if name != "auto":
+        return name
+    old = 0 < device.capability < 8
+    return "float32" if device.platform == "cpu" or old else "bfloat16"

@@ -5,19 +5,24 @@ not.
 """
 
 import functools
+import re
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo
 
 from ark_jax import layout
-from ark_jax.models import attention, packing
+from ark_jax.models import attention, kernels, packing
+from ark_jax.runtime.accelerator import Device, device_in_use
 
 TEXTS, TOKENS, HEADS, KEY_HEADS, SIZE = 8, 40, 4, 2, 16
 LENGTHS = np.array([40, 1, 17, 33, 8, 25, 2, 39])
 VISIBLE = np.arange(TOKENS) < LENGTHS[:, None]
+# Padding on the left, a hole, and a row without a text.
+SCATTERED = VISIBLE[:, ::-1] & (np.arange(TOKENS) != 37) & (LENGTHS != 1)[:, None]
 
 
 def inputs(dtype: str = "float32") -> list[jax.Array]:
@@ -29,18 +34,16 @@ def inputs(dtype: str = "float32") -> list[jax.Array]:
     ]
 
 
-def rows(q, k, v, *, causal: bool, kernel: str):
+def rows(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE):
     """Of padded rows; padding gives nothing."""
-    mask = np.broadcast_to(VISIBLE[:, None], (TEXTS, TOKENS, TOKENS)) & (
-        np.tri(TOKENS, dtype=bool) if causal else True
-    )
-    out = attention.attend(q, k, v, layout.rows(mask), causal=causal, kernel=kernel)
-    return jnp.where(layout.rows(VISIBLE)[:, :, None, None], out, 0)
+    visible = layout.rows(visible)
+    out = attention.attend(q, k, v, visible, causal=causal, kernel=kernel)
+    return jnp.where(visible[:, :, None, None], out, 0)
 
 
-def stream(q, k, v, *, causal: bool, kernel: str):
+def stream(q, k, v, *, causal: bool, kernel: str, visible=VISIBLE):
     """Of texts that lie end to end."""
-    plan = packing.plan_packing(layout.rows(VISIBLE), 168)
+    plan = packing.plan_packing(layout.rows(visible), 168)
     q, k, v = (packing.pack(x, plan) for x in (q, k, v))
     return packing.unpack(
         attention.attend_packed(q, k, v, plan, causal=causal, kernel=kernel), plan
@@ -94,12 +97,75 @@ def test_cudnn_is_asked_for_what_ours_computes(how, causal, mesh, monkeypatch):
     outcome.clear_cache()
 
 
+@pytest.mark.parametrize(("how", "causal"), [(rows, True), (stream, False), (stream, True)])
+def test_splash_is_ours(how, causal):
+    """As the interpreter runs it, with texts that do not begin at the left of their rows."""
+    with jax.set_mesh(layout.make_mesh((2, 2, 2))):
+        how = functools.partial(how, visible=SCATTERED)
+        agree(how, causal, "splash", "float32", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "platform", "calls"),
+    [
+        ("cudnn", "cuda", {"__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"}),
+        ("splash", "tpu", {"tpu_custom_call"}),
+    ],
+)
+def test_a_program_for_an_accelerator_calls_the_kernel_without_a_bias(
+    kernel, platform, calls, monkeypatch
+):
+    """A program of another device can be lowered here, though not run."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        given = inputs("bfloat16")
+        monkeypatch.setattr(jax, "default_backend", lambda: platform)
+        program = jax.jit(lambda *qkv: outcome.__wrapped__(stream, True, kernel, *qkv)).trace(
+            *given
+        )
+        text = program.lower(lowering_platforms=(platform,)).as_text()
+    # With a bias the calls would be `fmhaScaleBiasSoftmax` and so on.
+    assert set(re.findall(r"custom_call @([\w$]+)", text)) == calls
+
+
+H100, A100, T4 = (Device("gpu", capability) for capability in (9.0, 8.0, 7.5))
+AMD, TPU, CPU = Device("gpu"), Device("tpu"), Device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_size", "tokens", "chosen"),
+    [
+        (CPU, "float32", 64, 512, "xla"),
+        (CPU, "bfloat16", 128, 512, "xla"),
+        (H100, "bfloat16", 256, 512, "cudnn"),
+        (H100, "float16", 32, 8, "cudnn"),
+        (H100, "float32", 128, 512, "xla"),
+        (H100, "bfloat16", 100, 512, "xla"),
+        (A100, "bfloat16", 128, 512, "cudnn"),
+        (A100, "bfloat16", 256, 512, "xla"),
+        (T4, "float16", 64, 512, "xla"),
+        (AMD, "bfloat16", 64, 512, "xla"),
+        (TPU, "bfloat16", 64, 64, "splash"),
+        (TPU, "bfloat16", 128, 40, "xla"),
+        (TPU, "bfloat16", 32, 512, "xla"),
+        (TPU, "float32", 128, 512, "xla"),
+    ],
+)
+def test_auto_suits_device_type_and_shapes(device, dtype, head_size, tokens, chosen):
+    assert kernels.choose("auto", device, dtype, head_size, tokens) == chosen
+    for named in kernels.KERNELS[1:]:
+        assert kernels.choose(named, device, dtype, head_size, tokens) == named
+    assert device_in_use() == CPU
+
+
 def test_a_kernel_that_cannot_be_is_refused(mesh, monkeypatch):
     with pytest.raises(
         ValueError, match="attention='cudnn' does not support float32: set compute to 'bfloat16'"
     ):
         rows(*inputs(), causal=True, kernel="cudnn")
-    with pytest.raises(ValueError, match="attention='flash': must be one of xla, cudnn, tokamax"):
+    with pytest.raises(
+        ValueError, match="attention='flash': must be one of auto, xla, cudnn, splash"
+    ):
         rows(*inputs(), causal=True, kernel="flash")
     monkeypatch.setitem(sys.modules, "tokamax", None)
     with pytest.raises(

@@ -7,33 +7,73 @@ import pytest
 from support.paths import REPOSITORY
 
 from ark_jax.runtime import accelerator
+from ark_jax.runtime.accelerator import Device
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Makes an `nvidia-smi` that prints a text; without it there is none."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def make(answer: str) -> None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!{sys.executable}\nprint({answer!r})\n")
+        program.chmod(0o755)
+
+    return make
 
 
 @pytest.mark.parametrize(
-    ("platforms", "expected"), [("cpu", False), ("cpu,cuda", False), ("cuda,cpu", True)]
+    ("platforms", "expected"),
+    [("cpu", "cpu"), ("cpu,cuda", "cpu"), ("cuda,cpu", "gpu"), ("rocm", "gpu"), ("tpu", "tpu")],
 )
-def test_the_first_named_platform_decides(platforms, expected, monkeypatch):
+def test_the_first_named_platform_decides(platforms, expected, driver, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert accelerator.has_accelerator() is expected
+    assert accelerator.find_device() == Device(expected)
 
 
 @pytest.mark.parametrize(
     ("file", "module", "expected"),
-    [("nvidia", "plugin", True), ("nvidia", "absent", False), ("absent", "plugin", False)],
+    [("tpu", "plugin", "tpu"), ("tpu", "absent", "cpu"), ("absent", "plugin", "cpu")],
 )
 def test_a_device_needs_its_file_and_its_plugin(file, module, expected, tmp_path, monkeypatch):
-    (tmp_path / "nvidia").touch()
+    (tmp_path / "tpu").touch()
     (tmp_path / "plugin.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    devices = {str(tmp_path / file): ("absent_too", module)}
+    devices = {str(tmp_path / file): ("tpu", ("absent_too", module))}
     monkeypatch.setattr(accelerator, "DEVICE_FILES", devices)
-    assert accelerator.has_accelerator() is expected
+    assert accelerator.find_device() == Device(expected)
+
+
+@pytest.mark.parametrize(
+    ("answer", "capability", "suiting"),
+    [
+        ("9.0", 9.0, "bfloat16"),
+        ("9.0\n7.5", 7.5, "float32"),  # the slowest of several decides
+        ("12.1", 12.1, "bfloat16"),
+        ("[N/A]", 0.0, "bfloat16"),
+        ("NVIDIA-SMI has failed because it could not talk to version 535.1", 0.0, "bfloat16"),
+    ],
+)
+def test_the_driver_tells_what_a_gpu_can(answer, capability, suiting, driver, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    driver(answer)
+    found = accelerator.find_device()
+    assert found == Device("gpu", capability)
+    assert accelerator.float_type("auto", found) == suiting
+
+
+def test_a_named_type_stays_and_a_cpu_computes_in_float32():
+    for device in (Device("cpu"), Device("gpu", 7.0), Device("gpu", 9.0), Device("tpu")):
+        assert accelerator.float_type("float16", device) == "float16"
+    assert accelerator.float_type("auto", Device("cpu")) == "float32"
+    assert accelerator.float_type("auto", Device("tpu")) == "bfloat16"
 
 
 def test_looking_does_not_start_jax():
     code = (
-        "from ark_jax.runtime import accelerator; accelerator.has_accelerator(); "
+        "from ark_jax.runtime import accelerator; accelerator.find_device(); "
         "import sys; sys.exit('jax' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -4,6 +4,7 @@ import urllib.parse
 
 from ark_jax.evaluate import retrieval
 from ark_jax.retrieval.chunks import MOST_CHUNK_TOKENS
+from ark_jax.runtime.accelerator import find_device, float_type
 
 
 def check_shared_sections(config) -> None:
@@ -73,7 +74,7 @@ def _check_fold(config) -> None:
 
 
 def _check_attention(kernel: str, dtype: str, field: str) -> None:
-    if kernel == "cudnn" and dtype == "float32":
+    if kernel == "cudnn" and float_type(dtype, find_device()) == "float32":
         section = field.split(".")[0]
         raise ValueError(
             f"config.{section}.attention=cudnn does not support float32: set "

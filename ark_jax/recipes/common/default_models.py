@@ -1,6 +1,6 @@
-"""The models of a config that names none: small ones on a CPU, larger ones on an accelerator."""
+"""What a config leaves to the device: models that it does not name, and floating-point types."""
 
-from ark_jax.runtime.accelerator import has_accelerator
+from ark_jax.runtime.accelerator import find_device, float_type
 from ark_jax.runtime.log import say
 
 # Roles -> hub names on an accelerator. On a CPU the demo's models serve, which every published
@@ -9,6 +9,18 @@ ON_ACCELERATOR = {
     "retriever": "Qwen/Qwen3-Embedding-0.6B",
     "generator": "HuggingFaceTB/SmolLM2-135M-Instruct",
 }
+TYPES = {"retriever": "compute", "generator": "dtype"}  # fields that may be "auto"
+
+
+def suit_device(config) -> None:
+    """Fills the config's empty models and "auto" types with what suits the device.
+
+    The types decide results, so stages are known by the type that was computed in.
+    """
+    name_models(config)
+    for role, field in TYPES.items():
+        if role in config and field in config[role]:
+            config[role][field] = float_type(config[role][field], find_device())
 
 
 def name_models(config) -> None:
@@ -31,7 +43,7 @@ def default_path(role: str) -> str:
 
 def _default(role: str) -> tuple[str, str, str]:
     """The published name of a role's default model, its folder or hub name, and why it is it."""
-    if has_accelerator():
+    if find_device().platform != "cpu":
         return ON_ACCELERATOR[role], ON_ACCELERATOR[role], "an accelerator"
     from ark_jax.demo import models
 

@@ -4,9 +4,10 @@ import dataclasses
 
 from ark_jax.llm.complete import BACKENDS
 from ark_jax.recipes.common import fields
+from ark_jax.runtime.accelerator import FLOAT_TYPES, KERNELS
 from ark_jax.schema import field
 
-FLOAT_TYPES = ("float32", "bfloat16", "float16")
+BY_DEVICE = "auto: bfloat16 on TPUs and GPUs that have it, float32 elsewhere."
 MODEL_BACKENDS = ("openai", "local", "replay")
 
 
@@ -119,9 +120,10 @@ class LocalModelSection:
         "a CPU, a larger one on an accelerator.",
     )
     attention: str = field(
-        "xla",
-        "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, tokamax its package.",
-        choices=("xla", "cudnn", "tokamax"),
+        "auto",
+        "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, splash a TPU, tokamax its "
+        "package. auto: cudnn or splash in 16 bits where shapes allow it, else xla.",
+        choices=KERNELS,
     )
     batch_tokens: int = field(
         0, "Batch size on each device; 0: what suits the device.", unit="tokens", minimum=0
@@ -132,7 +134,9 @@ class LocalModelSection:
 class RetrieverSection(LocalModelSection):
     """The retriever before training."""
 
-    compute: str = field("float32", "Floating-point type of activations.", choices=FLOAT_TYPES)
+    compute: str = field(
+        "auto", f"Floating-point type of activations. {BY_DEVICE}", choices=FLOAT_TYPES
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +144,7 @@ class GeneratorSection(LocalModelSection):
     """The local language model that scores chunks and reads answers."""
 
     dtype: str = field(
-        "float32", "Floating-point type of weights and activations.", choices=FLOAT_TYPES
+        "auto", f"Floating-point type of weights and activations. {BY_DEVICE}", choices=FLOAT_TYPES
     )
 
 

@@ -22,7 +22,7 @@ def named(platform: str, monkeypatch, **paths: str) -> ConfigDict:
     c = config.ark()
     for role, path in paths.items():
         c[role].path = path
-    default_models.name_models(c)
+    default_models.suit_device(c)
     return c
 
 
@@ -46,6 +46,16 @@ def test_an_accelerator_gets_models_of_the_hub(cache, monkeypatch, capsys):
     assert capsys.readouterr().out.count("since this run has an accelerator") == 2
 
 
+@pytest.mark.parametrize(("platform", "types"), [("cpu", "float32"), ("tpu", "bfloat16")])
+def test_types_suit_the_device_unless_they_are_named(platform, types, cache, monkeypatch):
+    c = named(platform, monkeypatch)
+    assert (c.retriever.compute, c.generator.dtype) == (types, types)
+    assert c.retriever.attention == "auto"  # depends on shapes, and decides no result
+    c.generator.dtype = "float16"
+    default_models.suit_device(c)
+    assert c.generator.dtype == "float16"
+
+
 def test_a_named_model_stays_and_is_not_mentioned(cache, monkeypatch, capsys):
     c = named("cpu", monkeypatch, retriever="own/model")
     assert c.retriever.path == "own/model"
@@ -54,7 +64,7 @@ def test_a_named_model_stays_and_is_not_mentioned(cache, monkeypatch, capsys):
 
 def test_a_config_of_another_recipe_stays():
     c = ConfigDict({"recipe": "words", "retriever": "a word"})
-    default_models.name_models(c)
+    default_models.suit_device(c)
     assert c.to_dict() == {"recipe": "words", "retriever": "a word"}
 
 
