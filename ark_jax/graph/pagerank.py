@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
 from ark_jax import layout
+from ark_jax.graph import float_pairs
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.graph.walk import STATISTICS, Edges, Walk
 
@@ -59,7 +60,7 @@ def personalized_pagerank(
         weight: one number ≥ 0 per edge of `graph.neighbours()`; None gives all edges weight 1.
         dtype: "float32" or "float64". In float32 the residual of an entry may exceed the bound by
             2e-6 of the entry. In float64 corrections are computed in float32, and judged and summed
-            in float64.
+            in float64, on TPUs in pairs of float32.
 
     Returns:
         `[c n]` in `dtype`.
@@ -142,9 +143,10 @@ def _solve(
         raise ValueError(
             f"no convergence in {limit} iterations: raise max_iterations or tolerance={tolerance}"
         )
-    if v.size < 1 << 20:  # the host is faster for a small block
+    if isinstance(v, np.ndarray) or v.size < 1 << 20:  # the host is faster for a small block
         strength = walk.strength.astype(v.dtype)[:, None]
-        return (layout.fetch(v) * strength)[walk.node_rows].T
+        on_host = v if isinstance(v, np.ndarray) else layout.fetch(v)
+        return (on_host * strength)[walk.node_rows].T
     with jax.enable_x64(dtype == "float64"):
         return np.asarray(_in_node_order(v, walk.edges(v.dtype.name).strength, walk.node_rows))
 
@@ -180,6 +182,11 @@ def _placed(walk: Walk, x, spec: P):
     return layout.put(x, spec) if walk.devices > 1 and isinstance(x, np.ndarray) else x
 
 
+def emulates_float64() -> bool:
+    """Whether the devices have no float64 of their own."""
+    return jax.default_backend() == "tpu"
+
+
 def _refine(
     walk: Walk, iterate: Callable, source: np.ndarray, v, damping: float, bound: np.ndarray
 ):
@@ -191,6 +198,11 @@ def _refine(
         The improved `v`, and which columns are still above the bound.
     """
     spread = walk.shard == "nodes"
+    if emulates_float64():
+        block = _spec(spread, 2)
+        return float_pairs.refine(
+            walk, iterate, source, v, damping, bound, block=block, corrections=CORRECTIONS
+        )
     with jax.enable_x64(True):
         edges = walk.edges("float64")
         source = layout.put(source, _spec(spread, 2))

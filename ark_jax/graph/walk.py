@@ -159,13 +159,14 @@ class Walk:
         return layout.put(x, P(layout.AXES) if self.shard == "nodes" else P())
 
     def edges(self, dtype: str) -> Edges:
-        """The tables on the devices, with weights in `dtype`."""
+        """The tables on the devices, with weights in `dtype`; "rest" is what float32 drops."""
         if dtype not in self._placed:
+            cast = _dropped if dtype == "rest" else lambda x: x.astype(dtype)
             narrow, wide = (
-                (sources, None if weights is None else self._put(weights.astype(dtype)))
+                (sources, None if weights is None else self._put(cast(weights)))
                 for sources, weights in self._tables
             )
-            strength = self._put(self.strength.astype(dtype))
+            strength = self._put(cast(self.strength))
             self._placed[dtype] = Edges(narrow, wide, self._owner, strength)
         return self._placed[dtype]
 
@@ -199,6 +200,11 @@ class _TableBuilder:
         weights = np.zeros((count, width))
         weights[place] = self.incoming.data[edge]
         return _Table(sources, weights, owners)
+
+
+def _dropped(x: np.ndarray) -> np.ndarray:
+    """What float64 holds and float32 does not, as float32."""
+    return (x - x.astype(np.float32)).astype(np.float32)
 
 
 def round_size(n: int) -> int:
