@@ -237,6 +237,10 @@ def logits(x: jax.Array, table: jax.Array) -> jax.Array:
     The table is gathered over fsdp like other weights, and stays cut over tensor.
     """
     table = jax.sharding.reshard(table.astype(x.dtype), P(None, "tensor"))
+    if x.dtype != jnp.float32:
+        # By JAX's own rule the gradient would be a product of float32 and 16 bits, which XLA
+        # computes in float32.
+        return _product("ad,vd->av", x, table)
     return jnp.einsum(
         "ad,vd->av",
         x,

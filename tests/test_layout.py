@@ -435,6 +435,17 @@ def test_scores_in_bfloat16_are_exact_where_it_matters(mesh):
     assert traced.out_info.dtype == jnp.float32
 
 
+def test_the_gradient_of_log_probabilities_in_bfloat16_is_exact_where_it_matters(mesh):
+    model, cfg, _ = opened("qwen3", "bfloat16")
+
+    def loss(model, tokens, mask):
+        return token_probabilities.token_log_probs(model, cfg, tokens, mask).sum()
+
+    tokens = layout.rows(np.ones((8, 16), np.int32))
+    traced = jax.jit(jax.grad(loss)).trace(model, tokens, tokens > 0)
+    assert_exact(traced.jaxpr.jaxpr)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def loss_and_vectors(objective: ContrastiveObjective, model, batch):
     vectors = retriever.embed(
