@@ -9,7 +9,7 @@ FOOTER = """\
 Every field of a config is a flag: --config.train.batch=32. `ark-jax config` describes the fields.
 --config=ark:paper names a packaged preset, --config=my.py a file, such as `ark-jax init` writes.
 Experimental, since it never ran on such hardware: TPU, several GPUs, Slurm, and the attention
-kernels cudnn and tokamax.
+kernels cudnn, splash and tokamax.
 """
 
 

@@ -1,5 +1,5 @@
 """Encoders and decoders against torch: `python tests/benchmarks/models.py [encode] [queries]
-[train] [qwen3]`.
+[train] [qwen3] [product]`.
 
 Both sides compute the same numbers from the same weights on the CPU with the same threads; the
 differences are printed. The peer runs as shipped and with
@@ -11,8 +11,10 @@ import csv
 import functools
 import itertools
 import os
+import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -30,6 +32,7 @@ from ark_jax.train.batches import Example
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
+ROUNDS = 9  # of `product`
 TEXTS = int(os.environ.get("ARK_BENCH_TEXTS", "2000"))  # passages and questions to encode
 
 
@@ -288,6 +291,37 @@ def steps(loaded, theirs, ids: np.ndarray, asked: np.ndarray) -> None:
     )
 
 
+def product() -> None:
+    """Forms of one product in bfloat16, and of the gradient of logits, in CPU seconds.
+
+    They hold on a machine that others use too.
+    """
+    random = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(random.standard_normal(shape), jnp.float32)
+    x, w, g = draw(1024, 1024), draw(1024, 3072), draw(1024, 3072)
+    half = jnp.bfloat16
+    bare, dot = jnp.dot, functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+    forms = {
+        "float32": (bare, x, w),
+        "bfloat16, bare": (bare, x.astype(half), w.astype(half)),
+        "bfloat16, accumulated in float32": (dot, x.astype(half), w.astype(half)),
+        "float32 x bfloat16, as JAX derives": (dot, g, w.T.astype(half)),
+        "both bfloat16, as ours": (dot, g.astype(half), w.T.astype(half)),
+    }
+    print(f"\nproducts of 1024 x 1024 x 3072, median of {ROUNDS}")
+    for name, (form, *factors) in forms.items():
+        run = jax.jit(form)
+        jax.block_until_ready(run(*factors))
+        seconds = []
+        for _ in range(ROUNDS):
+            start = time.process_time()
+            jax.block_until_ready(run(*factors))
+            seconds.append(time.process_time() - start)
+        median = statistics.median(seconds)
+        rate = 2 * 1024 * 1024 * 3072 / median / 1e9
+        print(f"  {name:<36} {median * 1e3:8.1f} ms of CPU {rate:8.1f} GFLOP a CPU second")
+
+
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(
@@ -295,4 +329,6 @@ if __name__ == "__main__":
         f"jax {jax.__version__}"
     )
     for name in sys.argv[1:] or ["encode", "queries", "train", "qwen3"]:
-        {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3}[name]()
+        {"encode": encode, "queries": queries, "train": train, "qwen3": qwen3, "product": product}[
+            name
+        ]()
