@@ -422,7 +422,7 @@ def language_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     pairs = [(chunk, f" {words(rng, 4)}") for chunk in chunks for _ in range(4)]
     with jax.default_matmul_precision("highest"):
         exact = LanguageModel.from_pretrained(folder)
-        wanted = exact.log_likelihood(pairs)
+        wanted = exact.log_likelihood(pairs).mean
     jax.clear_caches()
     dtype = "bfloat16"
     lm = LanguageModel.from_pretrained(folder, dtype=dtype, compute=dtype)
@@ -440,7 +440,7 @@ def language_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         verdict = f"{FAILED}: {again} programs compiled again" if again else "ok"
         figure = f"{seconds * 1e3:,.1f} ms, {first} programs"
         if part == "scoring":
-            error = float(np.abs(np.asarray(found) - wanted).mean() / np.abs(wanted).mean())
+            error = float(np.abs(found.mean - wanted).mean() / np.abs(wanted).mean())
             row = judged(part, "", error, 5e-2)
             figure, verdict = f"{figure}, mean {row.ours}", row.verdict if not again else verdict
         yield Row(part, f"{amount} {unit}, {dtype}", figure, "", verdict)
