@@ -22,7 +22,7 @@ have equal sizes. Library code never mentions a mesh; the program's entry point 
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -262,6 +262,29 @@ def put(x: np.ndarray, spec: P) -> jax.Array:
 def rows(x: np.ndarray) -> jax.Array:
     """Host array -> device array sharded over the batch axes by its first dimension."""
     return put(x, P(BATCH))
+
+
+def build_rows(
+    count: int, build: Callable[[int, int], tuple[np.ndarray, ...]]
+) -> tuple[jax.Array, ...]:
+    """Device arrays sharded over the batch axes by their first dimension, which has `count` rows.
+
+    Args:
+        build: (start, stop) -> these rows of each array. It is asked for the rows of this process's
+            devices only.
+    """
+    if jax.process_count() == 1:
+        return tuple(map(rows, build(0, count)))
+    sharding = NamedSharding(jax.sharding.get_mesh(), P(BATCH))
+    places = sharding.addressable_devices_indices_map((count,)).items()
+    by_device = {device: index.indices(count)[:2] for device, (index,) in places}
+    parts = {ends: build(*ends) for ends in set(by_device.values())}
+    blocks_of_array = zip(*(parts[ends] for ends in by_device.values()), strict=True)
+    join = jax.make_array_from_single_device_arrays
+    return tuple(
+        join((count, *blocks[0].shape[1:]), sharding, list(map(jax.device_put, blocks, by_device)))
+        for blocks in blocks_of_array
+    )
 
 
 def fetch(x: jax.Array) -> np.ndarray:

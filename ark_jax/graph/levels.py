@@ -44,6 +44,10 @@ class Levels:
     neighbours: Int[np.ndarray, " n"]
     negatives: Int[np.ndarray, " n"]
 
+    def select(self, numbers: Int[np.ndarray, " m"]) -> "Levels":
+        """Those of some of the questions."""
+        return Levels(self.positives[numbers], self.neighbours[numbers], self.negatives[numbers])
+
 
 def draw_levels(
     graph: Triples,

@@ -10,6 +10,7 @@ is one process.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -141,6 +142,38 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     if "error" in message:
         raise error or RuntimeError(message["error"])
     return message["value"]
+
+
+def on_any_process(flag: bool) -> Callable[[], bool]:
+    """Whether `flag` is true on any process: a function that waits for the answer.
+
+    All processes must call it, and all get the same answer. Devices find it after what they have
+    been given before.
+    """
+    import jax
+
+    sharding, is_any = _any_of_processes()
+    with jax.set_mesh(sharding.mesh):
+        flags = jax.make_array_from_callback(
+            (jax.process_count(),), sharding, lambda _: np.array([flag])
+        )
+        answer = is_any(flags)
+    return lambda: bool(answer)
+
+
+@functools.cache
+def _any_of_processes():
+    """Where a flag of each process lies, and the compiled function of `on_any_process`."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    mesh = Mesh(devices, ("processes", "devices"))
+    return NamedSharding(mesh, P("processes")), jax.jit(
+        jnp.any, out_shardings=NamedSharding(mesh, P())
+    )
 
 
 class LazySequence(Sequence[Item]):

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-import numpy as np
-
 from ark_jax.runtime import distributed
 
 RETRY = 0.1  # seconds between two attempts to raise
@@ -136,8 +134,9 @@ def defer_signals() -> Iterator[Callable[[], bool]]:
 
     It defers SIGTERM always, and Ctrl-C only inside `raise_signals`: a notebook is interrupted at
     once. With several processes a signal to any of them counts for all. All must call the function
-    equally often, and all get the same answer. A signal that comes after the last call is raised
-    when the block ends.
+    equally often, and all get the same answer, a call late: the answer of this call would wait for
+    all that their devices have been given. A signal that no answer reports is raised when the block
+    ends.
     """
     # Only the main thread gets signals.
     if threading.current_thread() is not threading.main_thread():
@@ -146,14 +145,14 @@ def defer_signals() -> Iterator[Callable[[], bool]]:
     previous_handler = signal.signal(signal.SIGTERM, _signals.receive)
     _signals.deferred += 1
     reported = False
+    answer_of_last_call = lambda: False
 
     def is_stop_requested() -> bool:
-        nonlocal reported
+        nonlocal reported, answer_of_last_call
         reported = _signals.number is not None
         if distributed.is_multi_process():
-            from jax.experimental import multihost_utils
-
-            reported = bool(np.any(multihost_utils.process_allgather(np.array(reported))))
+            answer = distributed.on_any_process(reported)
+            reported, answer_of_last_call = answer_of_last_call(), answer
         return reported
 
     try:

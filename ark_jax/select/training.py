@@ -104,6 +104,7 @@ def training_run(config: SelectorTraining, folder: Path) -> fit.TrainingRun:
         schedule=optim.schedule(config.learning_rate, config.steps, config.warmup),
         optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
         save_every=config.save_every,
+        reads_weights=True,
     )
 
 

@@ -5,6 +5,7 @@ JAX compiles a program for each input shape, so lengths and row counts are round
 
 import contextlib
 import dataclasses
+import heapq
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -168,7 +169,10 @@ def round_rows(rows: int, multiple: int) -> int:
 
 
 def pad_rows(
-    ids: Sequence[Sequence[int]], row_numbers: Sequence[int], rows: int, length: int
+    ids: Sequence[Sequence[int] | np.ndarray],
+    row_numbers: Sequence[int] | np.ndarray,
+    rows: int,
+    length: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and mask of a batch, int32 and bool `[rows length]`.
 
@@ -185,24 +189,34 @@ def pad_rows(
 def balance(lengths: Sequence[int], bins: int, slots: int) -> tuple[np.ndarray, int]:
     """Distributes texts over `bins` of `slots` places so that each bin has about as many tokens.
 
-    Goes from the longest text to the shortest; each goes to the bin with the fewest tokens.
+    Goes from the longest text to the shortest; each goes to the bin with the fewest tokens, of
+    several to the first. Takes O(texts · log(texts)) steps.
 
     Returns:
         bin · slots + slot for each text, and the number of tokens of the fullest bin.
+
+    Raises:
+        ValueError: there are more texts than places.
     """
-    places = np.zeros(len(lengths), np.int64)
-    tokens, used = [0] * bins, [0] * bins
+    if len(lengths) > bins * slots:
+        raise ValueError(f"{len(lengths)} texts for {bins} bins of {slots} slots")
+    places, used, fullest = [0] * len(lengths), [0] * bins, 0
+    # tokens · bins + bin: a heap of integers is faster than one of pairs. Full bins leave it.
+    heap = list(range(bins))
     for i in _longest_first(lengths):
-        free = (number for number in range(bins) if used[number] < slots)
-        emptiest = min(free, key=tokens.__getitem__)
+        tokens, emptiest = divmod(heap[0], bins)
         places[i] = emptiest * slots + used[emptiest]
-        tokens[emptiest] += lengths[i]
         used[emptiest] += 1
-    return places, max(tokens)
+        fullest = max(fullest, tokens + lengths[i])
+        if used[emptiest] < slots:
+            heapq.heapreplace(heap, heap[0] + lengths[i] * bins)
+        else:
+            heapq.heappop(heap)
+    return np.array(places, np.int64), fullest
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    return np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import grain
 import numpy as np
@@ -110,22 +111,60 @@ def distinct_chunks(examples: Sequence[Example], *, use_negatives: bool) -> list
 DENOMINATORS = ("own", "batch", "all")
 
 
+class NumberedExample(NamedTuple):
+    """An example that names chunks by their numbers."""
+
+    question: str  # its id
+    positives: np.ndarray  # int64 [any]
+    negatives: np.ndarray  # int64 [any]: none in stage 1
+    shares: np.ndarray  # float32: of the positives, or none; see `Example`
+
+
+def number_chunks(
+    examples: Sequence[Example], chunks: Sequence[str], *, use_negatives: bool
+) -> list[NumberedExample]:
+    """The examples with the numbers that their chunks have in `chunks`."""
+    number = {chunk: i for i, chunk in enumerate(chunks)}
+    numbers = lambda ids: np.array([number[id] for id in ids], np.int64)
+    return [
+        NumberedExample(
+            x.question,
+            numbers(x.positives),
+            numbers(x.negatives if use_negatives else ()),
+            np.array(x.shares, np.float32),
+        )
+        for x in examples
+    ]
+
+
+def distinct_numbers(examples: Sequence[NumberedExample]) -> np.ndarray:
+    """The numbers of the chunks of a batch, each once, ascending: int64 `[c]`."""
+    return np.unique(np.concatenate([ids for x in examples for ids in (x.positives, x.negatives)]))
+
+
 def pair_masks(
-    examples: Sequence[Example], *, use_negatives: bool, denominator: str
-) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The distinct chunks of a batch, and which are positive and negative for each question.
+    examples: Sequence[NumberedExample],
+    chunks: np.ndarray,
+    *,
+    use_negatives: bool,
+    denominator: str,
+    has_shares: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which chunks of a batch are positive and negative for each question.
 
     Args:
+        chunks: the numbers of all chunks of the batch, ascending: int64 `[c]`.
         use_negatives: False in stage 1, where the positives of other questions are the negatives
             (eq. 7).
         denominator: with `use_negatives`, "own" contrasts a question with its own hard negatives
             (eq. 8), "batch" with every chunk of the batch. A question's positive is never its
             negative, whichever question brought it into the batch. "all" drops this rule: a
             positive's siblings are negatives too, which shows what masking them gains.
+        has_shares: whether the examples have shares, which none shows where there is no example.
 
     Returns:
-        Chunk ids, and the masks `positive` and `negative`, bool `[b c]`. Where examples have
-        shares, `positive` has these, float32, and 0 elsewhere.
+        The masks `positive` and `negative`, bool `[b c]`. Where examples have shares, `positive`
+        has these, float32, and 0 elsewhere.
 
     Raises:
         ValueError: an unknown denominator.
@@ -133,16 +172,14 @@ def pair_masks(
     if denominator not in DENOMINATORS:
         choices = ", ".join(DENOMINATORS)
         raise ValueError(f"config.train.denominator={denominator!r}: must be one of {choices}")
-    chunks = distinct_chunks(examples, use_negatives=use_negatives)
-    column = {chunk: i for i, chunk in enumerate(chunks)}
     shape = len(examples), len(chunks)
-    positive = np.zeros(shape, np.float32 if any(e.shares for e in examples) else bool)
+    positive = np.zeros(shape, np.float32 if has_shares else bool)
     negative = np.full(shape, denominator != "own" or not use_negatives)
     for row, example in enumerate(examples):
-        positive[row, [column[chunk] for chunk in example.positives]] = example.shares or True
-        if use_negatives:
-            negative[row, [column[chunk] for chunk in example.negatives]] = True
-    return chunks, positive, negative if denominator == "all" else negative & (positive == 0)
+        columns = np.searchsorted(chunks, example.positives)
+        positive[row, columns] = example.shares if has_shares else True
+        negative[row, np.searchsorted(chunks, example.negatives)] = True
+    return positive, negative if denominator == "all" else negative & (positive == 0)
 
 
 def make_examples(

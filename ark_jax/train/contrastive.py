@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.runtime import distributed
 from ark_jax.train import batches, fit, flops, losses, optim
-from ark_jax.train.batches import Example
+from ark_jax.train.batches import Example, NumberedExample
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
 TokensById = Mapping[str, Sequence[int]]  # id of a text -> its token ids
@@ -149,9 +149,10 @@ class ContrastiveObjective:
 class ContrastiveBatches:
     """Makes the batches of a run: tokens of questions and passages, masks of their pairs."""
 
-    examples: Sequence[Sequence[Example]]  # of each step
-    question_tokens: TokensById
-    passage_tokens: TokensById
+    examples: Sequence[Sequence[NumberedExample]]  # of each step
+    chunks: Sequence[str]  # ids of all passages, sorted
+    question_tokens: Mapping[str, np.ndarray]
+    passage_tokens: Sequence[np.ndarray]  # of each of `chunks`
     questions: TextGrid
     passages: TextGrid
     config: ContrastiveConfig
@@ -166,18 +167,32 @@ class ContrastiveBatches:
         config: ContrastiveConfig,
         count_flops: Callable[[Sequence[int]], float] = lambda lengths: 0.0,
     ) -> "ContrastiveBatches":
-        """Finds the two shapes that hold every batch on the current mesh."""
-        question_lengths, passage_lengths = [], []
-        for group in examples:
-            names = batches.distinct_chunks(group, use_negatives=config.use_negatives)
-            question_lengths.append([len(question_tokens[e.question]) for e in group])
-            passage_lengths.append([len(passage_tokens[name]) for name in names])
+        """Finds the two shapes that hold every batch on the current mesh.
+
+        Args:
+            examples: of each step.
+            question_tokens, passage_tokens: of all that the examples name.
+        """
+        # An example is in every epoch.
+        distinct = list({id(x): x for x in itertools.chain(*examples)}.values())
+        chunks = batches.distinct_chunks(distinct, use_negatives=config.use_negatives)
+        numbered = batches.number_chunks(distinct, chunks, use_negatives=config.use_negatives)
+        by_example = {id(x): numbers for x, numbers in zip(distinct, numbered, strict=True)}
+        numbered_steps = [[by_example[id(x)] for x in step] for step in examples]
+        array = lambda ids: np.asarray(ids, np.int32)
+        lengths = np.array([len(passage_tokens[chunk]) for chunk in chunks])
         return cls(
-            examples,
-            question_tokens,
-            passage_tokens,
-            TextGrid.from_lengths(question_lengths),
-            TextGrid.from_lengths(passage_lengths, config.chunks),
+            numbered_steps,
+            chunks,
+            {x.question: array(question_tokens[x.question]) for x in distinct},
+            [array(passage_tokens[chunk]) for chunk in chunks],
+            TextGrid.from_lengths(
+                [[len(question_tokens[x.question]) for x in step] for step in examples]
+            ),
+            TextGrid.from_lengths(
+                [lengths[batches.distinct_numbers(step)].tolist() for step in numbered_steps],
+                config.chunks,
+            ),
             config,
             count_flops,
         )
@@ -192,29 +207,36 @@ class ContrastiveBatches:
 
         Rows without a text are nobody's positive and nobody's negative.
         """
-        group = self.examples[step]
-        chunks, positive, negative = batches.pair_masks(
-            group, use_negatives=self.config.use_negatives, denominator=self.config.denominator
-        )
-        questions = [self.question_tokens[e.question] for e in group]
-        passages = [self.passage_tokens[name] for name in chunks]
+        examples = self.examples[step]
+        numbers = batches.distinct_numbers(examples)
+        questions = [self.question_tokens[x.question] for x in examples]
+        passages = [self.passage_tokens[number] for number in numbers.tolist()]
         question_rows, queries = self.questions.place(questions)
         passage_rows, documents = self.passages.place(passages)
 
-        def spread(pairs: np.ndarray) -> jax.Array:
-            """A mask of the batch's pairs as one of all rows."""
-            mask = np.zeros((self.questions.rows, self.passages.rows), pairs.dtype)
-            mask[np.ix_(question_rows, passage_rows)] = pairs
-            return layout.rows(mask)
+        def make_masks(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return batches.pair_masks(
+                [examples[i] for i in chosen],
+                numbers,
+                use_negatives=self.config.use_negatives,
+                denominator=self.config.denominator,
+                has_shares=len(examples[0].shares) > 0,
+            )
 
+        positive, negative = self.questions.place_pairs(
+            self.passages, question_rows, passage_rows, make_masks
+        )
         arrays = {
             "queries": queries,
             "passages": documents,
-            "positive": spread(positive),
-            "negative": spread(negative),
+            "positive": positive,
+            "negative": negative,
         }
         lengths = [*map(len, questions), *map(len, passages)]
-        ids = {"questions": [e.question for e in group], "chunks": chunks}
+        ids = {
+            "questions": [x.question for x in examples],
+            "chunks": [self.chunks[number] for number in numbers.tolist()],
+        }
         return fit.TrainingBatch(arrays, ids, sum(lengths), self.count_flops(lengths))
 
 

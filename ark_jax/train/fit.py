@@ -6,13 +6,15 @@ cross-encoder or a policy gradient brings its own two.
 
 A run that is stopped at any moment continues bitwise the same from its last checkpoint. On another
 mesh it continues with equal losses.
+
+The devices never wait for the host while its work for a step takes less time than theirs: it makes
+the next batch while they compute, and reads the metrics of a step once the next one is queued.
 """
 
 import dataclasses
 import functools
 import json
 import math
-import time
 import typing
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +68,7 @@ class TrainingBatch:
 
 # (steps made so far, trainable) -> the next batch. It must depend on nothing else, so that a
 # resumed run makes the same batches. Most ignore the second argument; a policy gradient samples its
-# texts from it.
+# texts from it, see `TrainingRun.reads_weights`.
 MakeBatch = Callable[[int, Any], TrainingBatch]
 
 
@@ -80,6 +82,9 @@ class TrainingRun:
     schedule: optax.Schedule  # steps made so far -> learning rate
     optimizer: optax.GradientTransformation  # for a learning rate of 1, see `optim.adamw`
     save_every: int  # steps
+    # Whether the batches depend on the weights. Then a step is checked before the next batch is
+    # made, so that none is drawn from the weights before a step that is discarded.
+    reads_weights: bool = False
 
 
 @typing.no_type_check  # tree operations put other leaves into it
@@ -113,10 +118,15 @@ def train_step(
     frozen: Any,
     batch: Any,
     learning_rate: float | jax.Array,
+    steps_before: int | jax.Array | None = None,
 ) -> tuple[State, dict[str, jax.Array]]:
     """One update. `state` is donated: its buffers are gone afterwards.
 
     If the loss or gradient is NaN or infinite, the state comes back unchanged.
+
+    Args:
+        steps_before: the steps that `state` must have made. If an earlier step was discarded it has
+            made fewer, and comes back unchanged too.
 
     Returns:
         The new state, and the scalars `loss`, `gradient_norm` and those of the objective.
@@ -127,6 +137,8 @@ def train_step(
     updates = jax.tree.map(lambda u: -learning_rate * u, updates)
     gradient_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+    if steps_before is not None:
+        finite &= state.step == steps_before
     updated = State(state.step + 1, optax.apply_updates(state.trainable, updates), opt)
     state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, state)
     return state, {"loss": loss, "gradient_norm": gradient_norm, **metrics}
@@ -171,26 +183,43 @@ def fit(
         start = int(state.step)
         curve, meter = Curve(curve_file, start), flops.Meter()
         (run.folder / NON_FINITE).unlink(missing_ok=True)
+        # All at once: each is computed on a device, where it would wait for the step under way.
+        rates = [float(run.schedule(step)) for step in range(start, run.steps)]
+        queued: _QueuedStep | None = None
+
+        def finish() -> None:
+            """Waits for the step that is queued, and writes its row."""
+            if queued is None:
+                return
+            row = _read_row(run, state, queued, checkpoints)
+            meter.add(queued.batch.tokens, queued.batch.flops)
+            pace = meter.pace(run.save_every)
+            curve.add(row)
+            if queued.step > curve.reported:
+                on_step(row)
+            bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
+            if queued.step % run.save_every == 0:
+                on_pace(step=queued.step, **pace)
+
         with Progress(run.label, run.steps, "steps") as bar:
             bar.add(start)
             for step in range(start + 1, run.steps + 1):
-                began = time.perf_counter()
-                batch = make_batch(step - 1, state.trainable)
-                state, row = _checked_step(run, objective, state, frozen, batch, step, checkpoints)
-                meter.add(batch.tokens, batch.flops, time.perf_counter() - began)
-                pace = meter.pace(run.save_every)
-                curve.add(row)
-                if step > curve.reported:
-                    on_step(row)
-                bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
-                if step % run.save_every == 0:
-                    on_pace(step=step, **pace)
+                batch, rate = make_batch(step - 1, state.trainable), rates[step - 1 - start]
+                arguments = (frozen, batch.arrays, rate, step - 1)
+                state, metrics = train_step(objective, run.optimizer, state, *arguments)
+                finish()
+                queued = _QueuedStep(step, dataclasses.replace(batch, arrays=None), rate, metrics)
+                is_stopped, is_due = stop_requested(), step % run.save_every == 0
+                if run.reads_weights or is_stopped or is_due:
+                    finish()
+                    queued = None
+                if is_stopped or is_due:
                     curve.sync()
-                    checkpoints.save(step, state)
-                if stop_requested():
-                    curve.sync()
-                    checkpoints.save(step, state, wait=True)
+                    checkpoints.save(step, state, wait=is_stopped)
+                    meter.skip()
+                if is_stopped:
                     raise preemption.Preempted(f"{run.label}: step {step} of {run.steps} is saved")
+            finish()
         curve.finish()
     if pace := meter.pace():
         on_pace(steps=run.steps, **pace)
@@ -223,33 +252,39 @@ def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
     return jax.tree.map(placed, jax.eval_shape(create, trainable))
 
 
-def _checked_step(
-    run: TrainingRun,
-    objective: Objective,
-    state: State,
-    frozen: Any,
-    batch: TrainingBatch,
-    step: int,
-    checkpoints: Checkpoints,
-) -> tuple[State, dict]:
-    """Makes one step; returns the new state and the row of the curve.
+@dataclasses.dataclass(frozen=True)
+class _QueuedStep:
+    """A step that the devices have been given, whose metrics are not read yet."""
+
+    step: int
+    batch: TrainingBatch  # without its arrays, whose memory the devices free
+    rate: float
+    metrics: Mapping[str, jax.Array]
+
+
+def _read_row(
+    run: TrainingRun, state: State, queued: _QueuedStep, checkpoints: Checkpoints
+) -> dict:
+    """The row of the curve.
+
+    Args:
+        state: after this step or the next one; both leave it unchanged if this one is discarded.
 
     Raises:
         FloatingPointError: the step is discarded; state and batch ids are saved.
     """
-    rate = float(run.schedule(step - 1))
-    state, metrics = train_step(objective, run.optimizer, state, frozen, batch.arrays, rate)
-    values = {name: float(value) for name, value in metrics.items()}
-    row = {"step": step, "loss": values["loss"], "learning_rate": rate} | values
+    step, ids = queued.step, queued.batch.ids
+    values = {name: float(value) for name, value in queued.metrics.items()}
+    row = {"step": step, "loss": values["loss"], "learning_rate": queued.rate} | values
     if math.isfinite(row["loss"] + row["gradient_norm"]):
-        return state, row
+        return row
     checkpoints.save(step - 1, state, wait=True)
     path = run.folder / NON_FINITE
     texts = {name: str(value) for name, value in values.items()}  # JSON has no NaN
-    _write_json(path, row | texts | {kind: list(ids) for kind, ids in batch.ids.items()})
+    _write_json(path, row | texts | {kind: list(names) for kind, names in ids.items()})
     raise FloatingPointError(
         f"{run.label}: step {step} gave loss {row['loss']}, gradient norm {row['gradient_norm']}; "
-        f"the ids of its {' and '.join(batch.ids)} are in {path}, and the state before it is in "
+        f"the ids of its {' and '.join(ids)} are in {path}, and the state before it is in "
         f"{checkpoints.folder}. Check these texts for mistakes, or lower the learning rate "
         "(config.train.learning_rates)"
     )

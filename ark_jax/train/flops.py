@@ -9,6 +9,7 @@ computing again.
 
 import math
 import re
+import time
 from collections.abc import Sequence
 
 import jax
@@ -44,8 +45,8 @@ def weights(cfg) -> int:
 
 def attention_pairs(cfg, lengths: Sequence[Count]) -> Count:
     """Pairs (query token, key token) that attention computes for texts of these lengths."""
-    causal = isinstance(cfg, decoder.Config)
-    return sum(t * (t + 1) / 2 if causal else t * t for t in lengths)
+    lengths = np.asarray(lengths, float)
+    return (lengths * (lengths + 1) / 2 if isinstance(cfg, decoder.Config) else lengths**2).sum()
 
 
 def forward(cfg, tokens: Count, pairs: Count, logits: Count = 0) -> np.ndarray:
@@ -89,31 +90,47 @@ def peak(device_kind: str) -> float | None:
 
 
 class Meter:
-    """Measures the pace of training steps. The first step compiles and is left out."""
+    """Measures the pace of training steps. The first step compiles and is left out.
+
+    The host's work is the CPU time of the calling thread, which waits for the devices without any.
+    """
 
     def __init__(self):
-        self._steps: list[tuple[int, float, float]] = []
+        self._steps: list[tuple[int, float, float, float]] = []
         self._compiled = False
+        self._clocks = _clocks()
 
-    def add(self, tokens: int, flops: float, seconds: float) -> None:
-        """Counts one step: its tokens without padding, its model FLOPs, and the time it took."""
+    def add(self, tokens: int, flops: float) -> None:
+        """Counts a step that is done: its tokens without padding and its model FLOPs.
+
+        It has taken the time since the one before.
+        """
+        clocks = _clocks()
+        seconds, host = (now - before for now, before in zip(clocks, self._clocks, strict=True))
+        self._clocks = clocks
         if self._compiled:
-            self._steps.append((tokens, flops, seconds))
+            self._steps.append((tokens, flops, seconds, host))
         self._compiled = True
+
+    def skip(self) -> None:
+        """Leaves out the time since the last step, as of a checkpoint."""
+        self._clocks = _clocks()
 
     def pace(self, last: int = 0) -> dict[str, float]:
         """Means over the `last` steps (0: all), on all devices together; empty before the second
         step.
 
+        `host_share` is the host's work as a share of the time: near 1, the devices wait for it.
         `mfu` is there if the devices' peak is known.
         """
         if not self._steps:
             return {}
-        tokens, flops, seconds = map(sum, zip(*self._steps[-last:], strict=True))
+        tokens, flops, seconds, host = map(sum, zip(*self._steps[-last:], strict=True))
         pace = {
             "seconds_a_step": seconds / len(self._steps[-last:]),
             "tokens_a_second": tokens / seconds,
             "flops_a_second": flops / seconds,
+            "host_share": host / seconds,
         }
         devices = math.prod(jax.sharding.get_mesh().shape.values())
         if device_peak := peak(jax.devices()[0].device_kind):
@@ -121,17 +138,24 @@ class Meter:
         return pace
 
 
+def _clocks() -> tuple[float, float]:
+    """Seconds of the wall clock, and of this thread on a core."""
+    return time.perf_counter(), time.thread_time()
+
+
 def describe(pace: dict[str, float]) -> str:
-    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s` and, if it is known, `MFU 41.3 %`.
+    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s, host 1.2 %` and, if it is known, `MFU
+    41.3 %`.
 
     Steps that read no text have `0.0312 s a step`.
     """
     if not pace:
         return "compiled"
+    host = f"host {100 * pace['host_share']:.1f} %"
     if not pace["tokens_a_second"]:
-        return f"{pace['seconds_a_step']:.3g} s a step"
+        return f"{pace['seconds_a_step']:.3g} s a step, {host}"
     tokens, teraflops = pace["tokens_a_second"], pace["flops_a_second"] / 1e12
-    parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s"]
+    parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s", host]
     if "mfu" in pace:
         parts.append(f"MFU {100 * pace['mfu']:.1f} %")
     return ", ".join(parts)

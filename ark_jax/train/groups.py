@@ -130,8 +130,10 @@ def place_prompts(groups: Sequence[Group]) -> list[list[Prompt]]:
     ordered = list(prompts.values())
     lengths = [len(prompt.prefix) + prompt.tokens for prompt in ordered]
     places, _ = tk.balance(lengths, devices, slots)
-    by_place = sorted(zip(places.tolist(), ordered, strict=True), key=lambda item: item[0])
-    return [[prompt for place, prompt in by_place if place // slots == d] for d in range(devices)]
+    by_device: list[list[Prompt]] = [[] for _ in range(devices)]
+    for number in np.argsort(places):
+        by_device[places[number] // slots].append(ordered[number])
+    return by_device
 
 
 @dataclasses.dataclass(frozen=True)

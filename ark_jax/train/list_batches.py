@@ -47,8 +47,8 @@ class ListwiseBatches:
 
     epochs: ListEpochs
     texts: ListTexts
-    tokens: Mapping[str, Sequence[Sequence[int]]]  # part of a batch -> ids of each of its texts
-    segments: Sequence[Sequence[int]]  # of the pairs' tokens
+    tokens: Mapping[str, Sequence[np.ndarray]]  # part of a batch -> ids of each of its texts
+    segments: Sequence[np.ndarray]  # of the pairs' tokens
     grids: Mapping[str, TextGrid]  # of the same parts
     rows: int  # of pairs, with empty ones
     candidates: int  # most of a list
@@ -84,13 +84,9 @@ class ListwiseBatches:
         numbers = numbers_of_texts(self.texts, [self.texts.members[k][c] for k, c in chosen])
         arrays, places = {}, {"pairs": np.arange(len(numbers["pairs"]))}
         for part, grid in self.grids.items():
-            ids = [self.tokens[part][i] for i in numbers[part]]
-            places[part], arrays[part] = grid.place(ids)
-        if "pairs" in self.grids:
-            segments = [self.segments[i] for i in numbers["pairs"]]
-            grid = self.grids["pairs"]
-            padded, _ = tk.pad_rows(segments, places["pairs"], grid.rows, grid.length)
-            arrays["pairs"] = (*arrays["pairs"], layout.rows(padded))
+            beside = (self.segments,) if part == "pairs" else ()
+            texts = ([ids[i] for i in numbers[part]] for ids in (self.tokens[part], *beside))
+            places[part], arrays[part] = grid.place(*texts)
         arrays |= self._sides(numbers, places) | self._lists(chosen, numbers["pairs"], places)
         lengths = [len(self.tokens[part][i]) for part in self.grids for i in numbers[part]]
         names = [self.texts.pairs[i] for i in numbers["pairs"]]
@@ -136,19 +132,21 @@ def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[st
 
 def _tokenize(
     texts: ListTexts, scorer: PairScorer, label: str
-) -> tuple[dict[str, Sequence[Sequence[int]]], Sequence[Sequence[int]]]:
+) -> tuple[dict[str, list[np.ndarray]], list[np.ndarray]]:
     """Token ids by part of a batch, of the parts that the head needs, and segments of the pairs."""
     tokens, segments = {}, []
+    arrays = lambda rows: [np.asarray(numbers, np.int32) for numbers in rows]
     if scorer.cfg.reads_pairs:
         pairs = scorer.tokenize(texts.pairs, label=f"{label}, pairs")
-        tokens["pairs"], segments = pairs.ids, pairs.segments
+        tokens["pairs"], segments = arrays(pairs.ids), arrays(pairs.segments)
     if scorer.cfg.has_cosine:
         retriever = scorer.retriever
         for part, kind, side in (
             ("left", "query", texts.lefts),
             ("right", "document", texts.rights),
         ):
-            tokens[part] = retriever.tokenize(side, kind=kind, label=f"{label}, {part} texts")
+            ids = retriever.tokenize(side, kind=kind, label=f"{label}, {part} texts")
+            tokens[part] = arrays(ids)
     return tokens, segments
 
 

@@ -62,6 +62,7 @@ class ListEpochs:
         self.folder, self.score = folder, score
         self.steps = -(-len(lists) // batch)  # of one epoch
         self._chosen: tuple[int, list[np.ndarray]] | None = None
+        self._order: tuple[int, np.ndarray] | None = None
 
     @property
     def may_change(self) -> bool:
@@ -72,8 +73,10 @@ class ListEpochs:
     def numbers(self, step: int) -> np.ndarray:
         """Which lists a step trains on: int64 `[lists]`."""
         epoch, place = divmod(step, self.steps)
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lists))
-        return order[place * self.batch : (place + 1) * self.batch]
+        if self._order is None or self._order[0] != epoch:
+            rng = np.random.default_rng([self.seed, epoch])
+            self._order = epoch, rng.permutation(len(self.lists))
+        return self._order[1][place * self.batch : (place + 1) * self.batch]
 
     def step(self, step: int, trainable: Any) -> list[tuple[int, np.ndarray]]:
         """The number of each list of a step, and places of the partners that it has there.

@@ -108,6 +108,7 @@ def train(
         schedule=optim.schedule(config.learning_rate, steps, config.warmup),
         optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
         save_every=config.save_every,
+        reads_weights=epochs.may_change,
     )
     objective = ListwiseObjective(model_config, maker.capacities, config.temperature, loss)
     trained, curve = fit.fit(

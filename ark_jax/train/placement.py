@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
+from ark_jax.models.prefix_plan import TokenIds
 from ark_jax.text import tokens as tk
 
 
@@ -62,15 +63,63 @@ class TextGrid:
         # `encode_in_pieces` takes every `pieces`-th row of a device into the same piece.
         return (device * slots + slot) * self.pieces + piece
 
-    def place(self, texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, tuple[jax.Array, ...]]:
+    def place(
+        self, texts: Sequence[TokenIds], *beside: Sequence[TokenIds]
+    ) -> tuple[np.ndarray, tuple[jax.Array, ...]]:
         """Puts the token ids of a batch's texts on the devices; rows without a text are empty.
 
+        Each process builds the rows of its own devices only.
+
+        Args:
+            beside: other numbers of each token, such as its segment.
+
         Returns:
-            The row of each text, and tokens and mask `[b t]`, sharded over the batch axes.
+            The row of each text, and tokens and mask `[b t]`, sharded over the batch axes; after
+            them the numbers beside, alike.
         """
         rows = self.assign_rows(list(map(len, texts)))
-        tokens, mask = tk.pad_rows(texts, rows, self.rows, self.length)
-        return rows, (layout.rows(tokens), layout.rows(mask))
+        order = np.argsort(rows)
+
+        def build(start: int, stop: int) -> tuple[np.ndarray, ...]:
+            chosen = order[slice(*np.searchsorted(rows[order], (start, stop)))]
+            padded = [
+                tk.pad_rows(
+                    [numbers[i] for i in chosen], rows[chosen] - start, stop - start, self.length
+                )
+                for numbers in (texts, *beside)
+            ]
+            return (*padded[0], *(numbers for numbers, _ in padded[1:]))
+
+        return rows, layout.build_rows(self.rows, build)
+
+    def place_pairs(
+        self,
+        columns: "TextGrid",
+        rows: np.ndarray,
+        column_rows: np.ndarray,
+        make_masks: Callable[[np.ndarray], Sequence[np.ndarray]],
+    ) -> tuple[jax.Array, ...]:
+        """Masks of the pairs of two grids' rows, `[b c]`; a row without a text is in no pair.
+
+        Each process builds the rows of its own devices only.
+
+        Args:
+            columns: the other grid.
+            rows, column_rows: the rows of the texts of this grid and of the other, from `place`.
+            make_masks: numbers of texts of this grid `[n]` -> masks `[n m]` of their pairs with all
+                texts of the other; their types do not depend on the numbers.
+        """
+
+        def build(start: int, stop: int) -> tuple[np.ndarray, ...]:
+            chosen = np.flatnonzero((rows >= start) & (rows < stop))
+            places = np.ix_(rows[chosen] - start, column_rows)
+            masks = make_masks(chosen)
+            spread = tuple(np.zeros((stop - start, columns.rows), mask.dtype) for mask in masks)
+            for whole, mask in zip(spread, masks, strict=True):
+                whole[places] = mask
+            return spread
+
+        return layout.build_rows(self.rows, build)
 
 
 def encode_in_pieces(encode: Callable, pieces: int) -> Callable:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from ark_jax import layout
 from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_levels, share_entity
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import embed
@@ -195,8 +194,7 @@ class Epochs:
         epoch, place = divmod(step, self.steps)
         order, levels = self.draw(epoch)
         chosen = order[place * self.config.batch : (place + 1) * self.config.batch]
-        fields = (levels.positives, levels.neighbours, levels.negatives)
-        return chosen, Levels(*(field[chosen] for field in fields))
+        return chosen, levels.select(chosen)
 
     def rows_used(self) -> np.ndarray:
         """All triples that some step encodes, ascending."""
@@ -213,8 +211,8 @@ class TripletBatches:
     """Makes the batches of a run: tokens of questions and triples, masks of their pairs."""
 
     epochs: Epochs
-    question_tokens: Sequence[Sequence[int]]
-    triple_tokens: Mapping[int, Sequence[int]]  # row -> ids
+    question_tokens: Sequence[np.ndarray]
+    triple_tokens: Mapping[int, np.ndarray]  # row -> ids
     cfgs: tuple[Any, Any]
     questions: TextGrid
     triples: TextGrid
@@ -234,7 +232,10 @@ class TripletBatches:
             lengths[0].append([len(question_tokens[number]) for number in chosen])
             lengths[1].append([len(triple_tokens[row]) for row in distinct_rows(levels).tolist()])
         grids = map(TextGrid.from_lengths, lengths)
-        return cls(epochs, question_tokens, triple_tokens, cfgs, *grids)
+        array = lambda ids: np.asarray(ids, np.int32)
+        question_arrays = list(map(array, question_tokens))
+        triple_arrays = {row: array(ids) for row, ids in triple_tokens.items()}
+        return cls(epochs, question_arrays, triple_arrays, cfgs, *grids)
 
     def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
         """The batch after `step` steps; see `fit.MakeBatch`. Each triple is encoded once."""
@@ -245,15 +246,13 @@ class TripletBatches:
         question_places, queries = self.questions.place(questions)
         triple_places, documents = self.triples.place(triples)
 
-        def spread(pairs: np.ndarray) -> jax.Array:
-            """A mask of the batch's pairs as one of all rows."""
-            mask = np.zeros((self.questions.rows, self.triples.rows), bool)
-            mask[np.ix_(question_places, triple_places)] = pairs
-            return layout.rows(mask)
+        def make_masks(numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+            masks = pair_masks(self.epochs, chosen[numbers], levels.select(numbers), rows)
+            return masks["positive"], masks["neighbour"], masks["negative"]
 
-        masks = pair_masks(self.epochs, chosen, levels, rows)
+        masks = self.questions.place_pairs(self.triples, question_places, triple_places, make_masks)
         arrays = {"queries": queries, "triples": documents}
-        arrays |= {name: spread(mask) for name, mask in masks.items()}
+        arrays |= dict(zip(("positive", "neighbour", "negative"), masks, strict=True))
         lengths = [list(map(len, questions)), list(map(len, triples))]
         work = sum(
             flops.training(cfg, counts, 0) for cfg, counts in zip(self.cfgs, lengths, strict=True)

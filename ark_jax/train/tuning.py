@@ -134,6 +134,7 @@ def supervise(
         label,
         on_step,
         on_pace,
+        reads_weights=False,
     )
 
 
@@ -191,7 +192,9 @@ def reinforce(
 
     objective = LikelihoodObjective(_with_remat(model, config), config.loss, config.entropy)
     steps = config.steps * config.updates
-    return _train(model, choose, steps, objective, config, folder, label, on_step, on_pace)
+    return _train(
+        model, choose, steps, objective, config, folder, label, on_step, on_pace, reads_weights=True
+    )
 
 
 def _selected(
@@ -243,6 +246,8 @@ def _train(
     label: str,
     on_step: Callable[[dict], None],
     on_pace: Callable[..., None],
+    *,
+    reads_weights: bool,
 ) -> Trained:
     """Runs `fit.fit` on the parts that `choose` returns for a step, in arrays of its shape."""
     trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config)
@@ -264,6 +269,7 @@ def _train(
         ),
         optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
         save_every=config.save_every,
+        reads_weights=reads_weights,
     )
     trained, curve = fit.fit(
         run, objective, make_batch, trainable, frozen, on_step=on_step, on_pace=on_pace

@@ -95,20 +95,23 @@ class RecordedTexts(dict):
         return super().__getitem__(name)
 
 
-def train(base, folder: Path, sigterm_after: int = 0, passages: dict[str, str] | None = None):
+def train(base, folder: Path, stop_after: int = 0, passages: dict[str, str] | None = None):
     """Trains for four steps, continuing a run in `folder`. Returns the model and the curve.
 
-    After step `sigterm_after` the last process gets SIGTERM.
+    With `stop_after` the last process gets SIGTERM so that this is the last step.
     """
     from ark_jax.train import contrastive, fit
     from ark_jax.train.batches import Example
 
-    texts, add = RecordedTexts(), fit.Curve.add
+    texts, train_step = RecordedTexts(), fit.train_step
+    is_multi_process = jax.process_count() > 1
 
-    def add_and_signal(curve, row: dict) -> None:
-        add(curve, row)
-        if row["step"] == sigterm_after and jax.process_index() == jax.process_count() - 1:
+    def step_and_signal(*args):
+        # Several processes hear of the signal a step late.
+        is_last = args[-1] + 1 + is_multi_process == stop_after
+        if is_last and jax.process_index() == jax.process_count() - 1:
             os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(*args)
 
     examples = [Example(str(i), "d", (str(i + 8),), (str(i + 16), str(i + 24))) for i in range(8)]
     config = contrastive.ContrastiveConfig(
@@ -132,7 +135,7 @@ def train(base, folder: Path, sigterm_after: int = 0, passages: dict[str, str] |
         lora_targets=(),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit.Curve, "add", add_and_signal)
+        patch.setattr(fit, "train_step", step_and_signal)
         tuned, _, curve = contrastive.train(
             base, examples, texts, texts if passages is None else passages, config, folder, "train"
         )
@@ -151,7 +154,7 @@ def train_and_encode(folder: Path) -> dict:
     from ark_jax.runtime import preemption
 
     tokenized, read_bytes, placed, passages = [], [], [], RecordedTexts()
-    original_slice, original_put = hf.Checkpoint.slice, layout.put
+    original_slice, original_build = hf.Checkpoint.slice, layout.build_rows
 
     class CountedSlice:
         def __init__(self, tensor):
@@ -163,19 +166,27 @@ def train_and_encode(folder: Path) -> dict:
             read_bytes.append(values.nbytes)
             return values
 
-    def put(x, spec):
-        out = original_put(x, spec)
+    def build_rows(count, build):
+        built = []
+
+        def build_and_record(*ends):
+            built.append(list(ends))
+            return build(*ends)
+
+        arrays = original_build(count, build_and_record)
+        for array in arrays:
+            shards = {shard.index[0].indices(count)[:2] for shard in array.addressable_shards}
+            assert jax.process_count() == 1 or sorted(map(tuple, built)) == sorted(shards)
         if len(placed) < 6:  # the first batch: tokens and masks of both sides, and their labels
-            rows = {shard.index[0].indices(len(x))[:2] for shard in out.addressable_shards}
-            placed.append([len(x), sorted(rows)])
-        return out
+            placed.extend([[count, sorted(built)]] * len(arrays))
+        return arrays
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             hf.Checkpoint, "slice", lambda self, name: CountedSlice(original_slice(self, name))
         )
         base = Retriever.from_pretrained(str(folder.parent / "model"))
-        patch.setattr(layout, "put", put)
+        patch.setattr(layout, "build_rows", build_rows)
         tokenizer = base.tokenizer
         base.tokenizer = lambda texts, **options: (
             tokenized.append(texts) or tokenizer(texts, **options)
@@ -185,7 +196,7 @@ def train_and_encode(folder: Path) -> dict:
         vectors = tuned.encode(TEXTS, kind="document")
     base.tokenizer = tokenizer
     with pytest.raises(preemption.Preempted, match="train: step 2 of 4 is saved"):
-        train(base, folder / "stopped", sigterm_after=2)
+        train(base, folder / "stopped", stop_after=2)
     resumed = train(base, folder / "resumed")[1] if (folder / "resumed").is_dir() else None
     return {
         "tokenized": tokenized,

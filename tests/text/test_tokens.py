@@ -143,6 +143,30 @@ def test_texts_are_dealt_evenly():
     )  # the second hand is full when the last two come
 
 
+def balance_naively(lengths: list[int], bins: int, slots: int) -> tuple[list[int], int]:
+    """Looks at every bin for every text."""
+    places, tokens, used = [0] * len(lengths), [0] * bins, [0] * bins
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        free = (number for number in range(bins) if used[number] < slots)
+        emptiest = min(free, key=tokens.__getitem__)
+        places[i] = emptiest * slots + used[emptiest]
+        tokens[emptiest] += lengths[i]
+        used[emptiest] += 1
+    return places, max(tokens)
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 9), st.integers(0, 2))
+def test_texts_go_where_a_look_at_every_bin_sends_them(lengths, bins, surplus):
+    slots = -(-len(lengths) // bins) + surplus
+    where, most = balance(lengths, bins, slots)
+    assert (where.tolist(), most) == balance_naively(lengths, bins, slots)
+
+
+def test_more_texts_than_places_are_refused():
+    with pytest.raises(ValueError, match="5 texts for 2 bins of 2 slots"):
+        balance([1] * 5, bins=2, slots=2)
+
+
 def test_few_shapes_and_little_padding_for_many_lengths():
     lengths = [i % 400 for i in range(2000)]
     batches = list(batch_by_tokens(lengths, budget=4096, parameters=20_000_000, attention=14_000))

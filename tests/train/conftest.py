@@ -23,21 +23,22 @@ def uninterrupted(base, tmp_path_factory):
 
 @pytest.fixture
 def at_step(monkeypatch):
-    """`at_step(step, action)` runs an action when the row of that step is written."""
-    from ark_jax.train.curve import Curve
+    """`at_step(step, action)` runs an action when the devices have been given that step."""
+    from ark_jax.train import fit
 
-    add = Curve.add
+    train_step = fit.train_step
 
     def set_action(step: int, action) -> None:
-        def add_and_act(curve, row):
-            add(curve, row)
-            if row["step"] == step:
+        def step_and_act(*args):
+            state, metrics = train_step(*args)
+            if args[-1] + 1 == step:
                 action()
+            return state, metrics
 
-        monkeypatch.setattr(Curve, "add", add_and_act)
+        monkeypatch.setattr(fit, "train_step", step_and_act)
 
     yield set_action
-    monkeypatch.setattr(Curve, "add", add)
+    monkeypatch.setattr(fit, "train_step", train_step)
 
 
 @pytest.fixture

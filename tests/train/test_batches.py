@@ -1,5 +1,6 @@
 """Batches: masks by hand, epochs as permutations, examples on disk."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -13,6 +14,19 @@ BATCH = [
     Example("q2", "d", ("b",), ("y",)),
     Example("q3", "e", ("c",), ()),
 ]
+
+
+def masks_by_name(examples: list[Example], *, use_negatives: bool, denominator: str):
+    """The chunks of a batch, and for each question its positives and negatives as a word."""
+    every = sorted({c for e in examples for c in (*e.positives, *e.negatives, "aa", "w")})
+    numbered = batches.number_chunks(examples, every, use_negatives=use_negatives)
+    numbers = batches.distinct_numbers(numbered)
+    masks = batches.pair_masks(
+        numbered, numbers, use_negatives=use_negatives, denominator=denominator
+    )
+    chunks = [every[number] for number in numbers]
+    assert chunks == batches.distinct_chunks(examples, use_negatives=use_negatives)
+    return chunks, *(named(mask, chunks) for mask in masks)
 
 
 def named(mask: np.ndarray, chunks: list[str]) -> list[str]:
@@ -32,12 +46,11 @@ def named(mask: np.ndarray, chunks: list[str]) -> list[str]:
     ],
 )
 def test_masks_by_hand(use_negatives, denominator, chunks, negative):
-    columns, positive, negatives = batches.pair_masks(
+    columns, positive, negatives = masks_by_name(
         BATCH, use_negatives=use_negatives, denominator=denominator
     )
     assert columns == list(chunks)
-    assert named(positive, columns) == ["ab", "b", "c"]
-    assert named(negatives, columns) == negative
+    assert positive == ["ab", "b", "c"] and negatives == negative
 
 
 def test_shares_are_masks_of_floats():
@@ -46,10 +59,15 @@ def test_shares_are_masks_of_floats():
         Example("q1", "d", ("a", "b"), ("x", "b"), (0.75, 0.25)),
         Example("q2", "d", ("b", "c"), (), (0.5, 0.5)),
     ]
-    chunks, shares, negative = batches.pair_masks(examples, use_negatives=True, denominator="batch")
-    assert chunks == list("abcx") and shares.dtype == np.float32
+    numbered = batches.number_chunks(examples, "abcx", use_negatives=True)
+    masks = functools.partial(
+        batches.pair_masks, use_negatives=True, denominator="batch", has_shares=True
+    )
+    shares, negative = masks(numbered, np.arange(4))
     assert shares.tolist() == [[0.75, 0.25, 0, 0], [0, 0.5, 0.5, 0]]
-    assert named(negative, chunks) == ["cx", "ax"]
+    assert named(negative, list("abcx")) == ["cx", "ax"]
+    # A process whose devices have no question makes masks of the same types.
+    assert shares.dtype == masks([], np.arange(4))[0].dtype == np.float32
 
 
 EXAMPLES = [Example(f"q{i}", f"d{i % 4}", ("c",), ()) for i in range(23)]
@@ -111,7 +129,7 @@ def test_an_unknown_denominator_is_refused_by_name():
     with pytest.raises(
         ValueError, match=r"config\.train\.denominator='sum': must be one of own, batch, all"
     ):
-        batches.pair_masks(BATCH, use_negatives=True, denominator="sum")
+        masks_by_name(BATCH, use_negatives=True, denominator="sum")
 
 
 def test_the_copy_of_a_positive_is_nobodys_negative():
@@ -126,9 +144,8 @@ def test_the_copy_of_a_positive_is_nobodys_negative():
         Example("q1", "d", ("b", "c"), ("d",)),
         Example("q2", "d", ("c", "b"), ("b", "d", "c")),
     ]
-    chunks, positive, negative = batches.pair_masks(rows, use_negatives=True, denominator="batch")
-    assert chunks == ["b", "c", "d"]
-    assert (named(positive, chunks), named(negative, chunks)) == (["bc", "bc"], ["d", "d"])
+    found = masks_by_name(rows, use_negatives=True, denominator="batch")
+    assert found == (["b", "c", "d"], ["bc", "bc"], ["d", "d"])
     assert batches.make_examples(*sources, {})[1].positives == ("c", "B")
 
 

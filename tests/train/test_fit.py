@@ -140,6 +140,19 @@ def test_a_step_that_is_not_finite_returns_the_state_unchanged(target, finite, m
     assert not any(same) if finite else all(same)
 
 
+def test_after_a_discarded_step_no_step_changes_the_state(mesh):
+    optimizer = optim.adamw(weight_decay=0.1, clip=1.0)
+    state = fit.State.create({"w": jnp.ones(3)}, optimizer)
+    before = jax.tree.map(np.array, state)
+    for steps_before, target in ((0, 1.0), (1, 2.0), (2, 3.0)):  # the first is not finite
+        args = (None, jnp.full(3, target), 0.5, steps_before)
+        state, metrics = fit.train_step(cusp, optimizer, state, *args)
+        assert np.isfinite(metrics["gradient_norm"]) == (steps_before > 0)
+        assert_equal_leaves(state, before)
+    state, _ = fit.train_step(cusp, optimizer, state, None, jnp.full(3, 2.0), 0.5, 0)
+    assert int(state.step) == 1
+
+
 # --- other objectives ---------------------------------------------------------------------------
 
 TEXTS = [np.random.default_rng(i).integers(5, tiny.VOCAB, 2 + i % 5).tolist() for i in range(24)]
@@ -269,7 +282,9 @@ def create_task(name: str, folder: Path) -> Task:
 TASKS = ["triplets", "listwise", "next token", "next token, adapter", "policy gradient"]
 
 
-def fit_task(task: Task, folder: Path, **changes):
+def fit_task(
+    task: Task, folder: Path, reads_weights: bool = False, on_step=lambda row: None, **changes
+):
     """Four steps from where `folder` stands: the trained weights and the curve."""
     folder.mkdir(exist_ok=True)
     run = fit.TrainingRun(
@@ -279,9 +294,33 @@ def fit_task(task: Task, folder: Path, **changes):
         schedule=optim.schedule(1e-2, 4, 0.25),
         optimizer=optim.adamw(weight_decay=0.01, clip=1.0),
         save_every=3,
+        reads_weights=reads_weights,
     )
     task = dataclasses.replace(task, **changes)
-    return fit.fit(run, task.objective, task.make_batch, task.trainable, task.frozen)
+    args = (task.objective, task.make_batch, task.trainable, task.frozen)
+    return fit.fit(run, *args, on_step=on_step)
+
+
+@pytest.mark.parametrize(
+    ("reads_weights", "order"),
+    [(False, "b1 b2 s1 b3 s2 s3 b4 s4"), (True, "b1 s1 b2 s2 b3 s3 b4 s4")],
+)
+def test_the_next_batch_is_made_before_a_step_is_read(reads_weights, order, mesh, tmp_path):
+    """Except where batches are made from the weights, and where a state is saved: after step 3."""
+    events, task = [], create_task("next token", tmp_path / "model")
+
+    def make_batch(step: int, trainable) -> fit.TrainingBatch:
+        events.append(f"b{step + 1}")
+        return token_batch(step, trainable)
+
+    fit_task(
+        task,
+        tmp_path / "run",
+        reads_weights,
+        lambda row: events.append(f"s{row['step']}"),
+        make_batch=make_batch,
+    )
+    assert " ".join(events) == order
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -129,31 +129,47 @@ def test_peaks_by_the_names_that_jax_gives(kind, expected):
 
 
 def test_a_pace_by_hand(monkeypatch):
-    """The first step compiles. On eight devices of 1 TFLOP/s."""
+    """The first step compiles, and a checkpoint takes 9 s. On eight devices of 1 TFLOP/s."""
+    # Of the wall and of the thread: at first, after each step, and after the checkpoint.
+    clocks = [(0, 0), (100, 90), (100.5, 90.25), (109.5, 99), (109.75, 99.125)]
+    monkeypatch.setattr(flops, "_clocks", iter(clocks).__next__)
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
         meter = flops.Meter()
         assert meter.pace() == {} and flops.describe(meter.pace()) == "compiled"
-        meter.add(15, 1e15, 100.0)
+        meter.add(15, 1e15)
         assert meter.pace() == {}
-        meter.add(4, 3e9, 0.5)
-        meter.add(8, 5e9, 0.25)
+        meter.add(4, 3e9)
+        meter.skip()
+        meter.add(8, 5e9)
         assert meter.pace() == {
             "seconds_a_step": 0.375,
             "tokens_a_second": 16.0,
             "flops_a_second": 8e9 / 0.75,
+            "host_share": 0.5,
         }
         assert meter.pace(1) == {
             "seconds_a_step": 0.25,
             "tokens_a_second": 32.0,
             "flops_a_second": 2e10,
+            "host_share": 0.5,
         }
-        assert flops.describe(meter.pace(1)) == "32 tokens/s, 0.02 TFLOP/s"
+        assert flops.describe(meter.pace(1)) == "32 tokens/s, 0.02 TFLOP/s, host 50.0 %"
         monkeypatch.setattr(flops, "PEAKS", {jax.devices()[0].device_kind: 1e12})
         assert meter.pace()["mfu"] == pytest.approx(8e9 / 0.75 / 8e12)
-    fast = {"tokens_a_second": 3203.6, "flops_a_second": 5.5e14, "mfu": 0.4127}
-    assert flops.describe(fast) == "3,204 tokens/s, 550 TFLOP/s, MFU 41.3 %"
-    no_text = {"seconds_a_step": 0.03125, "tokens_a_second": 0.0, "flops_a_second": 0.0}
-    assert flops.describe(no_text) == "0.0312 s a step"
+    fast = {
+        "tokens_a_second": 3203.6,
+        "flops_a_second": 5.5e14,
+        "mfu": 0.4127,
+        "host_share": 0.0123,
+    }
+    assert flops.describe(fast) == "3,204 tokens/s, 550 TFLOP/s, host 1.2 %, MFU 41.3 %"
+    no_text = {
+        "seconds_a_step": 0.03125,
+        "tokens_a_second": 0.0,
+        "flops_a_second": 0.0,
+        "host_share": 1,
+    }
+    assert flops.describe(no_text) == "0.0312 s a step, host 100.0 %"
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -164,7 +180,7 @@ def test_training_reports_its_pace_beside_the_curve(rank, mesh, tmp_path, monkey
     )
     steps, lines = [], []  # the token counts of each step's texts; progress lines
 
-    def step(objective, optimizer, state, frozen, batch, rate):
+    def step(objective, optimizer, state, frozen, batch, rate, steps_before):
         masks = (np.asarray(batch[kind][1]) for kind in ("queries", "passages"))
         steps.append([n for mask in masks for n in mask.sum(1).tolist() if n])
         return dataclasses.replace(state, step=state.step + 1), {
@@ -175,7 +191,7 @@ def test_training_reports_its_pace_beside_the_curve(rank, mesh, tmp_path, monkey
     clock = iter(range(0, 1000, 2))
     monkeypatch.setattr(fit, "train_step", step)
     monkeypatch.setattr(fit, "say", lines.append)
-    monkeypatch.setattr(fit.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
     metrics = Metrics(tmp_path / "metrics.jsonl")
     contrastive.train(
         retriever,

@@ -23,8 +23,7 @@ from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import Metrics
-from ark_jax.train import batches
-from ark_jax.train.curve import Curve
+from ark_jax.train import batches, fit
 
 pytestmark = pytest.mark.usefixtures("mesh")
 WORDS = ("tide", "lamp", "salt", "wool", "bell")
@@ -123,18 +122,18 @@ def test_the_scorer_ranks_as_the_language_model_does(finished):
 
 
 def test_a_stopped_stage_goes_on_bitwise_the_same(finished, retriever, tmp_path, monkeypatch):
-    add = Curve.add
+    train_step = fit.train_step
 
-    def stop(curve, row):
-        add(curve, row)
-        if row["step"] == 5:
+    def step_and_stop(*args):
+        if args[-1] + 1 == 5:
             os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(*args)
 
-    monkeypatch.setattr(Curve, "add", stop)
+    monkeypatch.setattr(fit, "train_step", step_and_stop)
     c = settings(retriever)
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="reranker: step 5"):
         run(c, tmp_path)
-    monkeypatch.setattr(Curve, "add", add)
+    monkeypatch.setattr(fit, "train_step", train_step)
     again = run(c, tmp_path)
     weights = (f"model/{part}/model.safetensors" for part in ("body", "head"))
     for name in ("curve.jsonl", *weights):
