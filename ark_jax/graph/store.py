@@ -210,9 +210,11 @@ class KnowledgeGraph(GraphFormats):
             )
         return graph
 
-    def with_similar(self, vectors: np.ndarray, threshold: float) -> "KnowledgeGraph":
+    def with_similar(
+        self, vectors: np.ndarray, threshold: float, most: int = 0
+    ) -> "KnowledgeGraph":
         """Adds similarity edges between all nodes whose unit vectors `[n e]` have cosine ≥
-        `threshold`.
+        `threshold`, or with `most` between each node and that many nearest ones.
 
         Raises:
             ValueError: the number of vectors differs from that of nodes, or as `near_pairs`.
@@ -223,7 +225,7 @@ class KnowledgeGraph(GraphFormats):
             raise ValueError(
                 f"{len(vectors)} vectors for {len(self)} nodes: give one a node, of `texts()`"
             )
-        similar, cosines = near_pairs(vectors, threshold)
+        similar, cosines = near_pairs(vectors, threshold, most=most)
         return dataclasses.replace(self, similar=similar, cosines=cosines)
 
     def texts(self) -> list[str]:

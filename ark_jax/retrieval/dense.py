@@ -17,6 +17,8 @@ from jaxtyping import Float, Int, Num, UInt32
 from numpy.typing import ArrayLike
 
 from ark_jax import layout
+from ark_jax.retrieval.nearest import limit_pairs
+from ark_jax.runtime.log import say
 from ark_jax.text.tokens import round_rows, round_up
 
 HOST_WORK = 1 << 22  # multiplications below which the host is faster than a call to a device
@@ -107,6 +109,7 @@ def near_pairs(
     *,
     block: int = 1024,
     screen: str | None = None,
+    most: int = 0,
 ) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, " s"]]:
     """All pairs i < j of unit vectors `[n e]` whose cosine is at least `threshold`, sorted, and
     their cosines.
@@ -120,6 +123,8 @@ def near_pairs(
         screen: "float32" or "bfloat16" as in `top_k`, or "subspace": products in a quarter of the
             width that are never below the cosines, unless in a sample too many reach the threshold.
             None is "subspace" on a CPU with many vectors, and "bfloat16" on accelerators.
+        most: a pair is left out, with a warning, unless it is one of the `most` nearest of either
+            vector; 0 keeps all. There are then at most n · `most` pairs.
 
     Raises:
         ValueError: a vector does not have unit length, or the threshold is outside -1..1.
@@ -144,7 +149,13 @@ def near_pairs(
             block,
             dtype,
         )
-    rows, columns, cosines = map(np.concatenate, zip(*parts, strict=True))
+    (rows, columns, cosines), total = limit_pairs(parts, n, most)
+    if len(rows) < total:
+        say(
+            f"  warning: {total:,} pairs of {n:,} vectors have a cosine of at least {threshold}; "
+            f"only the {most:,} nearest of each stay, {len(rows):,} pairs: raise the threshold, "
+            "which is config.graph.similarity, or the limit, config.graph.nearest"
+        )
     order = np.lexsort((columns, rows))
     return np.stack([rows, columns], 1)[order].astype(np.int32), cosines[order].astype(np.float32)
 

@@ -12,6 +12,7 @@ from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime.distributed import is_first_process
+from ark_jax.runtime.log import say
 
 COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
 RULES = ("exact", "overlap", "mention", "question", "embedding")  # by which seeds are chosen
@@ -41,11 +42,34 @@ def build_graph(context: Context, folder: Path) -> dict:
         )
         raise ValueError(f"the extraction gave no entity: {fix}")
     vectors = encode(context, "base", graph.texts(), "document", "embed entities")
-    graph = graph.with_similar(vectors, context.config.graph.similarity)
+    settings = context.config.graph
+    say(f"  cosines of entities: {_describe_cosines(vectors)}")
+    graph = graph.with_similar(vectors, settings.similarity, settings.nearest)
     if is_first_process():
         graph.save(folder)
         np.save(folder / "vectors.npy", vectors)
     return graph.summary()
+
+
+def _describe_cosines(vectors: np.ndarray) -> str:
+    """Quantiles over all pairs of unit vectors `[n e]`, of many vectors over a sample.
+
+    They show whether `graph.similarity` suits the retriever: some have high cosines throughout.
+    """
+    from ark_jax.retrieval.dense import inner
+
+    n = len(vectors)
+    if n < 2:
+        return "there is one entity"
+    if n < 500:
+        first, second = np.triu_indices(n, 1)
+    else:
+        first, second = np.random.default_rng(0).integers(n, size=(2, 100_000))
+    differ = first != second
+    cosines = inner(vectors, first[differ], vectors, second[differ])
+    shares = (50, 90, 99, 99.9)
+    quantiles = zip(shares, np.percentile(cosines, shares), strict=True)
+    return ", ".join(f"{share:g} % below {quantile:.2f}" for share, quantile in quantiles)
 
 
 def find_communities(context: Context, folder: Path) -> dict:

@@ -162,7 +162,13 @@ def _graph_stages(config) -> list[Stage]:
             ),
             alone=no_device,
         ),
-        Stage("graph", ("extract",), ("graph.similarity", *COMPUTE), build_graph, base),
+        Stage(
+            "graph",
+            ("extract",),
+            ("graph.similarity", "graph.nearest", *COMPUTE),
+            build_graph,
+            base,
+        ),
         *([_questions_stage(llm_settings), found] if writing else []),
         Stage(
             "communities",

@@ -20,6 +20,13 @@ class GraphSection:
     similarity: float = field(
         0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
     )
+    nearest: int = field(
+        1000,
+        "Most similar entities of each that similarity may join it to; an edge stays where either "
+        "entity keeps it. 0: all.",
+        unit="entities",
+        minimum=0,
+    )
     teleport: float = field(
         0.15,
         "Probability that personalised PageRank jumps back to a seed; the paper's 0.85 (Table 4) "
