@@ -1,10 +1,12 @@
 """What more devices, pieces and a pod change: `python tests/benchmarks/scale.py
-devices|memory|estimate`.
+devices|memory|estimate|host`.
 
-devices   a training step on 1, 2, 4, 8 fake CPU devices, the same batch: its time and all that
-travels memory    what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of
-them run in LIMIT estimate  a three-stage run of Qwen3-Embedding-0.6B on a v5e-256 and on 8 x H100,
-on paper
+- devices: a training step on 1, 2, 4, 8 fake CPU devices, the same batch: its time and all that
+  travels
+- memory: what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of them run
+  in LIMIT
+- estimate: a three-stage run of Qwen3-Embedding-0.6B on a v5e-256 and on 8 x H100, on paper
+- host: how long one host of the v5e-256 takes to make a batch of that run
 
 Each figure is of a process of its own, since devices and memory limits are given to a process.
 Tables are Markdown.
@@ -34,7 +36,8 @@ from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.models import decoder
 from ark_jax.train import fit, flops
-from ark_jax.train.contrastive import ContrastiveObjective
+from ark_jax.train.batches import Example
+from ark_jax.train.contrastive import ContrastiveBatches, ContrastiveConfig, ContrastiveObjective
 
 # Heads, key heads and ffn of Qwen3-0.6B's proportions, and small enough for eight steps on two
 # cores.
@@ -375,6 +378,108 @@ def received(x: pod.Moved) -> float:
     return x.times * x.bytes * (x.devices - 1) / x.devices * (2 if x.kind == "all-reduce" else 1)
 
 
+# --- the host of a pod
+# -------------------------------------------------------------------------------------------------
+
+DEVICES_OF_A_HOST = 8  # of a v5e
+
+
+def host() -> None:
+    print(f"{machine()}; STEPS[1] of a v5e-256: its batch, made by one of 32 hosts\n")
+    measured = alone("batch", "v5e-256")
+    rows = [("part of a batch", "CPU time of the host"), *measured["parts"].items()]
+    table(*((part, f"{x * 1e3:.1f} ms" if isinstance(x, float) else x) for part, x in rows))
+
+
+def batch(name: str) -> None:
+    """CPU seconds of a batch and of its costly parts, the medians of 15.
+
+    All devices are fake and of one process, so `layout.build_rows` is replaced by one that builds
+    and sends what a process of DEVICES_OF_A_HOST devices would.
+    """
+    on_paper, work = MACHINES[name], STEPS[1]
+    jax.config.update("jax_num_cpu_devices", on_paper.devices)
+    share = DEVICES_OF_A_HOST / on_paper.devices
+    devices = jax.devices()[:DEVICES_OF_A_HOST]
+    layout.build_rows = lambda count, build: tuple(
+        [
+            jax.device_put(block, device)
+            for block, device in zip(np.split(array, len(devices)), devices, strict=True)
+        ]
+        for array in build(0, round(share * count))
+    )
+    with jax.set_mesh(layout.make_mesh((1, on_paper.devices, 1))):
+        maker = ContrastiveBatches.from_examples(
+            [examples(work)], *tokens(work), settings(on_paper.pieces), count_flops
+        )
+        lengths = list(map(len, maker.passage_tokens))
+        seconds = {
+            "all": cpu_seconds(lambda: maker(0)),
+            "balance of passages": cpu_seconds(lambda: maker.passages.assign_rows(lengths)),
+        }
+    print(json.dumps({"parts": seconds}))
+
+
+def cpu_seconds(run) -> float:
+    """Of this thread: other programs do not count, nor does what waits."""
+    times = []
+    for _ in range(16):
+        start = time.thread_time()
+        run()
+        times.append(time.thread_time() - start)
+    return statistics.median(times[1:])
+
+
+def examples(batch: pod.Batch) -> list[Example]:
+    """Of a step: a third of the passages are positives."""
+    each = batch.passages // batch.queries
+    names = [f"document {i // 50}#{i % 50}" for i in range(batch.passages)]
+    of = [tuple(names[i * each : (i + 1) * each]) for i in range(batch.queries)]
+    return [
+        Example(f"q{i}", "d", chunks[: each // 3], chunks[each // 3 :])
+        for i, chunks in enumerate(of)
+    ]
+
+
+def tokens(batch: pod.Batch) -> list[dict[str, list[int]]]:
+    """Token ids of the questions and passages of `examples`, up to a fourth shorter than `long`."""
+    random, step = np.random.default_rng(0), examples(batch)
+    draw = lambda most: random.integers(5, 1000, random.integers(3 * most // 4, most + 1)).tolist()
+    passages = sorted({chunk for e in step for chunk in (*e.positives, *e.negatives)})
+    return [
+        {e.question: draw(batch.short) for e in step},
+        {chunk: draw(batch.long) for chunk in passages},
+    ]
+
+
+def count_flops(lengths) -> float:
+    return flops.training(model(), lengths, 0)
+
+
+def settings(pieces: int) -> ContrastiveConfig:
+    """Only the fields that a batch depends on matter."""
+    return ContrastiveConfig(
+        epochs=1,
+        learning_rate=1e-5,
+        warmup=0.1,
+        weight_decay=0.01,
+        clip=1.0,
+        batch=STEPS[1].queries,
+        chunks=pieces,
+        temperature=0.05,
+        matryoshka=(),
+        denominator="batch",
+        order="question",
+        remat="products",
+        save_every=10**6,
+        seed=0,
+        use_negatives=True,
+        lora_rank=0,
+        lora_alpha=1.0,
+        lora_targets=(),
+    )
+
+
 if __name__ == "__main__":
     name, *args = sys.argv[1:]
-    {x.__name__: x for x in (devices, on, memory, peak, estimate, travel)}[name](*args)
+    {x.__name__: x for x in (devices, on, memory, peak, estimate, travel, host, batch)}[name](*args)
