@@ -13,6 +13,10 @@ FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
 BLOCK_CHARACTERS = 1 << 24  # of their texts
 ROWS = 1024  # records that are converted at once where all are read in order
+SCHEMA = pa.schema(
+    (field.name, pa.large_string() if field.type is str else pa.int64())
+    for field in dataclasses.fields(Chunk)
+)
 
 
 class StoredChunk(Chunk):
@@ -29,13 +33,15 @@ class StoredChunk(Chunk):
 
 def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
     """Writes Arrow's file format, uncompressed: a process maps it and reads what it needs."""
-    fields = dataclasses.fields(Chunk)
-    types = [pa.large_string() if field.type is str else pa.int64() for field in fields]
-    schema = pa.schema([(field.name, t) for field, t in zip(fields, types, strict=True)])
-    with pa.ipc.new_file(folder / FILE, schema) as file:
+    with pa.ipc.new_file(folder / FILE, SCHEMA) as file:
         for block in record_blocks(chunks):
-            columns = [[getattr(chunk, field.name) for chunk in block] for field in fields]
-            file.write_table(pa.table(columns, schema=schema))
+            file.write_table(chunk_table(block))
+
+
+def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
+    """The fields of chunks as columns."""
+    columns = [[getattr(chunk, name) for chunk in chunks] for name in SCHEMA.names]
+    return pa.table(columns, schema=SCHEMA)
 
 
 class MappedChunks(Sequence[Chunk]):

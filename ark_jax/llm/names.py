@@ -46,9 +46,21 @@ def split_sentences(passage: str) -> list[str]:
     return _SENTENCE_END.split(passage)
 
 
-def rare_terms(passage: str, frequency: Mapping[str, int]) -> set[str]:
-    """The rare terms of a passage, as `extract_graph` has them."""
-    max_frequency = max(2, max(frequency.values(), default=0) // 100)
+def rare_limit(frequency: Mapping[str, int]) -> int:
+    """How many passages a rare term may have."""
+    return max(2, max(frequency.values(), default=0) // 100)
+
+
+def rare_terms(
+    passage: str, frequency: Mapping[str, int], max_frequency: int | None = None
+) -> set[str]:
+    """The rare terms of a passage, as `extract_graph` has them.
+
+    Args:
+        max_frequency: `rare_limit(frequency)`, which goes through all words; None: found here.
+    """
+    if max_frequency is None:
+        max_frequency = rare_limit(frequency)
     occurrences = Counter(_terms(passage))
     rare = {
         term: count

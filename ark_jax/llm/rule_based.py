@@ -10,7 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ark_jax.llm.cloze import write_cloze
-from ark_jax.llm.names import candidate_terms, names_and_terms, rare_terms, split_sentences
+from ark_jax.llm.names import (
+    candidate_terms,
+    names_and_terms,
+    rare_limit,
+    rare_terms,
+    split_sentences,
+)
 from ark_jax.text.word_boundaries import contains_words
 
 _TEMPLATES = (
@@ -36,11 +42,11 @@ def make_replies(calls: Sequence[Mapping]) -> list[str]:
     passages = [fields["passage"] for fields in calls if "passage" in fields]
     passages += dict.fromkeys(x for fields in calls for x in fields.get("about", ()))
     frequency = Counter(term for passage in passages for term in candidate_terms(passage))
-    replies = []
+    most, replies = rare_limit(frequency), []
     for fields in calls:
         if "passage" in fields:
             title = fields.get("title", "")
-            replies.append(extract_graph(fields["passage"], frequency, title))
+            replies.append(extract_graph(fields["passage"], frequency, title, most))
         elif "about" in fields:
             replies.append(write_cloze(fields["about"], fields["count"], frequency))
         else:
@@ -48,7 +54,9 @@ def make_replies(calls: Sequence[Mapping]) -> list[str]:
     return replies
 
 
-def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -> str:
+def extract_graph(
+    passage: str, frequency: Mapping[str, int], title: str = "", max_frequency: int | None = None
+) -> str:
     """A graph of a passage's capitalised names and rare terms.
 
     Names and terms are related if they share a sentence. Those of the title are related to all,
@@ -59,11 +67,12 @@ def extract_graph(passage: str, frequency: Mapping[str, int], title: str = "") -
             if at most two passages have it, or a hundredth of the number that have the commonest
             word. If only this passage has it, it must occur twice.
         title: the title of the passage, without a mark at its end.
+        max_frequency: as of `rare_terms`.
 
     Returns:
         Entities and relations in the format of the extraction prompt.
     """
-    rare = rare_terms(passage, frequency)
+    rare = rare_terms(passage, frequency, max_frequency)
     sentences = split_sentences(passage)
     sentences_by_name: dict[str, list[int]] = {
         name: list(range(len(sentences))) for name in names_and_terms(title, rare)

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 
 from ark_jax.runtime.distributed import is_first_process
 
+ROW_GROUP = 1 << 20  # rows, as `pyarrow.parquet.write_table` has by itself
+
 
 def save_rows(rows: list, path: Path, row_type=None) -> None:
     """Writes dataclasses or dicts as Parquet, from process 0.
@@ -25,6 +27,48 @@ def save_rows(rows: list, path: Path, row_type=None) -> None:
     fields = dataclasses.fields(row_type) if row_type else ()
     columns = list(rows[0]) if rows else [field.name for field in fields]
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}), path)
+
+
+class RowsFile:
+    """A file of rows that come table by table; it equals that of `save_rows`, byte for byte.
+
+    Args:
+        row_type: the dataclass whose fields are the columns when there is no row.
+    """
+
+    def __init__(self, path: Path, row_type: type):
+        self._path, self._row_type = path, row_type
+        self._file: pq.ParquetWriter | None = None
+        self._tables: list[pa.Table] = []
+        self._waiting = self.rows = 0  # rows that are not written yet, and all
+
+    def write(self, table: pa.Table) -> None:
+        """Adds the rows of a table that has the columns of all others."""
+        self._tables.append(table)
+        self._waiting += len(table)
+        self.rows += len(table)
+        while self._waiting >= ROW_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        table = pa.concat_tables(self._tables)
+        if self._file is None:
+            self._file = pq.ParquetWriter(self._path, table.schema)
+        group = table.slice(0, ROW_GROUP)
+        self._file.write_table(group.combine_chunks())
+        self._tables = [table.slice(len(group))]
+        self._waiting -= len(group)
+
+    def __enter__(self) -> "RowsFile":
+        return self
+
+    def __exit__(self, error: type | None, *_) -> None:
+        if error is None and not self.rows:
+            save_rows([], self._path, self._row_type)
+        elif error is None and self._waiting:
+            self._write_group()
+        if self._file is not None:
+            self._file.close()
 
 
 def load_rows(path: Path, row_type=dict) -> list:

@@ -2,11 +2,15 @@
 
 import bisect
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
+from ark_jax.data.chunk_files import ROWS, chunk_table
 from ark_jax.data.records import Chunk, Document
 from ark_jax.runtime.log import say
+from ark_jax.runtime.map_shards import RunShards, map_shards, shards_of
+from ark_jax.runtime.packed_tables import pack, unpack
 
 MOST_CHUNK_TOKENS = 512  # of a chunk whose length the retriever decides
 
@@ -28,100 +32,150 @@ class ChunkRules:
     titles: bool = True
 
 
+@dataclasses.dataclass(frozen=True)
+class Cutter:
+    """What cuts documents, in a form that another process takes over by value.
+
+    Attributes:
+        tokenizer: of the retriever, as JSON.
+        room: tokens that the retriever reads of a title and a chunk; 0: `rules.tokens` decide.
+    """
+
+    tokenizer: str
+    rules: ChunkRules
+    room: int
+
+    def open(self) -> Callable[[Document], Iterator[Chunk]]:
+        from ark_jax.text.sentences import sentence_chunks
+        from ark_jax.text.tokens import open_backend, token_chunks
+
+        tokenizer, rules = open_backend(self.tokenizer), self.rules
+
+        def cut(document: Document) -> Iterator[Chunk]:
+            limits = {"size": self._size(document, tokenizer), "overlap": rules.overlap}
+            if rules.chunking == "sentences":
+                headings = [section.start for section in document.sections]
+                spans = sentence_chunks(document.text, tokenizer, **limits, breaks=headings)
+            else:
+                spans = token_chunks(document.text, tokenizer, **limits)
+            for i, span in enumerate(spans):
+                text = document.text[span.start : span.end]
+                stripped = text.strip()
+                if not stripped:  # a page of blank lines holds nothing to find
+                    continue
+                start = span.start + len(text) - len(text.lstrip())
+                chunk_id, end = f"{document.id}#{i:04d}", start + len(stripped)
+                title = _title(document, start) if rules.titles else ""
+                yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped, title)
+
+        return cut
+
+    def _size(self, document: Document, tokenizer) -> int:
+        """Most tokens of the document's chunks, which leave room for title and headings.
+
+        Long titles take at most half of what the retriever reads.
+        """
+        if not self.room:
+            return self.rules.tokens
+        from ark_jax.text.tokens import token_offsets
+
+        starts = (0, *(section.start for section in document.sections)) if self.rules.titles else ()
+        titles = {_title(document, start) for start in starts} - {""}
+        lengths = (len(token_offsets(f"{title}\n", tokenizer)) for title in titles)
+        room = self.room - max(lengths, default=0)
+        return min(max(room, _least(self.room)), MOST_CHUNK_TOKENS)
+
+
+def _least(room: int) -> int:
+    return min(room // 2, MOST_CHUNK_TOKENS)
+
+
 def cut_documents(
-    documents: Iterable[Document], chunks: Sequence[Chunk] | None, retriever: str, rules: ChunkRules
+    documents: Iterable[Document],
+    chunks: Sequence[Chunk] | None,
+    retriever: str,
+    rules: ChunkRules,
+    run: RunShards = map_shards,
 ) -> Iterator[Chunk]:
     """The chunks of all documents, by the tokens of the retriever; those of the input as they are.
 
     Args:
         chunks: the chunks of the input, or None.
         retriever: folder or hub name.
+        run: `run(prepare, shards)` maps work that makes bytes over shards, as `map_shards` does.
 
     Raises:
         ValueError: the overlap leaves no room in what the retriever reads.
     """
-    from ark_jax.models import hf
-    from ark_jax.text.tokens import load_tokenizer, token_offsets
-
     if chunks is None:
-        cut = document_cutter(retriever, rules)
-        for document in documents:
-            yield from cut(document)
-        return
-    tokenizer = load_tokenizer(str(hf.resolve(retriever)))
-    ids = {document.id for document in documents}
-    for chunk in (chunk for chunk in chunks if chunk.document in ids):
-        tokens = len(token_offsets(chunk.text, tokenizer))
-        title = chunk.title if rules.titles else ""
-        yield dataclasses.replace(chunk, tokens=tokens, title=title)
+        prepare = functools.partial(_cut_shards, _cutter(retriever, rules))
+        items = documents
+    else:
+        tokenizer = _tokenizer(retriever).backend_tokenizer.to_str()
+        prepare = functools.partial(_count_shards, tokenizer, titles=rules.titles)
+        ids = {document.id for document in documents}
+        items = (chunk for chunk in chunks if chunk.document in ids)
+    for data in run(prepare, shards_of(items, lambda item: len(item.text))):
+        (table,) = unpack(data)
+        for batch in table.to_batches(max_chunksize=ROWS):
+            yield from (Chunk(**row) for row in batch.to_pylist())
+
+
+def _cut_shards(cutter: Cutter) -> Callable[[Sequence[Document]], bytes]:
+    cut = cutter.open()
+    chunks = lambda documents: itertools.chain.from_iterable(map(cut, documents))
+    return lambda documents: pack(chunk_table(list(chunks(documents))))
+
+
+def _count_shards(tokenizer: str, *, titles: bool) -> Callable[[Sequence[Chunk]], bytes]:
+    """Work that gives chunks their numbers of tokens."""
+    from ark_jax.text.tokens import open_backend, token_offsets
+
+    backend = open_backend(tokenizer)
+
+    def counted(chunk: Chunk) -> Chunk:
+        tokens = len(token_offsets(chunk.text, backend))
+        return dataclasses.replace(chunk, tokens=tokens, title=chunk.title if titles else "")
+
+    return lambda chunks: pack(chunk_table(list(map(counted, chunks))))
 
 
 def document_cutter(retriever: str, rules: ChunkRules) -> Callable[[Document], Iterator[Chunk]]:
     """What cuts a document; arguments and errors as those of `cut_documents`."""
+    return _cutter(retriever, rules).open()
+
+
+def _tokenizer(retriever: str):
     from ark_jax.models import hf
-    from ark_jax.text.sentences import sentence_chunks
-    from ark_jax.text.tokens import load_tokenizer, token_chunks
+    from ark_jax.text.tokens import load_tokenizer
+
+    return load_tokenizer(str(hf.resolve(retriever)))
+
+
+def _cutter(retriever: str, rules: ChunkRules) -> Cutter:
+    """What cuts by the tokens of the retriever."""
+    from ark_jax.models import hf, sentence_folder
+    from ark_jax.text.tokens import load_tokenizer
 
     folder = hf.resolve(retriever)
     tokenizer = load_tokenizer(str(folder))
-    size_for = _chunk_sizes(folder, tokenizer, rules)
-
-    def cut(document: Document) -> Iterator[Chunk]:
-        limits = {"size": size_for(document), "overlap": rules.overlap}
-        if rules.chunking == "sentences":
-            headings = [section.start for section in document.sections]
-            spans = sentence_chunks(document.text, tokenizer, **limits, breaks=headings)
-        else:
-            spans = token_chunks(document.text, tokenizer, **limits)
-        for i, span in enumerate(spans):
-            text = document.text[span.start : span.end]
-            stripped = text.strip()
-            if not stripped:  # a page of blank lines holds nothing to find
-                continue
-            start = span.start + len(text) - len(text.lstrip())
-            chunk_id, end = f"{document.id}#{i:04d}", start + len(stripped)
-            title = _title(document, start) if rules.titles else ""
-            yield Chunk(chunk_id, document.id, start, end, span.tokens, stripped, title)
-
-    return cut
-
-
-def _chunk_sizes(folder: Path, tokenizer, rules: ChunkRules) -> Callable[[Document], int]:
-    """Document -> most tokens of its chunks, which leave room for prompt, title and headings.
-
-    Long titles take at most half of what the retriever reads.
-
-    Args:
-        folder: of the retriever.
-    """
+    backend = tokenizer.backend_tokenizer.to_str()
     if rules.tokens:
-        return lambda document: rules.tokens
-    from ark_jax.models import sentence_folder
-    from ark_jax.text.tokens import token_offsets
-
+        return Cutter(backend, rules, 0)
     prompts, _ = sentence_folder.read_prompts_and_width(folder)
     prompt = sentence_folder.prompt_of(prompts, "document")
     limit = sentence_folder.read_max_length(folder, tokenizer)
-    empty = len(tokenizer(prompt)["input_ids"])
-    least = min((limit - empty) // 2, MOST_CHUNK_TOKENS)
-    if least <= rules.overlap:
+    room = limit - len(tokenizer(prompt)["input_ids"])
+    if _least(room) <= rules.overlap:
         raise ValueError(
-            f"chunk_overlap={rules.overlap}: must be below {least}, the least tokens of a chunk, "
-            f"for the retriever reads {limit}; lower it or set chunk_tokens"
+            f"chunk_overlap={rules.overlap}: must be below {_least(room)}, the least tokens of a "
+            f"chunk, for the retriever reads {limit}; lower it or set chunk_tokens"
         )
     say(
-        f"  chunks have at most {min(limit - empty, MOST_CHUNK_TOKENS)} tokens, less their title, "
+        f"  chunks have at most {min(room, MOST_CHUNK_TOKENS)} tokens, less their title, "
         f"for the retriever reads {limit}; chunk_tokens sets another length"
     )
-
-    def size(document: Document) -> int:
-        starts = (0, *(section.start for section in document.sections)) if rules.titles else ()
-        titles = {_title(document, start) for start in starts} - {""}
-        lengths = (len(token_offsets(f"{title}\n", tokenizer)) for title in titles)
-        room = limit - empty - max(lengths, default=0)
-        return min(max(room, least), MOST_CHUNK_TOKENS)
-
-    return size
+    return Cutter(backend, rules, room)
 
 
 def _title(document: Document, start: int) -> str:

@@ -136,6 +136,20 @@ def check_overlap(size: int, overlap: int) -> None:
         raise ValueError(f"overlap {overlap} must be at least 0 and below the chunk size {size}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """The Rust tokenizer alone, for `token_offsets`: it needs no file, and no transformers."""
+
+    backend_tokenizer: object
+
+
+def open_backend(tokenizer: str) -> Backend:
+    """The tokenizer that `backend_tokenizer.to_str()` wrote as JSON."""
+    from tokenizers import Tokenizer
+
+    return Backend(Tokenizer.from_str(tokenizer))
+
+
 def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
     """The first character of every token, and the character after its last one."""
     # The Rust tokenizer is called directly: it adds no special tokens and warns of no length.

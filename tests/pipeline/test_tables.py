@@ -1,10 +1,16 @@
 """A file that cannot be read is named with its stage and the fix."""
 
+import dataclasses
+import itertools
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_rows
+from ark_jax.pipeline.tables import RowsFile, load_json, load_rows, read_array, save_rows
 
 
 def flip(path, position: int = 0) -> None:
@@ -32,3 +38,33 @@ def test_a_file_that_cannot_be_read_is_named_with_its_stage(tmp_path):
         assert str(error.value).startswith(f"{folder / name} cannot be read (")
         with pytest.raises(FileNotFoundError):
             read(folder / f"no-{name}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    name: str
+    weight: float
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.builds(Row, st.text("aé", max_size=3), st.floats(0, 1)), max_size=6)),
+    st.integers(1, 8),
+)
+def test_rows_that_come_table_by_table_give_the_same_file(tmp_path_factory, tables, group):
+    folder = tmp_path_factory.mktemp("rows")
+    kinds = {"name": pa.string(), "weight": pa.float64()}
+    as_table = lambda rows: pa.table(
+        {name: pa.array([getattr(x, name) for x in rows], kind) for name, kind in kinds.items()}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ark_jax.pipeline.tables.ROW_GROUP", group)
+        with RowsFile(folder / "by_table.parquet", Row) as file:
+            for rows in tables:
+                file.write(as_table(rows))
+    rows = list(itertools.chain.from_iterable(tables))
+    assert file.rows == len(rows)
+    save_rows(rows, folder / "at_once.parquet", Row)
+    if rows:
+        pq.write_table(as_table(rows), folder / "at_once.parquet", row_group_size=group)
+    assert (folder / "by_table.parquet").read_bytes() == (folder / "at_once.parquet").read_bytes()

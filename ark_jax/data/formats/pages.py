@@ -1,8 +1,10 @@
 """A folder of files as people have them: text, Markdown, HTML, PDF and Word."""
 
 import collections
+import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ark_jax.data.converters import CONVERTERS, convert
@@ -15,6 +17,7 @@ from ark_jax.data.row_files import SUFFIXES, named_file
 from ark_jax.data.rows import has_surrogate
 from ark_jax.data.spool import Documents
 from ark_jax.data.text_files import file_head, file_problem
+from ark_jax.runtime.map_shards import map_shards, shards_of
 
 # Beside files of rows, such a file describes them.
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notice")
@@ -67,21 +70,26 @@ def read(path: Path, findings: Findings) -> Corpus:
     others: dict[str, list[str]] = collections.defaultdict(list)
     lacking: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
-    for file in _all_files(path) if path.is_dir() else [path]:
-        name = file.relative_to(folder).as_posix()
-        if file == question_file:
-            continue
-        if file.suffix.lower() not in CONVERTERS:
-            others[file.suffix.lower()].append(name)
-            continue
+
+    def pages() -> Iterator[tuple[Path, str]]:
+        for file in _all_files(path) if path.is_dir() else [path]:
+            name = file.relative_to(folder).as_posix()
+            if file.suffix.lower() in CONVERTERS:
+                yield file, name
+            elif file != question_file:
+                others[file.suffix.lower()].append(name)
+
+    shards = shards_of(pages(), lambda page: _bytes(page[0]))
+    for page in itertools.chain.from_iterable(map_shards(_page_converter, shards)):
         findings.problems.rows += 1
-        try:
-            documents.append(_converted(file, name))
-        except Unreadable as error:
-            unreadable[name] = 0
-            findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
-        except ImportError as error:
-            lacking[f"{error.name}"].append(name)
+        match page:
+            case Document():
+                documents.append(page)
+            case file, name, Unreadable() as error:
+                unreadable[name] = 0
+                findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
+            case _, name, ImportError() as error:
+                lacking[f"{error.name}"].append(name)
     _note_others(folder, others, findings)
     for package, names in lacking.items():
         message = (
@@ -98,6 +106,28 @@ def read(path: Path, findings: Findings) -> Corpus:
         claimed = {**documents.texts.rows, **unreadable}
         questions = check_questions(pairs, findings, documents.texts, claimed, "the folder")
     return complete_corpus(documents, questions, PAGES.name, findings)
+
+
+def _bytes(file: Path) -> int:
+    """The size of a file; 0 if it cannot be read, which its conversion tells."""
+    with contextlib.suppress(OSError):
+        return file.stat().st_size
+    return 0
+
+
+def _page_converter() -> Callable[[Iterable[tuple[Path, str]]], list]:
+    """Work that converts files with these names to documents.
+
+    In the place of a file that cannot be converted stand the file, its name and the error.
+    """
+
+    def convert_page(file: Path, name: str) -> Document | tuple[Path, str, Exception]:
+        try:
+            return _converted(file, name)
+        except (Unreadable, ImportError) as error:
+            return file, name, error
+
+    return lambda pages: [convert_page(file, name) for file, name in pages]
 
 
 def _converted(file: Path, name: str) -> Document:

@@ -1,18 +1,34 @@
 """The extract stage: entities and relations of the training documents, by a language model."""
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Collection
+import functools
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from ark_jax.llm import complete
+from ark_jax.llm.pricing import Usage
+from ark_jax.pipeline.shard_parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import save_rows
+from ark_jax.pipeline.tables import RowsFile
+from ark_jax.recipes.ark.facts import (
+    FACTS,
+    Replies,
+    fact_parser,
+    rule_based_extractor,
+    term_counter,
+)
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
 from ark_jax.recipes.common.written_from import is_writing, training_documents
+from ark_jax.runtime import distributed
+from ark_jax.runtime.map_shards import shards_of
+from ark_jax.runtime.packed_tables import unpack
 from ark_jax.text import prompts
+
+COUNTED = ("entities", "relations", "quarantined")  # how the manifest names the files of FACTS
 
 
 def extraction_calls(context: Context, chunk_ids: Collection[str]) -> list[complete.Call]:
@@ -45,67 +61,86 @@ def extracted_chunks(context: Context) -> set[str]:
 
 def extract(context: Context, folder: Path) -> dict:
     """Stores the entities and relations of every chunk, and replies that could not be read."""
-    from ark_jax.graph.extract import Entity, Quarantined, Relation
-
-    calls = extraction_calls(context, extracted_chunks(context))
-    if context.config.graph.openie:
-        passes = [_recorded_answers(context, calls)]
+    chunk_ids = extracted_chunks(context)
+    if context.config.llm.backend == "none" and not context.config.graph.openie:
+        facts, passes = _rule_based_facts(context, chunk_ids, folder), []
+        usage = Usage(len(chunk_ids))
     else:
-        answers = ask(context, calls, "extract", _remark)
-        passes = [answers, *_glean(context, calls, answers)]
-    entities, relations, lost = [], [], []
-    for call in calls:
-        chunk_id = call.item.removeprefix("extract/")
-        parsed = _parse_passes(chunk_id, passes)
-        for rows, new in zip((entities, relations, lost), parsed, strict=True):
-            rows += new
-    save_rows(entities, folder / "entities.parquet", Entity)
-    save_rows(relations, folder / "relations.parquet", Relation)
-    save_rows(lost, folder / "quarantine.parquet", Quarantined)
-    usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
-    reasons = collections.Counter(record.reason.partition(":")[0] for record in lost)
+        calls = extraction_calls(context, chunk_ids)
+        passes = _passes(context, calls)
+        replies = (_replies(call.item.removeprefix("extract/"), passes) for call in calls)
+        facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
+        usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
+    counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
-        "entities": len(entities),
-        "relations": len(relations),
-        "quarantined": len(lost),
-        "quarantine_reasons": dict(reasons),
+        **counts,
         "drifted_prompts": sum(len(answers.drifted) for answers in passes),
         "llm": dataclasses.asdict(usage),
     }
 
 
-def _parse_passes(chunk_id: str, passes: list[complete.Completions]) -> tuple[list, list, list]:
-    """Entities, relations and unreadable records of one chunk, over all its replies."""
-    from ark_jax.graph.extract import Quarantined, parse_reply
+def _save_facts(facts: Iterable[bytes], folder: Path) -> dict:
+    """Writes the tables of all shards one below another; returns counts."""
+    reasons: collections.Counter[str] = collections.Counter()
+    with contextlib.ExitStack() as stack:
+        files = [
+            stack.enter_context(RowsFile(folder / f"{name}.parquet", row_type))
+            for name, row_type in FACTS.items()
+        ]
+        for data in facts:
+            tables = list(unpack(data))
+            for file, table in zip(files, tables, strict=True):
+                file.write(table)
+            lost = tables[-1]["reason"].to_pylist()
+            reasons.update(reason.partition(":")[0] for reason in lost)
+    forget_shards(folder)
+    counts = {name: file.rows for name, file in zip(COUNTED, files, strict=True)}
+    return {**counts, "quarantine_reasons": dict(reasons)}
 
-    entities, relations, lost = [], [], []
-    known_entities, known_pairs = set(), set()
+
+def _rule_based_facts(
+    context: Context, chunk_ids: Collection[str], folder: Path
+) -> Iterator[bytes]:
+    """The facts of the backend `none`: the words of all chunks are counted first."""
+    groups = chunks_by_document(context).values()
+    chunks = [chunk for group in groups for chunk in group if chunk.id in chunk_ids]
+    shards = lambda: shards_of(
+        ((chunk.id, chunk.text, chunk.title) for chunk in chunks), lambda passage: len(passage[1])
+    )
+    frequency: collections.Counter[str] = collections.Counter()
+    for data in map_stored(folder, "terms", term_counter, shards()):
+        (table,) = unpack(data)
+        terms, numbers = (table[name].to_pylist() for name in ("term", "passages"))
+        frequency.update(dict(zip(terms, numbers, strict=True)))
+    prepare = functools.partial(rule_based_extractor, frequency)
+    yield from map_stored(folder, "facts", prepare, shards())
+
+
+def _passes(context: Context, calls: list[complete.Call]) -> list[complete.Completions]:
+    """The replies to all calls: those of the first pass, and of each gleaning."""
+    if context.config.graph.openie:
+        return [_recorded_answers(context, calls)]
+    answers = ask(context, calls, "extract", _remark)
+    return [answers, *_glean(context, calls, answers)]
+
+
+def _replies(chunk_id: str, passes: list[complete.Completions]) -> Replies:
+    """The replies of each pass to one chunk."""
+    of_passes = []
     for number, answers in enumerate(passes):
         item = f"glean{number}/{chunk_id}" if number else f"extract/{chunk_id}"
-        if item in answers.rejected:
-            lost.append(Quarantined(chunk_id, f"no reply: {answers.rejected[item]}", ""))
-            continue
-        texts = answers.texts.get(item, [])
-        for i, text in enumerate(texts):
-            new_entities, new_relations, unread = parse_reply(text, chunk_id)
-            entities += [entity for entity in new_entities if entity not in known_entities]
-            known_entities |= set(new_entities)
-            # A later reply that repeats a relation is no second statement of the passage.
-            relations += [r for r in new_relations if (r.source, r.target) not in known_pairs]
-            known_pairs |= {(r.source, r.target) for r in new_relations}
-            # A reply without any record was asked for again, and only the last one counts as lost.
-            # In a later pass such a reply says that nothing is missing.
-            last_of_first_pass = not number and i == len(texts) - 1
-            if new_entities or new_relations or last_of_first_pass:
-                lost += unread
-    return entities, relations, lost
+        of_passes.append((answers.texts.get(item, []), answers.rejected.get(item)))
+    return Replies(chunk_id, of_passes)
+
+
+def _characters(replies: Replies) -> int:
+    return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
 def _recorded_answers(context: Context, calls: list[complete.Call]) -> complete.Completions:
     """Records that another system extracted, as if a model had replied with them."""
     from ark_jax.graph import openie
-    from ark_jax.llm.pricing import Usage
 
     path = Path(context.config.graph.openie)
     replies = openie.recorded_replies(path, load_documents(context), chunks_by_document(context))

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from ark_jax.data import readers
 from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.evidence import count_absent_answers
 from ark_jax.data.records import Chunk, Corpus, Document, Question
+from ark_jax.pipeline.shard_parts import forget_shards, map_stored
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import written_from
@@ -56,8 +58,15 @@ def ingest(context: Context, folder: Path) -> dict:
     documents = _Documents(corpus, test, id_set(settings.ignored_documents))
     sizes: collections.Counter[str] = collections.Counter()
     ids = save_documents(documents, folder)
-    chunks = cut_documents(documents, corpus.chunks, config.retriever.path, _rules(settings))
+    chunks = cut_documents(
+        documents,
+        corpus.chunks,
+        config.retriever.path,
+        _rules(settings),
+        functools.partial(map_stored, folder, "chunks"),
+    )
     save_chunks(_counted(chunks, sizes), folder)
+    forget_shards(folder)
     pool = choose_pool(settings.pool, [*parts.train, *parts.held_out], sizes)
     written_from.save_sides(ids, parts, config, folder)
     save_json({"pool": pool}, folder / POOL_FILE)

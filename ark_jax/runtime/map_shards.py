@@ -1,0 +1,184 @@
+"""Host work that is parallel by document: one map over shards, in a pool of processes.
+
+The results come in the order of the shards, so they are those of one process. A worker gets its
+work by value and imports what the work needs, which is never jax.
+"""
+
+import collections
+import contextlib
+import io
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+Item, Shard, Result = TypeVar("Item"), TypeVar("Shard"), TypeVar("Result")
+Prepare = Callable[[], Callable[[Shard], Result]]
+RunShards = Callable[[Prepare, Iterable[Shard]], Iterator[Result]]
+SHARD_SIZE = 1 << 22  # characters or bytes of a shard: some seconds of work
+FEW = 4  # shards that take less time than the start of processes; fewer stay in this one
+ATTEMPTS = 3  # at a shard whose worker is lost
+
+
+def shards_of(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in lists, each of which ends where its sizes reach `SHARD_SIZE`."""
+    shard, total = [], 0
+    for item in items:
+        shard.append(item)
+        total += size(item)
+        if total >= SHARD_SIZE:
+            yield shard
+            shard, total = [], 0
+    if shard:
+        yield shard
+
+
+def are_few(shards: Iterable[Shard]) -> tuple[bool, Iterator[Shard]]:
+    """Whether this process does so few shards alone, and all shards."""
+    shards = iter(shards)
+    first = list(itertools.islice(shards, FEW))
+    return len(first) < FEW, itertools.chain(first, shards)
+
+
+def map_shards(
+    prepare: Prepare, shards: Iterable[Shard], *, processes: int | None = None
+) -> Iterator[Result]:
+    """`work(shard)` for each shard, in order, where `work = prepare()` in each worker.
+
+    A few shards are worked on in this process. What a worker prints is dropped.
+
+    Args:
+        prepare: a function of a module, or a `functools.partial` of one.
+        shards: read a few ahead of the workers.
+        processes: workers; None: one for each core that this process may use.
+
+    Raises:
+        RuntimeError: the worker of a shard was lost `ATTEMPTS` times, killed for memory perhaps.
+        Exception: what `work` raises, for the first shard that it fails on.
+    """
+    few, shards = are_few(shards)
+    processes = processes or _cores()
+    if few or processes == 1:
+        yield from map(prepare(), shards)
+    else:
+        yield from _map_in_pool(prepare, shards, processes)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _map_in_pool(prepare: Prepare, shards: Iterator[Shard], processes: int) -> Iterator[Result]:
+    ahead: collections.deque[tuple[Shard, Future]] = collections.deque()
+    losses, number = 0, 1
+    pool = _Pool(prepare, processes)
+    try:
+        while True:
+            for shard in itertools.islice(shards, 2 * processes - len(ahead)):
+                ahead.append((shard, pool.submit(shard)))
+            if not ahead:
+                return
+            try:
+                result = ahead[0][1].result()
+            except BrokenProcessPool as error:
+                losses += 1
+                if losses == ATTEMPTS:
+                    raise RuntimeError(
+                        f"shard {number}: its worker process ended {ATTEMPTS} times without a "
+                        "word, killed perhaps because memory was full: end other programs or use "
+                        "a machine with more memory, then run the same command again to go on"
+                    ) from error
+                pool.end()
+                pool = _Pool(prepare, processes)
+                ahead = collections.deque(
+                    (shard, future if _is_finished(future) else pool.submit(shard))
+                    for shard, future in ahead
+                )
+                continue
+            ahead.popleft()
+            losses, number = 0, number + 1
+            yield result
+    finally:
+        pool.end()
+
+
+def _is_finished(future: Future) -> bool:
+    """Whether the work came to its end, with a result or an error of its own."""
+    return future.done() and not isinstance(future.exception(), BrokenProcessPool)
+
+
+class _Pool:
+    """Worker processes that end with this one, whatever ends it."""
+
+    def __init__(self, prepare: Prepare, processes: int):
+        # Not forked: jax has threads, and a lock that one of them holds would stay locked.
+        context = multiprocessing.get_context("spawn")
+        ending, self._open = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            processes, context, initializer=_begin, initargs=(prepare, ending)
+        )
+
+    def submit(self, shard: Shard) -> Future:
+        try:
+            with _without_script():
+                return self._executor.submit(_work_on, shard)
+        except BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+            return future
+
+    def end(self) -> None:
+        """Ends the workers at once, with what they work on."""
+        self._open.close()
+        self._executor.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Hides the main module from processes that are started.
+
+    Each would run it again: a user's script, up to the line that started the process.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+class _Worker:
+    """What this process works with, if it is a worker."""
+
+    prepare: Prepare
+    work: Callable | None = None
+
+
+def _begin(prepare: Prepare, ending: Connection) -> None:
+    """Makes this process a worker until the other end of `ending` is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for results
+    threading.Thread(target=_end_with, args=(ending,), daemon=True).start()
+    _Worker.prepare = prepare
+
+
+def _end_with(ending: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        ending.recv_bytes()
+    os._exit(1)
+
+
+def _work_on(shard: Shard) -> Result:
+    with contextlib.redirect_stdout(io.StringIO()):
+        # Here, not in `_begin`, so that an error is a result as any other.
+        _Worker.work = _Worker.work or _Worker.prepare()
+        return _Worker.work(shard)

@@ -1,0 +1,72 @@
+"""Work on shards that tests hand to worker processes."""
+
+import functools
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ark_jax.runtime import map_shards
+
+
+def observer():
+    """Work that tells the shard, the process, and whether it has jax."""
+    print("a worker says this")
+
+    def observe(shard):
+        print("and this")
+        time.sleep(0.05 * (shard % 3))  # so that later shards are done earlier
+        return shard, os.getpid(), "jax" in sys.modules
+
+    return observe
+
+
+def mortal(folder: str, fatal: int, times: int):
+    """Work whose process is killed at shard `fatal`, as many times as said."""
+
+    def work(shard):
+        deaths = len(list(Path(folder).iterdir()))
+        if shard == fatal and deaths < times:
+            Path(folder, str(deaths)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return shard * shard
+
+    return work
+
+
+def refuser():
+    def refuse(shard):
+        if shard > 2:
+            raise ValueError(f"documents.jsonl:{shard}: text: is empty; fill it in")
+        return shard
+
+    return refuse
+
+
+def packer():
+    return lambda shard: bytes(shard)
+
+
+def sleeper():
+    def work(shard):
+        print(os.getpid(), file=sys.stderr, flush=True)
+        time.sleep(60)
+
+    return work
+
+
+# A script as users write it: without a guard around what it does.
+SCRIPT = """
+from support import shard_work
+from ark_jax.runtime.map_shards import map_shards
+print("begun", flush=True)
+for _ in map_shards(shard_work.sleeper, range(8), processes=2):
+    pass
+"""
+
+
+def pool(prepare, shards, *arguments):
+    """The results of two workers."""
+    prepare = functools.partial(prepare, *arguments) if arguments else prepare
+    return list(map_shards.map_shards(prepare, shards, processes=2))
