@@ -2,7 +2,8 @@
 
 Extras: demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
 endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector
-databases, ONNX), one per tracker, notebooks, test (without torch), reference (peers).
+databases, ONNX), ray (host work on a cluster), one per tracker, notebooks, test (without torch),
+reference (peers).
 """
 
 from pathlib import Path
@@ -90,6 +91,7 @@ setup(
         "tensorboard": TENSORBOARD,
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
+        "ray": ["ray>=2.50"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
         "test": [
             *TEST,

@@ -1,4 +1,4 @@
-"""Host work that is parallel by document: one map over shards, in a pool of processes.
+"""Host work that is parallel by document: one map over shards, in a pool of processes or by Ray.
 
 The results come in the order of the shards, so they are those of one process. A worker gets its
 work by value and imports what the work needs, which is never jax.
@@ -6,6 +6,7 @@ work by value and imports what the work needs, which is never jax.
 
 import collections
 import contextlib
+import contextvars
 import io
 import itertools
 import multiprocessing
@@ -20,12 +21,27 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from ark_jax import __version__
+from ark_jax.runtime.ray_shards import map_on_ray
+
 Item, Shard, Result = TypeVar("Item"), TypeVar("Shard"), TypeVar("Result")
 Prepare = Callable[[], Callable[[Shard], Result]]
 RunShards = Callable[[Prepare, Iterable[Shard]], Iterator[Result]]
 SHARD_SIZE = 1 << 22  # characters or bytes of a shard: some seconds of work
 FEW = 4  # shards that take less time than the start of processes; fewer stay in this one
 ATTEMPTS = 3  # at a shard whose worker is lost
+ENGINES = ("local", "ray")
+_engine = contextvars.ContextVar("engine", default="local")
+
+
+@contextlib.contextmanager
+def use_engine(engine: str) -> Iterator[None]:
+    """Has the maps in the block run on `engine`, one of `ENGINES`."""
+    token = _engine.set(engine)
+    try:
+        yield
+    finally:
+        _engine.reset(token)
 
 
 def shards_of(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -53,18 +69,23 @@ def map_shards(
 ) -> Iterator[Result]:
     """`work(shard)` for each shard, in order, where `work = prepare()` in each worker.
 
-    A few shards are worked on in this process. What a worker prints is dropped.
+    A few shards are worked on in this process, others by the engine of `use_engine`: a pool of
+    processes on this host, or Ray. What a worker prints is dropped.
 
     Args:
         prepare: a function of a module, or a `functools.partial` of one.
         shards: read a few ahead of the workers.
-        processes: workers; None: one for each core that this process may use.
+        processes: workers of the pool; None: one for each core that this process may use.
 
     Raises:
-        RuntimeError: the worker of a shard was lost `ATTEMPTS` times, killed for memory perhaps.
+        RuntimeError: the worker of a shard was lost again and again, for memory perhaps, or there
+            is no Ray cluster.
         Exception: what `work` raises, for the first shard that it fails on.
     """
     few, shards = are_few(shards)
+    if _engine.get() == "ray" and not few:
+        yield from map_on_ray(_work_on_ray, (__version__,), prepare, shards)
+        return
     processes = processes or _cores()
     if few or processes == 1:
         yield from map(prepare(), shards)
@@ -162,6 +183,7 @@ class _Worker:
 
     prepare: Prepare
     work: Callable | None = None
+    key = ""  # of the map that `work` belongs to, under Ray
 
 
 def _begin(prepare: Prepare, ending: Connection) -> None:
@@ -181,4 +203,23 @@ def _work_on(shard: Shard) -> Result:
     with contextlib.redirect_stdout(io.StringIO()):
         # Here, not in `_begin`, so that an error is a result as any other.
         _Worker.work = _Worker.work or _Worker.prepare()
+        return _Worker.work(shard)
+
+
+def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
+    """As `_work_on`, in a worker of Ray, which may serve one map after another.
+
+    Args:
+        prepare: the reference to it alone, so that it comes with the first shard only.
+    """
+    import ray
+
+    if version != __version__:
+        raise RuntimeError(
+            f"the Ray node {ray.util.get_node_ip_address()} has ark_jax {__version__}, this "
+            f"program {version}: install the same on all nodes"
+        )
+    with contextlib.redirect_stdout(io.StringIO()):
+        if _Worker.key != key:
+            _Worker.work, _Worker.key = ray.get(prepare[0])(), key
         return _Worker.work(shard)

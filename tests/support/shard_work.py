@@ -22,6 +22,19 @@ def observer():
     return observe
 
 
+def node_observer():
+    """Work of a third of a second that tells shard, process, Ray's node, and whether it has jax."""
+    import ray
+
+    print("a worker says this")
+
+    def observe(shard):
+        time.sleep(0.3)
+        return shard, os.getpid(), ray.get_runtime_context().get_node_id(), "jax" in sys.modules
+
+    return observe
+
+
 def mortal(folder: str, fatal: int, times: int):
     """Work whose process is killed at shard `fatal`, as many times as said."""
 

@@ -122,6 +122,11 @@ def _page_converter() -> Callable[[Iterable[tuple[Path, str]]], list]:
     """
 
     def convert_page(file: Path, name: str) -> Document | tuple[Path, str, Exception]:
+        if not os.path.lexists(file):  # it was there when the folder was listed
+            raise FileNotFoundError(
+                f"{file}: is not there for the process that converts it; do not change the folder "
+                "meanwhile, and with config.data.engine=ray let every node see it"
+            )
         try:
             return _converted(file, name)
         except (Unreadable, ImportError) as error:

@@ -5,6 +5,7 @@ import dataclasses
 from ark_jax.llm.complete import BACKENDS
 from ark_jax.recipes.common import fields
 from ark_jax.runtime.accelerator import FLOAT_TYPES, KERNELS
+from ark_jax.runtime.map_shards import ENGINES
 from ark_jax.schema import field
 
 BY_DEVICE = "auto: bfloat16 on TPUs and GPUs that have it, float32 elsewhere."
@@ -94,6 +95,12 @@ class InputSection:
         "Overlap of consecutive chunks; smaller than `chunk_tokens`.",
         unit="retriever tokens",
         minimum=0,
+    )
+    engine: str = field(
+        "local",
+        "What reads, cuts and parses many documents. local: processes on this host; ray: the Ray "
+        "cluster at $RAY_ADDRESS, whose nodes have ark_jax and see the folder of `path`.",
+        choices=ENGINES,
     )
 
 

@@ -1,36 +1,16 @@
 """Stages whose host work is a map over shards: the same files by one process and by several."""
 
 import pytest
-from support.world import make_world, tiny_config
+from support.host_stages import data_and_extract
+from support.world import make_world
 
-from ark_jax.pipeline import engine, shard_parts
-from ark_jax.recipes.ark.extract import extract
-from ark_jax.recipes.common.ingest import ingest
+from ark_jax.pipeline import shard_parts
 from ark_jax.runtime import map_shards
-from ark_jax.runtime.log import Metrics
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     return make_world(tmp_path_factory.mktemp("world"))
-
-
-def data_and_extract(world, workdir, *, wanted=("data", "extract")):
-    """The files of both stages, and what they count."""
-    c = tiny_config(world)
-    c.questions.source, c.data.chunking, c.data.chunk_tokens = "written", "sentences", 0
-    context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
-    counts = {}
-    for stage, run in (("data", ingest), ("extract", extract)):
-        if stage in wanted:
-            (context / stage).mkdir(parents=True, exist_ok=True)
-            counts[stage] = run(context, context / stage)
-    files = {
-        path.relative_to(workdir): path.read_bytes()
-        for path in sorted(workdir.rglob("*"))
-        if path.is_file()
-    }
-    return files, counts
 
 
 @pytest.fixture(scope="module")
