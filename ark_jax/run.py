@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
-from ark_jax.pipeline import engine, fingerprints, replaced
+from ark_jax.pipeline import engine, fingerprints, own_functions, replaced
 from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
@@ -200,6 +200,7 @@ def run_recipe(
         distributed.join_processes(),
         trackers.open_trackers(config, workdir) as opened,
     ):
+        own_functions.check_processes()
         metrics = Metrics(workdir / "metrics.jsonl", opened)
         engine.run(stages, Context(config, workdir, metrics, store), only=only, verify=verify)
         if not only and recipe.index_words(config, workdir):

@@ -2,22 +2,26 @@
 
 A module is found where Python finds one, and in the folder that a command is started in. It is
 imported when a run begins and when `plan` or `doctor` looks at the config; to look up what is done,
-its file is read alone.
+its file is read alone, with the files beside it that it imports.
 """
 
+import ast
 import difflib
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import file_digest
+from ark_jax.runtime import distributed
 
-_imported: dict[str, str] = {}  # module -> digest of the file that it was imported from
+PACKAGE = __name__.partition(".")[0]
+_imported: dict[str, str] = {}  # module -> digest of the files that it was imported from
 
 
 def is_own(value: str) -> bool:
@@ -38,6 +42,9 @@ def search_working_folder() -> None:
 def digest(field: str, path: str) -> str:
     """The digest of the file that a function lies in, without importing it.
 
+    It covers the user's files that this one imports, directly or not. It leaves out packages that
+    are installed.
+
     Args:
         field: dotted, for messages.
         path: `module:function`.
@@ -45,13 +52,14 @@ def digest(field: str, path: str) -> str:
     Raises:
         ValueError: there is no such module, or it is no file.
     """
-    return file_digest(_file(field, path))
+    name = path.partition(":")[0]
+    return _digest(_sources(name, _file(f"config.{field}={path!r}", name)))
 
 
 def load(field: str, path: str, kind: type) -> Callable:
     """The function that a field names. An error that it raises names field, file and line.
 
-    A file that was edited since it was imported is imported again.
+    A file that was edited since it was imported is imported again, with those that it imports.
 
     Args:
         field: dotted, for messages.
@@ -62,61 +70,127 @@ def load(field: str, path: str, kind: type) -> Callable:
         ValueError: there is no such module or function, the module cannot be imported, or the
             function takes other parameters.
     """
-    file, (name, _, attribute) = _file(field, path), path.partition(":")
+    setting, (name, _, attribute) = f"config.{field}={path!r}", path.partition(":")
+    file = _file(setting, name)
     try:
-        module = _import(name, file_digest(file))
+        module = _import(name, _sources(name, file))
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"config.{field}={path!r}: {file} cannot be imported ({_describe(error, file)}); "
-            "correct it, or install what it needs"
+            f"{setting}: {file} cannot be imported ({_describe(error, file)}); correct it, or "
+            "install what it needs"
         ) from error
     if not hasattr(module, attribute):
         close = difflib.get_close_matches(attribute, vars(module), n=1)
         hint = f"; did you mean {name}:{close[0]}?" if close else ""
-        raise ValueError(f"config.{field}={path!r}: {file} defines no {attribute!r}{hint}")
+        raise ValueError(f"{setting}: {file} defines no {attribute!r}{hint}")
     function = getattr(module, attribute)
     if not callable(function):
         raise ValueError(
-            f"config.{field}={path!r}: {attribute} of {file} is of type "
-            f"{type(function).__name__}; name a function"
+            f"{setting}: {attribute} of {file} is of type {type(function).__name__}; name a "
+            "function"
         )
-    _check_parameters(function, kind, f"config.{field}={path!r}", file)
-    return _explaining(function, f"config.{field}={path!r}", file)
+    _check_parameters(function, kind, setting, file)
+    return _explaining(function, setting, file)
 
 
-def _file(field: str, path: str) -> Path:
-    """The source file of the module of `module:function`."""
-    name = path.partition(":")[0]
+def check_processes() -> None:
+    """Compares the user's files of all processes. All processes must call it.
+
+    Raises:
+        ValueError: one has imported other files than process 0, as a host with an old copy does.
+    """
+    for name, version in sorted(_imported.items()):
+        if numbers := distributed.differing_processes(version):
+            raise ValueError(
+                f"{sys.modules[name].__file__}, or a file beside it that it imports, is another on "
+                f"process {', '.join(map(str, numbers))} than on process 0; copy the same files to "
+                "all hosts"
+            )
+
+
+def _file(setting: str, name: str) -> Path:
+    """The source file of a module."""
     search_working_folder()
     importlib.invalidate_caches()  # the file may be new
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:  # a package that is to hold it
         if not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"config.{field}={path!r}: {error}") from error
+            raise ValueError(f"{setting}: {error}") from error
         spec = None
     except Exception as error:  # of a package that holds it, or of __main__
-        raise ValueError(f"config.{field}={path!r}: {name} cannot be found ({error})") from error
+        raise ValueError(f"{setting}: {name} cannot be found ({error})") from error
     if spec is None:
         raise ValueError(
-            f"config.{field}={path!r}: no module {name!r}; put {name.replace('.', '/')}.py into "
-            f"{Path.cwd()}, or its folder into $PYTHONPATH"
+            f"{setting}: no module {name!r}; put {name.replace('.', '/')}.py into {Path.cwd()}, or "
+            "its folder into $PYTHONPATH"
         )
     if not (spec.has_location and spec.origin):
-        raise ValueError(f"config.{field}={path!r}: {name} is no file of Python; name a module")
+        raise ValueError(f"{setting}: {name} is no file of Python; name a module")
     return Path(spec.origin)
 
 
-def _import(name: str, digest: str):
-    """The module as its file is now."""
-    known = sys.modules.get(name)
-    is_older = known is not None and _imported.get(name) != digest
-    module = importlib.reload(known) if is_older else importlib.import_module(name)
-    _imported[name] = digest
+def _sources(name: str, file: Path) -> dict[str, Path]:
+    """A module and the modules of its folder that it imports, directly or not, by name."""
+    is_package = file.name == "__init__.py"
+    folder = file.parents[name.count(".") + is_package]
+    sources, names = {name: file}, [name]
+    while names:
+        module = names.pop()
+        for imported in _imports(module, sources[module]):
+            stem = folder.joinpath(*imported.split("."))
+            places = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+            source = next(filter(Path.is_file, places), None)
+            if source and imported not in sources and imported.partition(".")[0] != PACKAGE:
+                sources[imported] = source
+                names.append(imported)
+    return sources
+
+
+def _imports(module: str, file: Path) -> Iterator[str]:
+    """The modules that a file may import, with the packages that hold them."""
+    if {"site-packages", "dist-packages"} & set(file.parts):  # installed
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # the import says what is wrong
+        return
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - max(node.level - 1, 0)]
+            parts = [*(above if node.level else ()), *filter(None, [node.module])]
+            names = [".".join([*parts, alias.name]) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _digest(sources: dict[str, Path]) -> str:
+    """That of a file alone is the digest of its contents."""
+    digests = [file_digest(file) for _, file in sorted(sources.items())]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _import(name: str, sources: dict[str, Path]):
+    """The module as its files are now."""
+    version = _digest(sources)
+    if name in sys.modules and _imported.get(name) != version:
+        for loaded in [*sys.modules]:  # with the packages that hold them, which keep them, too
+            if loaded in sources or any(source.startswith(f"{loaded}.") for source in sources):
+                del sys.modules[loaded]
+    module = importlib.import_module(name)
+    _imported[name] = version
     return module
 
 
-def _check_parameters(function: Callable, kind: type, named: str, file: Path) -> None:
+def _check_parameters(function: Callable, kind: type, setting: str, file: Path) -> None:
     asked = [x for x in inspect.signature(kind.__call__).parameters.values() if x.name != "self"]
     by_name = {x.name: None for x in asked if x.kind is inspect.Parameter.KEYWORD_ONLY}
     by_position = [x.name for x in asked if x.name not in by_name]
@@ -129,12 +203,12 @@ def _check_parameters(function: Callable, kind: type, named: str, file: Path) ->
     except TypeError as error:
         call = ", ".join((*by_position, *(f"{name}=..." for name in by_name)))
         raise ValueError(
-            f"{named}: the function of {file} takes {signature} and is called with ({call}): "
+            f"{setting}: the function of {file} takes {signature} and is called with ({call}): "
             f"{error}"
         ) from None
 
 
-def _explaining(function: Callable, named: str, file: Path) -> Callable:
+def _explaining(function: Callable, setting: str, file: Path) -> Callable:
     """The function, whose errors say that they are the user's own."""
 
     @functools.wraps(function)
@@ -144,7 +218,7 @@ def _explaining(function: Callable, named: str, file: Path) -> Callable:
         except MemoryError:
             raise
         except Exception as error:
-            raise RuntimeError(f"{named} fails: {_describe(error, file)}; correct it") from error
+            raise RuntimeError(f"{setting} fails: {_describe(error, file)}; correct it") from error
 
     return call
 

@@ -169,11 +169,23 @@ def _any_of_processes():
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    # Ids follow the links between devices, not the processes.
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    devices = np.array(devices).reshape(jax.process_count(), -1)
     mesh = Mesh(devices, ("processes", "devices"))
     return NamedSharding(mesh, P("processes")), jax.jit(
         jnp.any, out_shardings=NamedSharding(mesh, P())
     )
+
+
+def differing_processes(digest: str) -> list[int]:
+    """The processes that hold another sha256 (in hex) than process 0; all must call it."""
+    if not is_multi_process():
+        return []
+    from jax.experimental import multihost_utils
+
+    digests = multihost_utils.process_allgather(np.frombuffer(bytes.fromhex(digest), np.uint8))
+    return np.flatnonzero((digests != digests[0]).any(axis=1)).tolist()
 
 
 class LazySequence(Sequence[Item]):

@@ -51,6 +51,40 @@ def test_an_edited_file_is_imported_again_and_has_another_digest(write):
     assert first[1] != second[1]
 
 
+@pytest.mark.parametrize(
+    ("imports", "file"),
+    [
+        ("import {0}_words as words", "{0}_words.py"),
+        ("from {0}_between import words", "{0}_words.py"),
+        ("from {0}_package.inner import words", "{0}_package/words.py"),
+    ],
+)
+def test_a_file_that_it_imports_counts_too(write, tmp_path, imports, file):
+    name = write(
+        "import json, numpy, ark_jax.run\n"
+        f"{imports.format(f'parts_{tmp_path.name}')}\n"
+        "def read(question, passages, *, limit): return words.word\n"
+    )
+    (tmp_path / f"{name}_package").mkdir()
+    for path, text in {
+        "words.py": "word = 'before'\n",
+        "between.py": f"import {name}_words as words\n",
+        "package/inner.py": "from . import words\n",
+        "package/words.py": "word = 'before'\n",
+        "unused.py": "word = 'before'\n",
+    }.items():
+        (tmp_path / f"{name}_{path}").write_text(text)
+    versions = []
+    for changed in ("{0}_unused.py", file, None):
+        path = f"{name}:read"
+        word = load(path)("", [], limit=1)
+        versions.append((word, own_functions.digest("reader.backend", path)))
+        if changed:
+            (tmp_path / changed.format(name)).write_text("word = 'and afterwards'\n")
+    assert versions[0] == versions[1]
+    assert versions[2][0] == "and afterwards" and versions[2][1] != versions[1][1]
+
+
 def test_to_look_a_file_up_imports_nothing(write):
     name = write("raise RuntimeError('imported')\n")
     assert len(own_functions.digest("mine.by", f"{name}:f")) == 64

@@ -575,6 +575,42 @@ def test_work_is_divided_and_an_error_on_process_0_reaches_all(tmp_path):
     )
 
 
+OWN_LOSS = """
+import os, sys
+from ark_jax.pipeline import own_functions
+from ark_jax.recipes.ark import config, own_parts
+from ark_jax.runtime import distributed
+os.chdir(os.path.join(sys.argv[1], os.environ["ARK_PROCESS"]))
+c = config.ark()
+c.train.loss = "my_loss:loss"
+own_parts.load_loss(c)
+with distributed.join_processes():
+    own_functions.check_processes()
+    print("nothing differs")
+"""
+
+
+def test_processes_whose_own_functions_differ_say_so(tmp_path):
+    """Where they do not, the pipeline on four processes below takes such a function."""
+    for process in range(2):
+        folder = tmp_path / str(process)
+        folder.mkdir()
+        (folder / "my_scale.py").write_text(f"scale = {process + 1}\n")
+        (folder / "my_loss.py").write_text(
+            "from my_scale import scale\n"
+            "def loss(q, p, positive, negative, *, temperature): return scale * (q @ p.T).sum()\n"
+        )
+    running = start(2, 1, [sys.executable, "-c", OWN_LOSS, str(tmp_path)], tmp_path)
+    outputs = [process.communicate(timeout=90)[0] for process in running]
+    assert [process.returncode for process in running] == [1, 1]
+    for process, output in enumerate(outputs):
+        message = (
+            f"{tmp_path}/{process}/my_loss.py, or a file beside it that it imports, is another"
+        )
+        assert f"{message} on process 1 than on process 0; copy the same files" in output
+        assert "Traceback" not in output and "nothing differs" not in output
+
+
 SLOW_READER = """
 import sys, time
 from pathlib import Path
@@ -623,12 +659,23 @@ SMALL = (
     "--config.train.batch=2",
     "--config.score.candidates=2",
     "--config.train.learning_rates=(1e-3,1e-3,1e-3)",
+    "--config.train.loss=my_loss:loss",
 )
+
+
+# A function of the user's own, beside the tests above that train by `info_nce`.
+MY_LOSS = """
+from ark_jax.train import losses
+def loss(*arrays, temperature):
+    return losses.info_nce(*arrays, temperature=2 * temperature)
+"""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return worlds.make_world(tmp_path_factory.mktemp("world"))
+    root = worlds.make_world(tmp_path_factory.mktemp("world"))
+    (root / "my_loss.py").write_text(MY_LOSS)
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -641,9 +688,16 @@ def reference_run(world):
             worlds.command(world, world / "single", "run", *SMALL),
             world / "cache",
             ARK_COORDINATOR="",
+            PYTHONPATH=f"{REPOSITORY}:{world}",
         )
     )
     return world / "single"
+
+
+def start_run(world: Path, workdir: Path) -> list[subprocess.Popen]:
+    """The pipeline on four processes."""
+    words = worlds.command(world, workdir, "run", *SMALL)
+    return start(4, 1, words, world / "cache", PYTHONPATH=f"{REPOSITORY}:{world}")
 
 
 def curves(workdir: Path) -> list[dict]:
@@ -672,17 +726,13 @@ def assert_same_outputs(workdir: Path, reference: Path) -> None:
 @pytest.mark.pods
 def test_the_pipeline_on_four_processes(world, reference_run):
     workdir = world / "of4"
-    outputs = wait_for_success(
-        start(4, 1, worlds.command(world, workdir, "run", *SMALL), world / "cache")
-    )
+    outputs = wait_for_success(start_run(world, workdir))
     assert_same_outputs(workdir, reference_run)
     assert_only_process_0_wrote(workdir)
     assert "nDCG@10" in outputs[0] and not any(
         "nDCG@10" in text or "[1/" in text for text in outputs[1:]
     )
-    rerun = wait_for_success(
-        start(4, 1, worlds.command(world, workdir, "run", *SMALL), world / "cache")
-    )
+    rerun = wait_for_success(start_run(world, workdir))
     assert "nothing to do" in rerun[0]
 
 
@@ -704,7 +754,7 @@ def test_a_run_whose_process_was_killed_goes_on(killed, world, reference_run, tm
     environment = {
         **os.environ,
         "PYTHON": sys.executable,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}:{world}",
         "ARK_CACHE": str(world / "cache"),
         "JAX_NUM_CPU_DEVICES": "1",
     }
