@@ -3,7 +3,6 @@
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from ark_jax.runtime.log import say
 
@@ -20,18 +19,18 @@ def check(verb: str, args: list[str]) -> int:
     matches = [re.fullmatch(FLAG, arg) for arg in args if arg.startswith("-")]
     if len(paths) not in (1, 2) or not all(matches) or (matches and len(paths) > 1):
         print(
-            "usage: ark-jax check FILE_OR_FOLDER [TEST], and for a graph of triples "
-            "[--names=FILE] [--relation-names=FILE] [--questions=FILE]",
+            "usage: ark-jax check FILE_OR_FOLDER [TEST], or with --questions=FILE, and for a graph "
+            "of triples --names=FILE and --relation-names=FILE",
             file=sys.stderr,
         )
         return 2
     path, *tests = paths
     files = {match[1].replace("-", "_"): match[2] for match in matches}
-    if files or (not tests and triple_check.recognises(Path(path))):
+    if not tests and triple_check.is_meant(path, **files):
         lines, good = triple_check.check(path, **files)
         say("\n".join(lines))
         return 0 if good else 1
-    corpus, problems = readers.read(path)
+    corpus, problems = readers.read(path, files.get("questions", ""))
     for line in (*corpus.remarks, *problems):
         say(str(line))
     say(readers.summary(corpus))

@@ -69,26 +69,32 @@ def init(verb: str, args: list[str]) -> int:
 def _understand(values) -> Understood:
     from ark_jax.graph import triple_check
 
-    path = Path(values.data)
-    if values.names or values.relation_names or values.questions or triple_check.recognises(path):
+    files = (values.names, values.relation_names, values.questions)
+    if triple_check.is_meant(values.data, *files):
         return _graph(values)
-    return _documents(values.data)
+    return _documents(values.data, values.questions)
 
 
-def _documents(data: str) -> Understood:
+def _documents(data: str, questions: str) -> Understood:
     from ark_jax.data import readers
 
-    corpus, problems = readers.read(data)
+    corpus, problems = readers.read(data, questions)
     lines = list(map(str, (*corpus.remarks, *problems)))
     fields = {"data.path": _absolute(data)}
-    if corpus.documents:
-        lines.append(readers.summary(corpus))
-    elif not problems:
-        raise ValueError(f"{data}: questions alone; put their documents beside them")
-    if corpus.documents and not any(question.answers for question in corpus.questions):
+    if questions:
+        fields["data.questions"] = _absolute(questions)
+    if problems:
+        return Understood("ark", fields, _lines(lines), False)
+    if not corpus.documents:
+        raise ValueError(
+            f"{data}: questions alone; give their documents: ark-jax init DOCUMENTS "
+            f"--questions={shlex.quote(data)}"
+        )
+    lines.append(readers.summary(corpus))
+    if not any(question.answers for question in corpus.questions):
         fields["questions.source"] = "written"
         lines.append("no question has an answer to train on: questions are written")
-    return Understood("ark", fields, _lines(lines), not problems)
+    return Understood("ark", fields, _lines(lines), True)
 
 
 def _graph(values) -> Understood:

@@ -15,11 +15,9 @@ def pipeline(verb: str, args: list[str]) -> int:
     if verb not in verbs.VERBS and not names_config(args):
         raise ValueError(unknown(verb))
     request = parse(verb, args)
-    if request.config is None or not (request.workdir or verb == "plan"):
-        kept = f" ({request.workdir} keeps none of an earlier run)" if request.workdir else ""
+    if lacking := _lacking(verb, request):
         raise ValueError(
-            f"ark-jax {verb} needs --config=FILE{kept} and --workdir=DIR; `ark-jax {verb} --help` "
-            "shows an example"
+            f"ark-jax {verb} needs {' and '.join(lacking)}, as in: {verbs.verb_of(verb).example}"
         )
     recipe = recipe_of(request.config)
     recipe.stages(request.config)  # refuses a config that lacks what is read next
@@ -35,6 +33,17 @@ def pipeline(verb: str, args: list[str]) -> int:
     if verb == "status":
         return _status(recipe, request)
     return _run(recipe, verb, request)
+
+
+def _lacking(verb: str, request: Request) -> list[str]:
+    """The flags that a command should have and lacks."""
+    lacking = []
+    if request.config is None:
+        earlier = f"; {request.workdir} keeps none of an earlier run" if request.workdir else ""
+        lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
+    if not request.workdir and verb != "plan":
+        lacking.append("--workdir=DIR")
+    return lacking
 
 
 def doctor(verb: str, args: list[str]) -> int:

@@ -72,9 +72,9 @@ def search(verb: str, args: list[str]) -> int:
             opened = dataclasses.replace(opened, nearest=nearest)
         results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
         if values.compare:
-            other = opened.with_model(values.compare)
-            name = _name(other) if _name(other) not in results else values.compare
-            hits = other.search([values.question], k=values.k, by=values.by)[0]
+            compared = opened.with_model(values.compare)
+            name = _name(compared) if _name(compared) not in results else values.compare
+            hits = compared.search([values.question], k=values.k, by=values.by)[0]
             results = {name: hits} | results
     if values.json and values.compare:
         _show_json(comparison_row(values.question, values.by, results))
@@ -136,7 +136,7 @@ def _open(values):
     from ark_jax.index.index import Index
 
     if not values.question.strip():
-        raise ValueError('the question is empty; give one: ark-jax search DIR "QUESTION"')
+        raise ValueError("the question is empty; write it in quotes behind the index")
     return Index.open(values.index, model=values.model)
 
 
@@ -162,6 +162,10 @@ def reader_of(values):
 
         name = default_models.default_path("generator")
         default_models.fetch_demo_models([name])
+        log.say(
+            f"reader: {Path(name).name}, the default; --reader=MODEL or --endpoint=URL names a "
+            "better one"
+        )
     return Reader.local(name)
 
 

@@ -66,21 +66,22 @@ The models are kept in $ARK_CACHE, else in the XDG cache.
         "what is understood of an input, and every bad row",
         """\
   TEST                 a test set for config.data.test
-  --names=FILE         of a graph of triples: names of its nodes; --relation-names=FILE and
-                       --questions=FILE likewise
+  --questions=FILE     questions that lie elsewhere than the documents, or the graph
+  --names=FILE         of a graph of triples: names of its nodes; --relation-names=FILE likewise
 """,
         "ark-jax check my_documents/",
         "ark_jax.cli.check:check",
     ),
     "init": Verb(
-        "DATA [--out=config.py]",
+        "DATA [--questions=FILE] [--out=config.py]",
         "a config file for documents, or for a graph, that it looks at",
         """\
   DATA                 what `ark-jax check` reads
   --out=FILE           the config file, which must not exist; default: config.py
-  --questions=FILE     of a graph of triples; --names=FILE and --relation-names=FILE likewise
+  --questions=FILE     questions that lie elsewhere than the documents, or the graph
+  --names=FILE         of a graph of triples: names of its nodes; --relation-names=FILE likewise
 """,
-        "ark-jax init my_documents/",
+        "ark-jax init my_documents/ --questions=questions.csv",
         "ark_jax.cli.init:init",
         prints=False,
     ),

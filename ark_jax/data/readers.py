@@ -57,11 +57,25 @@ def tolerated(problems: Problems, remarks: list[Problem], tolerate: float) -> li
     return [*remarks, *problems]
 
 
-def read(path: str | Path) -> tuple[Corpus, Problems]:
+def read(path: str | Path, questions: str = "") -> tuple[Corpus, Problems]:
     """Reads a file or folder in any known format and recognises the format by the content.
 
     The README of ark_jax lists the formats.
+
+    Args:
+        questions: what `read_questions` reads, in place of questions beside the documents.
     """
+    corpus, problems = _read_input(path)
+    if questions and corpus.documents:
+        separate, new_problems = _read_questions(questions, corpus.texts)
+        remarks = [*corpus.remarks, *separate.remarks]
+        corpus = dataclasses.replace(corpus, questions=separate.questions, remarks=remarks)
+        problems.rows += new_problems.rows
+        problems += new_problems
+    return corpus, problems
+
+
+def _read_input(path: str | Path) -> tuple[Corpus, Problems]:
     path, findings = storage.local_copy(str(path)), Findings()
     form = _format_of(path, findings)
     corpus = form.read(path, findings) if form else Corpus([], [], "", findings.remarks)
@@ -176,8 +190,8 @@ def summary(corpus: Corpus) -> str:
         ]
     else:
         lines.append(
-            "questions: none. These documents can be searched; to tune or compare retrievers, add "
-            "questions.jsonl, or let a run write questions"
+            "questions: none. These documents can be searched; to tune or compare retrievers, give "
+            "--questions=FILE, put questions.csv beside them, or let a run write questions"
         )
     if unanswered := sum(not question.answers for question in questions):
         lines.append(f"without answers: {unanswered:,} questions, which measure retrieval only")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ark_jax.data import readers
 from ark_jax.data.problems import Findings
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
@@ -11,6 +12,13 @@ from ark_jax.graph.triple_questions import is_questions, read_questions
 def recognises(path: Path) -> bool:
     """Whether a path is a graph of triples, or a text file of questions over one."""
     return triple_files.recognises(path) or (path.is_file() and is_questions(path))
+
+
+def is_meant(path: str, names: str = "", relation_names: str = "", questions: str = "") -> bool:
+    """Whether flags of `ark-jax check` and `init` are about a graph; `check` describes them."""
+    if names or relation_names or recognises(Path(path)):
+        return True
+    return bool(questions) and Path(path).is_file() and not readers.files(Path(path))
 
 
 def check(

@@ -115,9 +115,11 @@ class Index:
         for _ in range(_TRIES):
             manifest = folders.read_manifest(folder)
             if manifest is None:
-                raise FileNotFoundError(
-                    f"{folder}: no index; `ark-jax index MODEL CORPUS --out={folder}` makes one"
-                )
+                if folder.is_dir() and any(folder.iterdir()):
+                    fix = f"if these are documents, `ark-jax index MODEL {folder} --out=DIR`"
+                else:
+                    fix = f"`ark-jax index MODEL CORPUS --out={folder}`"
+                raise FileNotFoundError(f"{folder}: no index; {fix} makes one")
             why = folders.damage_of(manifest, folder, verify=False)
             if not why:
                 try:

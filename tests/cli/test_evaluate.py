@@ -88,7 +88,7 @@ def test_with_a_config_it_is_the_stage(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((SYSTEMS,), "the following arguments are required: --data"),
+        ((SYSTEMS,), "ark-jax evaluate needs --data, as in: ark-jax evaluate --models="),
         (("--models=bm25", *DATA), "name a retriever too"),
         (("--models=gone,bm25", *DATA), "gone: no such folder, and no hub name"),
         ((SYSTEMS, "--data=gone"), "gone: does not exist"),

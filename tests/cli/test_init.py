@@ -65,6 +65,26 @@ def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     assert "questions are written" in text and "questions are written" in capsys.readouterr().out
 
 
+def test_questions_may_lie_elsewhere(tmp_path, capsys):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "tides.md").write_text("# Tides\n\nThe tide rose twice a day.\n")
+    questions = tmp_path / "asked.csv"
+    questions.write_text("question,answer,documents\nHow often?,twice,tides.md\n")
+    words = [tmp_path / "notes", f"--questions={questions}"]
+    made(tmp_path / "c.py", *words)
+    config = loaded(tmp_path / "c.py")
+    assert config.data.questions == str(questions) and config.questions.source == "given"
+    assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
+    assert __main__._main(["check", *map(str, words)]) == 0
+    assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
+    questions.write_text("question,answer,documents\nHow often?,twice,moon.md\n")
+    for verb in ("check", "init"):
+        assert __main__._main([verb, *map(str, words), *["--out=d.py"] * (verb == "init")]) == 1
+        shown = capsys.readouterr().out
+        assert "asked.csv:2: documents: 'moon.md' is not found" in shown
+        assert "questions are written" not in shown
+
+
 def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):
     row = {
         "id": "q",
@@ -99,8 +119,9 @@ def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
     assert not (tmp_path / "new.py").exists()
     for words, told in (
         (["gone"], "gone"),
-        ([], "required: data"),
+        ([], "ark-jax init needs DATA, as in: ark-jax init my_documents/"),
         (["a", "--ou=b"], "mean --out?"),
+        (["my", "notes"], "unexpected 'notes'; put quotes around"),
     ):
         assert __main__._main(["init", *words]) == 1
         shown = capsys.readouterr()

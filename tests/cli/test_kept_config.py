@@ -54,7 +54,7 @@ def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path):
     for verb in ("status", "run"):
         done = call(tmp_path, verb)
         assert done.returncode == 1 and done.stderr.count("\n") == 1
-        assert f"needs --config=FILE ({tmp_path / 'work'} keeps none" in done.stderr
+        assert f"writes one; {tmp_path / 'work'} keeps none of" in done.stderr
     assert "unknown verb 'count'" in call(tmp_path, "count").stderr
 
 

@@ -144,7 +144,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
     ("flags", "given", "message"),
     [
         ((), {"model": "nowhere"}, "error: nowhere: no such folder, and no hub name"),
-        ((), {"model": ""}, "error: bad flag: the following arguments are required: --model"),
+        ((), {"model": ""}, "error: ark-jax retrieve needs --model, as in: ark-jax ret"),
         (("--k=0",), {}, "error: bad flag: argument --k: 0 must be at least 1"),
         (("--k=many",), {}, "error: bad flag: argument --k: 'many' is no whole number"),
         (("--beam=0",), {}, "error: bad flag: argument --beam: 0 must be at least 1"),

@@ -20,7 +20,7 @@ def environment(mesh, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "the following arguments are required: index"),
+        ((), "ark-jax serve needs INDEX, as in: ark-jax serve my_index"),
         (("i", "--port=70000"), "argument --port: '70000' is no port from 0 to 65535"),
         (("i", "--port=web"), "argument --port: 'web' is no port"),
         (("i", "--rerank=m"), "--rerank=m (did you mean --reranker?)"),

@@ -114,7 +114,7 @@ def read_rows(path: Path, rows: Iterator[InputRow], findings: Findings) -> Corpu
     if kind.name == "questions" or (questions and not documents):
         message = (
             "holds questions and no documents; put them into a folder as questions.jsonl beside "
-            "documents.jsonl or beside text files"
+            "documents.jsonl or text files, or name both: `ark-jax init DOCUMENTS --questions=FILE`"
         )
         findings.problems.append(file_problem(path, message))
     return complete_corpus(documents, questions, kind.name, findings)
