@@ -12,7 +12,7 @@ import numpy as np
 
 from ark_jax import layout
 from ark_jax.estimate.device_work import WeightlessModel
-from ark_jax.models import hf, language, lora, prefix_plan, retriever, sentence_folder
+from ark_jax.models import hf, language, lora, prefix_groups, retriever, sentence_folder
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches
 from ark_jax.train.placement import TextGrid
@@ -64,7 +64,7 @@ def shared_prefix_work(
         rows: token ids, and how many of them at the end are the target.
     """
     tokens, flops = 0.0, np.zeros(2)
-    for group in prefix_plan.group_by_prefix(
+    for group in prefix_groups.group_by_prefix(
         [(ids, len(ids) - target - 1) for ids, target in rows]
     ):
         prefix = group.prefix_length

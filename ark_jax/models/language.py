@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool
 from ark_jax import layout
 from ark_jax.models import decoder, hf, prefix, sampling
 from ark_jax.models.generate import Generation
-from ark_jax.models.prefix_plan import Rows, Span, SuffixBatch, plan_batches
+from ark_jax.models.prefix_groups import Rows
+from ark_jax.models.prefix_plan import Span, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
 from ark_jax.runtime import distributed, programs

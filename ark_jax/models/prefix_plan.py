@@ -1,4 +1,4 @@
-"""Plans which texts share a prefix, and how prefixes and suffixes are batched.
+"""Plans how shared prefixes, and the suffixes behind them, are batched.
 
 Token ids in, host arrays out. A suffix is what a row holds behind its prefix.
 
@@ -15,25 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ark_jax.models.prefix_groups import PrefixGroup, Rows, group_by_prefix
 from ark_jax.text import tokens as tk
-
-TokenIds = Sequence[int] | np.ndarray
-# Token ids, and the longest prefix that the row may share, which is shorter than the row.
-Rows = Sequence[tuple[TokenIds, int]]
 
 # Tokens of a call, as parts of the budget. Large calls are faster; small ones take what is left.
 PREFIX_PARTS = (1, 4)
 SUFFIX_PARTS = (1, 3, 8, 20)
 # Tokens of the narrowest slot. Each slot copies the keys of its prefix, which costs about 14.
 NARROWEST = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class PrefixGroup:
-    """Rows that share their first `prefix_length` tokens."""
-
-    prefix_length: int
-    members: list[int]
 
 
 class Span(NamedTuple):
@@ -120,9 +109,10 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
     longest = _round_eighth(max(lengths[0], 1))
     prefixes, capacities = _prefix_ladder(lengths, longest, budget, max(map(len, queues)))
     ladder = _suffix_ladder(max(suffix_lengths.values()), budget, prefixes)
+    tokens = [_tokens_left([group.prefix_length for group in queue]) for queue in queues]
     while any(queues):
-        tokens = max(sum(group.prefix_length for group in queue) for queue in queues)
-        capacity = _fitting(capacities, tokens)
+        left = max(n[len(queue)] for n, queue in zip(tokens, queues, strict=True))
+        capacity = _fitting(capacities, left)
         taken = [_take_prefixes(queue, capacity, prefixes) for queue in queues]
         array_rows = [d * prefixes + i for d, batch in enumerate(taken) for i in range(len(batch))]
         ids = [rows[g.members[0]][0][: g.prefix_length] for batch in taken for g in batch]
@@ -131,6 +121,11 @@ def plan_batches(rows: Rows, *, budget: int, devices: int) -> Iterator[PrefixBat
         yield PrefixBatch(
             *arrays, capacity, list(_batch_suffixes(rows, suffix_lengths, suffixes, ladder))
         )
+
+
+def _tokens_left(lengths: Sequence[int]) -> list[int]:
+    """Tokens of a queue by how many of its texts are left."""
+    return [0, *itertools.accumulate(reversed(lengths))]
 
 
 def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
@@ -201,9 +196,10 @@ def _suffixes(lengths: dict[int, int], groups: list[PrefixGroup]) -> deque[Suffi
 def _batch_suffixes(
     rows: Rows, lengths: dict[int, int], queues: list[deque[Suffix]], ladder: SuffixLadder
 ) -> Iterator[SuffixBatch]:
+    tokens = [_tokens_left([lengths[i] for i, _ in queue]) for queue in queues]
     while any(queues):
-        tokens = max(sum(lengths[i] for i, _ in queue) for queue in queues)
-        capacity = _fitting(ladder.capacities, tokens)
+        left = max(n[len(queue)] for n, queue in zip(tokens, queues, strict=True))
+        capacity = _fitting(ladder.capacities, left)
         taken = [_take_suffixes(queue, lengths, capacity, ladder) for queue in queues]
         yield _suffix_batch(rows, lengths, taken, capacity, ladder)
 
@@ -255,63 +251,3 @@ def _suffix_batch(
                 texts[place, here] = number
                 spans[i] = Span(device, stream, stream := stream + length)
     return SuffixBatch(spans, tokens, positions, texts, prefix_indices, capacity)
-
-
-def group_by_prefix(rows: Rows) -> list[PrefixGroup]:
-    """Groups rows by shared prefix, so that few tokens are computed twice.
-
-    The common prefixes of sorted neighbours make a binary tree. From the leaves up, a branch
-    becomes one group where that saves more tokens than its two parts save. A prefix shorter than
-    half of a row is not shared: padding would cost what it saves.
-    """
-    # As big-endian bytes, ids sort as the lists they are, at a fraction of the memory.
-    ids = [np.asarray(row, ">u4") for row, _ in rows]
-    order = sorted(range(len(rows)), key=lambda i: ids[i].tobytes())
-    common = [_common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
-    tree = {(k, k): _Branch(0, rows[i][1], len(rows[i][0]), ()) for k, i in enumerate(order)}
-    # The first leaf of the branch that ends at a leaf, and the last of the one that begins there.
-    first, last = list(range(len(order))), list(range(len(order)))
-    for k in sorted(range(len(common)), key=lambda k: (-common[k], k)):
-        left, right = (first[k], k), (k + 1, last[k + 1])
-        span = left[0], right[1]
-        tree[span] = _join(tree, left, right, common[k])
-        first[span[1]], last[span[0]] = span
-    groups, stack = [], [(0, len(order) - 1)] if order else []
-    while stack:
-        span = stack.pop()
-        branch = tree[span]
-        if branch.parts:
-            stack += branch.parts
-        else:
-            groups.append(PrefixGroup(branch.prefix_length, order[span[0] : span[1] + 1]))
-    return groups
-
-
-Leaves = tuple[int, int]  # the first and the last of a range of sorted rows
-
-
-class _Branch(NamedTuple):
-    """A range of sorted rows."""
-
-    saved: int  # tokens that are not computed twice
-    prefix_length: int  # the longest prefix that all rows may share
-    longest: int
-    parts: tuple[Leaves, ...]  # empty where the rows are one group
-
-
-def _join(tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int) -> _Branch:
-    """Two neighbours as one group or two, whichever saves more."""
-    parts = tree[left], tree[right]
-    prefix_length = min(common, *(part.prefix_length for part in parts))
-    longest = max(part.longest for part in parts)
-    apart = sum(part.saved for part in parts)
-    together = (right[1] - left[0]) * prefix_length if 2 * prefix_length >= longest else 0
-    if together > apart:
-        return _Branch(together, prefix_length, longest, ())
-    return _Branch(apart, prefix_length, longest, (left, right))
-
-
-def _common_length(a: np.ndarray, b: np.ndarray) -> int:
-    n = min(len(a), len(b))
-    differ = a[:n] != b[:n]
-    return int(differ.argmax()) if differ.any() else n

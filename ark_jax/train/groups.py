@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ark_jax import layout
-from ark_jax.models.prefix_plan import TokenIds
+from ark_jax.models.prefix_groups import TokenIds
 from ark_jax.text import tokens as tk
 
 TokenValues = Sequence[Sequence[float] | np.ndarray]  # a number for each token of each completion
@@ -37,14 +37,14 @@ class Group:
             raise ValueError(f"{self.name or 'a group'}: says of no completion whether it ended")
         return self.select(self.ended)
 
-    def select(self, kept: Sequence[bool] | np.ndarray) -> "Group":
+    def select(self, keep: Sequence[bool] | np.ndarray) -> "Group":
         """The group with some of its completions."""
         fields = ("completions", "advantages", "old", "reference", "ended")
         by_field = {field: getattr(self, field) for field in fields}
         return dataclasses.replace(
             self,
             **{
-                field: list(itertools.compress(values, kept))
+                field: list(itertools.compress(values, keep))
                 for field, values in by_field.items()
                 if values is not None
             },

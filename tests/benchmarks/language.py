@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from ark_jax import LanguageModel, layout
 from ark_jax.demo.models import demo_models
-from ark_jax.models import prefix_plan
+from ark_jax.models import prefix_groups
 from ark_jax.recipes.ark import scored_prompts
 from ark_jax.text import prompts
 from ark_jax.text import tokens as tk
@@ -98,8 +98,8 @@ def values(logits: torch.Tensor, rows: Sequence[tuple[list[int], int]]) -> Itera
     """Sums over the targets of rows whose last token's logits stand last."""
     for scores, (ids, n) in zip(logits, rows, strict=True):
         wanted = torch.tensor(ids[-n:])
-        some = scores[len(scores) - n - 1 : -1].float()
-        yield float((some.gather(1, wanted[:, None])[:, 0] - some.logsumexp(-1)).sum())
+        target = scores[len(scores) - n - 1 : -1].float()
+        yield float((target.gather(1, wanted[:, None])[:, 0] - target.logsumexp(-1)).sum())
 
 
 def left(rows: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,16 +120,16 @@ def batched(lm, theirs, pairs) -> np.ndarray:
     rows, out = tokenised(lm, pairs), np.zeros(len(pairs))
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]))
     for at in range(0, len(order), BATCH):
-        some = order[at : at + BATCH]
-        tokens, mask = left([rows[i][0] for i in some])
+        chosen = order[at : at + BATCH]
+        tokens, mask = left([rows[i][0] for i in chosen])
         logits = theirs(
             tokens,
             attention_mask=mask,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0),
             use_cache=False,
-            logits_to_keep=max(rows[i][1] for i in some) + 1,
+            logits_to_keep=max(rows[i][1] for i in chosen) + 1,
         ).logits
-        out[some] = list(values(logits, [rows[i] for i in some]))
+        out[chosen] = list(values(logits, [rows[i] for i in chosen]))
     return out
 
 
@@ -137,18 +137,18 @@ def batched(lm, theirs, pairs) -> np.ndarray:
 def with_prefix(lm, theirs, pairs) -> np.ndarray:
     """The same; keys and values of a prefix that a chunk's pairs share are computed once."""
     rows, out = tokenised(lm, pairs), np.zeros(len(pairs))
-    for group in prefix_plan.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
+    for group in prefix_groups.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
         prefix = rows[group.members[0]][0][: group.prefix_length]
         known = theirs(torch.tensor([prefix]), use_cache=True, logits_to_keep=1).past_key_values
         known = [(layer.keys, layer.values) for layer in known.layers]
         order = sorted(group.members, key=lambda i: -len(rows[i][0]))
         for at in range(0, len(order), BATCH):
-            some = order[at : at + BATCH]
-            tokens, mask = left([rows[i][0][group.prefix_length :] for i in some])
+            chosen = order[at : at + BATCH]
+            tokens, mask = left([rows[i][0][group.prefix_length :] for i in chosen])
             cache = DynamicCache(
-                [tuple(x.expand(len(some), -1, -1, -1) for x in pair) for pair in known]
+                [tuple(x.expand(len(chosen), -1, -1, -1) for x in pair) for pair in known]
             )
-            mask = torch.cat([torch.ones((len(some), len(prefix)), dtype=torch.long), mask], 1)
+            mask = torch.cat([torch.ones((len(chosen), len(prefix)), dtype=torch.long), mask], 1)
             positions = (mask.cumsum(1) - 1)[:, len(prefix) :]
             logits = theirs(
                 tokens,
@@ -156,9 +156,9 @@ def with_prefix(lm, theirs, pairs) -> np.ndarray:
                 position_ids=positions,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=max(rows[i][1] for i in some) + 1,
+                logits_to_keep=max(rows[i][1] for i in chosen) + 1,
             ).logits
-            out[some] = list(values(logits, [rows[i] for i in some]))
+            out[chosen] = list(values(logits, [rows[i] for i in chosen]))
     return out
 
 
@@ -213,7 +213,7 @@ def cost() -> None:
         causal = lambda n, before=0: 2 * parameters * n + heads * (n * before + n * n / 2)
         alone = logits + sum(causal(len(ids)) for ids, _ in rows)
         shared = logits
-        for group in prefix_plan.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
+        for group in prefix_groups.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
             shared += causal(group.prefix_length) + sum(
                 causal(len(rows[i][0]) - group.prefix_length, group.prefix_length)
                 for i in group.members
@@ -326,13 +326,13 @@ def by_transformers(
     )
     out = [""] * len(rows)
     for at in range(0, len(order), size):
-        some = order[at : at + size]
-        tokens, mask = left([rows[i] for i in some])
+        chosen = order[at : at + size]
+        tokens, mask = left([rows[i] for i in chosen])
         made = theirs.generate(
             tokens, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=0
         )
         for i, text in zip(
-            some,
+            chosen,
             lm.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True),
             strict=True,
         ):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ark_jax.models import prefix_plan
+from ark_jax.models import prefix_groups, prefix_plan
 from ark_jax.text import tokens as tk
 
 
@@ -21,19 +21,19 @@ def rows(draw):
     return draw(st.permutations(out))
 
 
-def saved(groups: list[prefix_plan.PrefixGroup]) -> int:
+def saved(groups: list[prefix_groups.PrefixGroup]) -> int:
     return sum((len(g.members) - 1) * g.prefix_length for g in groups)
 
 
 @given(rows())
-def test_a_group_begins_alike_and_every_row_is_in_one(some):
-    groups = prefix_plan.group_by_prefix(some)
-    assert sorted(i for g in groups for i in g.members) == list(range(len(some)))
+def test_a_group_begins_alike_and_every_row_is_in_one(texts):
+    groups = prefix_groups.group_by_prefix(texts)
+    assert sorted(i for g in groups for i in g.members) == list(range(len(texts)))
     for g in groups:
-        assert len({tuple(some[i][0][: g.prefix_length]) for i in g.members}) == 1
-        assert g.prefix_length <= min(some[i][1] for i in g.members)
+        assert len({tuple(texts[i][0][: g.prefix_length]) for i in g.members}) == 1
+        assert g.prefix_length <= min(texts[i][1] for i in g.members)
         if len(g.members) > 1:
-            assert 2 * g.prefix_length >= max(len(some[i][0]) for i in g.members)
+            assert 2 * g.prefix_length >= max(len(texts[i][0]) for i in g.members)
 
 
 def test_what_a_chunk_shares_is_not_lost_for_what_all_share():
@@ -42,19 +42,19 @@ def test_what_a_chunk_shares_is_not_lost_for_what_all_share():
     The questions of a pair share their chunk, the others stand alone.
     """
     head, chunks = list(range(40)), [[100 + c] * 200 for c in range(6)]
-    some = [
+    texts = [
         (head + chunk + [c, q] * 10, 239)
         for c, chunk in enumerate(chunks)
         for q in range(2 if c < 3 else 1)
     ]
-    groups = prefix_plan.group_by_prefix(some)
+    groups = prefix_groups.group_by_prefix(texts)
     assert sorted(len(g.members) for g in groups) == [1, 1, 1, 2, 2, 2]
     assert saved(groups) == 3 * 239
 
 
 def test_few_shots_before_short_questions_are_shared_by_all():
-    some = [([1] * 300 + [q] * 20, 315) for q in range(2, 12)]
-    assert [(g.prefix_length, len(g.members)) for g in prefix_plan.group_by_prefix(some)] == [
+    texts = [([1] * 300 + [q] * 20, 315) for q in range(2, 12)]
+    assert [(g.prefix_length, len(g.members)) for g in prefix_groups.group_by_prefix(texts)] == [
         (300, 10)
     ]
 
@@ -103,7 +103,7 @@ def shapes(calls) -> set[tuple]:
     }
 
 
-def scored_rows(random: np.random.Generator, chunks: int) -> prefix_plan.Rows:
+def scored_rows(random: np.random.Generator, chunks: int) -> prefix_groups.Rows:
     """Two to eight questions behind each chunk of 150 to 200 tokens."""
     rows = []
     for c in range(chunks):
@@ -126,7 +126,7 @@ def test_calls_of_a_stage_share_few_shapes():
 def test_little_of_a_large_call_is_padding():
     rows = scored_rows(np.random.default_rng(4), 300)
     calls = planned(rows, 2048)
-    used = sum(g.prefix_length for g in prefix_plan.group_by_prefix(rows))
+    used = sum(g.prefix_length for g in prefix_groups.group_by_prefix(rows))
     assert sum(call.capacity for call in calls) <= 1.1 * used
     batches = [batch for call in calls for batch in call.suffix_batches]
     used = sum(int((batch.texts > 0).sum()) for batch in batches)

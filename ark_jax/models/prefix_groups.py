@@ -1,0 +1,80 @@
+"""Finds which rows of token ids share a prefix, so that few tokens are computed twice."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+TokenIds = Sequence[int] | np.ndarray
+# Token ids, and the longest prefix that the row may share, which is shorter than the row.
+Rows = Sequence[tuple[TokenIds, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixGroup:
+    """Rows that share their first `prefix_length` tokens."""
+
+    prefix_length: int
+    members: list[int]
+
+
+def group_by_prefix(rows: Rows) -> list[PrefixGroup]:
+    """Groups rows by shared prefix, so that few tokens are computed twice.
+
+    The common prefixes of sorted neighbours make a binary tree. From the leaves up, a branch
+    becomes one group where that saves more tokens than its two parts save. A prefix shorter than
+    half of a row is not shared: padding would cost what it saves.
+    """
+    # As big-endian bytes, ids sort as the lists they are, at a fraction of the memory.
+    ids = [np.asarray(row, ">u4") for row, _ in rows]
+    order = sorted(range(len(rows)), key=lambda i: ids[i].tobytes())
+    common = [_common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
+    tree = {(k, k): _Branch(0, rows[i][1], len(rows[i][0]), ()) for k, i in enumerate(order)}
+    # The first leaf of the branch that ends at a leaf, and the last of the one that begins there.
+    first, last = list(range(len(order))), list(range(len(order)))
+    for k in sorted(range(len(common)), key=lambda k: (-common[k], k)):
+        left, right = (first[k], k), (k + 1, last[k + 1])
+        span = left[0], right[1]
+        tree[span] = _join(tree, left, right, common[k])
+        first[span[1]], last[span[0]] = span
+    groups, stack = [], [(0, len(order) - 1)] if order else []
+    while stack:
+        span = stack.pop()
+        branch = tree[span]
+        if branch.parts:
+            stack += branch.parts
+        else:
+            groups.append(PrefixGroup(branch.prefix_length, order[span[0] : span[1] + 1]))
+    return groups
+
+
+Leaves = tuple[int, int]  # the first and the last of a range of sorted rows
+
+
+class _Branch(NamedTuple):
+    """A range of sorted rows."""
+
+    saved: int  # tokens that are not computed twice
+    prefix_length: int  # the longest prefix that all rows may share
+    longest: int
+    parts: tuple[Leaves, ...]  # empty where the rows are one group
+
+
+def _join(tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int) -> _Branch:
+    """Two neighbours as one group or two, whichever saves more."""
+    parts = tree[left], tree[right]
+    prefix_length = min(common, *(part.prefix_length for part in parts))
+    longest = max(part.longest for part in parts)
+    apart = sum(part.saved for part in parts)
+    together = (right[1] - left[0]) * prefix_length if 2 * prefix_length >= longest else 0
+    if together > apart:
+        return _Branch(together, prefix_length, longest, ())
+    return _Branch(apart, prefix_length, longest, (left, right))
+
+
+def _common_length(a: np.ndarray, b: np.ndarray) -> int:
+    n = min(len(a), len(b))
+    differ = a[:n] != b[:n]
+    return int(differ.argmax()) if differ.any() else n
