@@ -181,14 +181,15 @@ def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]
 
 
 def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:
-    questions, silent = len(task.questions), sum(not gold for gold in task.gold.values())
+    silent = sum(not gold for gold in task.gold.values())
+    measured = len(task.questions) - silent or len(task.questions)
     drawing = f"intervals and tests draw the {drawn:,} documents, or groups of them, that are asked"
     if not divides:
         drawing = "intervals and tests draw questions, since these join most documents"
     remarks = [
         f"each question searches {SEARCHED[task.scope]}",
         drawing,
-        f"{questions:,} questions: {what_can_be_told(questions)}",
+        f"{measured:,} questions: {what_can_be_told(measured)}",
     ]
     if divides and drawn < FEWEST_DOCUMENTS:
         remarks.append(f"with {drawn} documents no difference reaches p < 0.05")

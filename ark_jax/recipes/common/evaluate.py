@@ -78,10 +78,11 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
     say(as_text(table, columns))
-    say(f"  {len(questions):,} held-out questions: {what_can_be_told(len(questions))}")
+    without_gold = sum(not passages for passages in gold.values())
+    answerable = len(questions) - without_gold or len(questions)
+    say(f"  {answerable:,} held-out questions: {what_can_be_told(answerable)}")
     if note := written_from.note_on_test(context):
         say(f"  {note}")
-    without_gold = sum(not passages for passages in gold.values())
     return {
         "questions": len(questions),
         "systems": len(rankings),
