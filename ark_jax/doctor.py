@@ -157,8 +157,8 @@ def _raised(name: str, error: Exception) -> Finding:
         package = error.name.partition(".")[0] if error.name else ""
         fix = f"pip install --force-reinstall {package}" if package else ""
         return problem(f"{name}: {error}", fix)
-    own = isinstance(error, ValueError | OSError | RuntimeError)
-    kind = "" if own else f"{type(error).__name__}: "
+    is_explained = isinstance(error, ValueError | OSError | RuntimeError)
+    kind = "" if is_explained else f"{type(error).__name__}: "
     return problem(f"{name}: {kind}{' '.join(str(error).split())[:500]}")
 
 
@@ -171,15 +171,15 @@ def packages(endpoint: bool) -> Iterator[Finding]:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    python, own = platform.python_version(), _metadata("ark-jax", metadata.metadata)
-    if own is None:
+    python, package = platform.python_version(), _metadata("ark-jax", metadata.metadata)
+    if package is None:
         yield warning(
             "ark_jax is used without being installed: its required versions are unknown",
             "pip install -e . there",
         )
-    elif not SpecifierSet(own["Requires-Python"]).contains(python):
+    elif not SpecifierSet(package["Requires-Python"]).contains(python):
         yield problem(
-            f"python {python}, but ark_jax needs {own['Requires-Python']}",
+            f"python {python}, but ark_jax needs {package['Requires-Python']}",
             "make an environment with such a python",
         )
     extras = ("", "llm") if endpoint else ("",)

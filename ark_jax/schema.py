@@ -114,9 +114,9 @@ class Rule:
     def describe_limits(self) -> str:
         """Choices or bounds: "xla or cudnn", "above 0 and at most 1"; empty if there are none."""
         if self.choices:
-            own = ("module:function",) if self.importable else ()
-            *others, last = map(str, (*self.choices, *own))
-            return f"{', '.join(others)} or {last}" if others else last
+            function = ("module:function",) if self.importable else ()
+            *choices, last = map(str, (*self.choices, *function))
+            return f"{', '.join(choices)} or {last}" if choices else last
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:,} to {self.maximum:,}"
         bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}

@@ -38,7 +38,7 @@ class Terms:
     aliases: pa.ListArray  # of strings
 
     @classmethod
-    def of(
+    def join(
         cls,
         ids: pa.Array,
         names: Mapping[str, str] | None,

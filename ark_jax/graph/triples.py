@@ -138,8 +138,8 @@ class Triples:
             head,
             relation,
             tail,
-            Terms.of(node_ids, names, aliases),
-            Terms.of(relation_ids, relation_names, relation_aliases),
+            Terms.join(node_ids, names, aliases),
+            Terms.join(relation_ids, relation_names, relation_aliases),
             duplicates,
         )
 

@@ -53,8 +53,8 @@ def make_model(retriever: Retriever) -> onnx.ModelProto:
     absent = graph("Unsqueeze", absent, np.array([1, 2]))  # [b 1 1 t], added to every row
     x = _embeddings(graph, weights, cfg)
     for i in range(cfg.layers):
-        own = {name: value[i] for name, value in weights.items() if name not in EMBEDDINGS}
-        x = _block(graph, x, absent, own, cfg)
+        layer = {name: value[i] for name, value in weights.items() if name not in EMBEDDINGS}
+        x = _block(graph, x, absent, layer, cfg)
     graph("Identity", x, name="last_hidden_state")
     _pool(graph, x, mask, retriever)
     texts, width = ["batch", "tokens"], retriever.width
@@ -122,26 +122,26 @@ def _embeddings(graph: _Graph, weights: Mapping[str, np.ndarray], cfg: encoder.C
 
 
 def _block(
-    graph: _Graph, x: str, absent: str, own: Mapping[str, np.ndarray], cfg: encoder.Config
+    graph: _Graph, x: str, absent: str, layer: Mapping[str, np.ndarray], cfg: encoder.Config
 ) -> str:
     """As `encoder.Block`, with the layer's own weights."""
     d, n = cfg.width, cfg.heads
 
     def heads(name: str, order: tuple[int, ...]) -> str:
-        y = _linear(graph, x, own[name].reshape(d, d), own[f"{name}_bias"].reshape(d))
+        y = _linear(graph, x, layer[name].reshape(d, d), layer[f"{name}_bias"].reshape(d))
         return graph("Transpose", graph("Reshape", y, np.array([0, 0, n, d // n])), perm=order)
 
     q = graph("Mul", heads("q", (0, 2, 1, 3)), np.float32((d // n) ** -0.5))
     logits = graph("Add", graph("MatMul", q, heads("k", (0, 2, 3, 1))), absent)
     y = graph("MatMul", graph("Softmax", logits, axis=-1), heads("v", (0, 2, 1, 3)))
     y = graph("Reshape", graph("Transpose", y, perm=(0, 2, 1, 3)), np.array([0, 0, d]))
-    y = _linear(graph, y, own["o"].reshape(d, d), own["o_bias"])
-    x = _norm(graph, graph("Add", x, y), own["attn_norm"], own["attn_norm_bias"], cfg.norm_eps)
-    y = _linear(graph, x, own["up"], own["up_bias"])
+    y = _linear(graph, y, layer["o"].reshape(d, d), layer["o_bias"])
+    x = _norm(graph, graph("Add", x, y), layer["attn_norm"], layer["attn_norm_bias"], cfg.norm_eps)
+    y = _linear(graph, x, layer["up"], layer["up_bias"])
     erf = graph("Erf", graph("Mul", y, np.float32(0.5**0.5)))
     y = graph("Mul", graph("Mul", y, np.float32(0.5)), graph("Add", erf, np.float32(1)))
-    y = _linear(graph, y, own["down"], own["down_bias"])
-    return _norm(graph, graph("Add", x, y), own["ffn_norm"], own["ffn_norm_bias"], cfg.norm_eps)
+    y = _linear(graph, y, layer["down"], layer["down_bias"])
+    return _norm(graph, graph("Add", x, y), layer["ffn_norm"], layer["ffn_norm_bias"], cfg.norm_eps)
 
 
 def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
@@ -155,6 +155,6 @@ def _pool(graph: _Graph, x: str, mask: str, retriever: Retriever) -> None:
     weights = graph("Unsqueeze", mask, np.array([2]))
     # A mean and a sum have the same direction.
     total = graph("ReduceSum", graph("Mul", x, weights), np.array([1]), keepdims=0)
-    kept = graph("Slice", total, np.array([0]), np.array([retriever.width]), np.array([1]))
-    norm = graph("Max", graph("ReduceL2", kept, axes=[1]), np.float32(1e-12))
-    graph("Div", kept, norm, name="sentence_embedding")
+    vector = graph("Slice", total, np.array([0]), np.array([retriever.width]), np.array([1]))
+    norm = graph("Max", graph("ReduceL2", vector, axes=[1]), np.float32(1e-12))
+    graph("Div", vector, norm, name="sentence_embedding")

@@ -251,23 +251,23 @@ def attend_in_slots(
     ) -> Array:
         q, k, v = (packing.unpack_shard(x, places, sources) for x in (q, k, v))
         chosen = KeyValues(*(x[prefix_indices] for x in prefixes))
-        join = lambda old, new: jnp.concatenate([old, new.transpose(0, 2, 1, 3)], axis=2)
+        join = lambda before, x: jnp.concatenate([before, x.transpose(0, 2, 1, 3)], axis=2)
         t, s = texts.shape[1], chosen.mask.shape[1]
-        own = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
-        seen = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
-        mask = jnp.concatenate([seen, own], axis=2)
+        text = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
+        prefix = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
+        mask = jnp.concatenate([prefix, text], axis=2)
         out = _unnormalised(q, join(chosen.k, k), join(chosen.v, v), mask)
         out = (out[..., :-2] / out[..., -1:]).astype(q.dtype)
         return packing.pack_shard(out, places, sources)
 
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    new = activation_spec("b s k h")
+    keys = activation_spec("b s k h")
     return jax.shard_map(
         local,
         in_specs=(
             query,
-            new,
-            new,
+            keys,
+            keys,
             KeyValues(cache, cache, index),
             activation_spec("b"),
             index,

@@ -142,10 +142,10 @@ class Generation:
         Prompts go longest first, so that prompts of similar length share a prefill.
         """
         prefills: list[list[Group]] = []
-        most, tokens = max(1, self.device_slots // 4 // self.group_size), 0
+        group_limit, tokens = max(1, self.device_slots // 4 // self.group_size), 0
         for group in sorted(groups, key=lambda group: (-len(group[0].suffix), group[0].number)):
             tokens += len(group[0].suffix)
-            if not prefills or len(prefills[-1]) == most or tokens > self.prefill_tokens:
+            if not prefills or len(prefills[-1]) == group_limit or tokens > self.prefill_tokens:
                 prefills.append([])
                 tokens = len(group[0].suffix)
             prefills[-1].append(group)

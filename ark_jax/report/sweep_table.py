@@ -212,11 +212,11 @@ def _state(result: dict | None, fields: list | None, first: str) -> tuple[str, s
         return "unfinished", ""
     if result["error"]:
         return "failed", result["error"]
-    own = result.get("fields", fields)
-    if fields is None or own == fields:
+    stored = result.get("fields", fields)
+    if fields is None or stored == fields:
         return "done", ""
     error = (
-        f"made with {' '.join(own) or 'no fields'}, {first} with {' '.join(fields) or 'none'}; "
+        f"made with {' '.join(stored) or 'no fields'}, {first} with {' '.join(fields) or 'none'}; "
         "run it again"
     )
     return "stale", error

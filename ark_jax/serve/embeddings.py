@@ -97,8 +97,8 @@ async def info(service: Service, request: Request) -> Response:
 
 def _asked(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
     kind = requests.choice(body, "prompt_name", "document", KINDS)
-    kept = requests.number(body, "dimensions", width, width)
-    return Texts(requests.one_or_more(body, field), kind, kept, cut, unit)
+    dimensions = requests.number(body, "dimensions", width, width)
+    return Texts(requests.one_or_more(body, field), kind, dimensions, cut, unit)
 
 
 def _in_form(vector: np.ndarray, form: str) -> list[float] | str:

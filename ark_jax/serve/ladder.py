@@ -46,7 +46,7 @@ class Ladder:
     attention: int
 
     @classmethod
-    def of(cls, model, cfg, max_length: int) -> "Ladder":
+    def for_model(cls, model, cfg, max_length: int) -> "Ladder":
         """The ladder of a model on the device of this process.
 
         Args:

@@ -69,7 +69,7 @@ class Embedder:
     def __init__(self, retriever: Retriever, name: str):
         self.name, self.retriever = name, retriever
         self.width, self.max_length = retriever.width, retriever.max_length
-        self.ladder = Ladder.of(retriever.model, retriever.cfg, retriever.max_length)
+        self.ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
         self.room = BATCHES * self.ladder.tokens
 
     def warm_up(self) -> None:
@@ -123,7 +123,7 @@ class Reranker:
 
     def __init__(self, scorer: PairScorer, name: str):
         self.name, self.scorer = name, scorer
-        self.ladder = Ladder.of(scorer.model, scorer.cfg.body, scorer.max_length)
+        self.ladder = Ladder.for_model(scorer.model, scorer.cfg.body, scorer.max_length)
 
     def warm_up(self) -> None:
         """Compiles the common shapes."""

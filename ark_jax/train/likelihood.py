@@ -163,8 +163,8 @@ class LikelihoodObjective:
     ) -> tuple[jax.Array, dict]:
         """The loss; see `fit.Objective`."""
         if isinstance(batch, GroupArrays):
-            return self._loss(trainable, frozen, batch, Counts.of(batch.mask))
-        counts = Counts.of(batch.arrays.mask)
+            return self._loss(trainable, frozen, batch, Counts.from_mask(batch.mask))
+        counts = Counts.from_mask(batch.arrays.mask)
         loss = lambda trainable, part: self._loss(trainable, frozen, part, counts)
         return parts.summed(loss, trainable, batch)
 

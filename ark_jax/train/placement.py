@@ -40,14 +40,14 @@ class TextGrid:
         return cls(rows, tk.round_length(longest), pieces, tk.round_up(fullest, 64))
 
     @classmethod
-    def for_any(cls, batches: Sequence[Sequence[int]], most: int) -> "TextGrid":
-        """A grid on the current mesh that holds any `most` texts of each batch, in one piece.
+    def for_any(cls, batches: Sequence[Sequence[int]], texts: int) -> "TextGrid":
+        """A grid on the current mesh that holds any so many texts of each batch, in one piece.
 
         Args:
             batches: for each batch the number of tokens of each text that may be chosen.
         """
         groups = layout.batch_multiple()
-        rows = tk.round_up(min(most, max(map(len, batches))), math.lcm(2, groups))
+        rows = tk.round_up(min(texts, max(map(len, batches))), math.lcm(2, groups))
         # However texts are spread, a device has no more tokens than its rows can.
         slots = rows // groups
         fullest = max(sum(sorted(lengths)[-slots:]) for lengths in batches)

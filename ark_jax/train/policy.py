@@ -161,7 +161,7 @@ class Counts(NamedTuple):
     tokens: Int[Array, ""]  # that are trained on
 
     @classmethod
-    def of(cls, mask: Bool[Array, "*n t"]) -> "Counts":
+    def from_mask(cls, mask: Bool[Array, "*n t"]) -> "Counts":
         return cls(jnp.maximum(mask.any(-1).sum(), 1), jnp.maximum(mask.sum(), 1))
 
 
@@ -194,7 +194,7 @@ def token_loss(
         ValueError: a KL is asked for without a reference.
     """
     lengths = mask.sum(1)
-    rows, tokens = counts or Counts.of(mask)
+    rows, tokens = counts or Counts.from_mask(mask)
     token_mean = lambda x: jnp.where(mask, x, 0).sum() / tokens
     gains = advantages[:, None]
     loss, metrics = -gains * log_probs, {}

@@ -276,16 +276,16 @@ def pair_masks(
     a negative. InfoNCE has those that do as negatives too, except siblings where these are spared.
     """
     graph, config = epochs.graph, epochs.config
-    own = epochs.questions.rows[chosen][:, None]
+    rows_asked = epochs.questions.rows[chosen][:, None]
     asks_tail = epochs.questions.asks_tail[chosen][:, None]
     at = lambda field: field[:, None] == rows[None]
     positive, neighbour, negative = map(at, (levels.positives, levels.neighbours, levels.negatives))
     if config.negatives == "batch":
-        negative = ~share_entity(graph, own, rows[None])
+        negative = ~share_entity(graph, rows_asked, rows[None])
         if config.loss == "nce":
-            spared = own == rows[None]
+            spared = rows_asked == rows[None]
             if config.siblings != "neighbour":
-                spared = spared | are_siblings(graph, own, asks_tail, rows[None])
+                spared = spared | are_siblings(graph, rows_asked, asks_tail, rows[None])
             negative = ~spared
     return {
         "positive": positive,

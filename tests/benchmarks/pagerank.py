@@ -140,8 +140,8 @@ def contenders(
         out["networkx"] = (lambda: by_networkx(mean)), len(fewer)
 
     start = np.zeros((n, count))
-    for column, some in enumerate(seeds):
-        start[some, column] = 1 / len(some)
+    for column, column_seeds in enumerate(seeds):
+        start[column_seeds, column] = 1 / len(column_seeds)
     share = 1 / np.maximum(adjacency.sum(axis=1), 1)
     step = (scipy.sparse.diags_array(share) @ adjacency).T.tocsr() * (1 - TELEPORT)
 

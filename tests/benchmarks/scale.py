@@ -328,7 +328,7 @@ def estimate() -> None:
             2 * flops.forward(cfg, sum(texts), flops.attention_pairs(cfg, texts)).sum() / speed
         )
         minutes = [tuple(x / 60 for x in stage) for stage in stages]
-        total = [sum(some) + embedding / 60 for some in zip(*minutes, strict=True)]
+        total = [sum(of_case) + embedding / 60 for of_case in zip(*minutes, strict=True)]
         runs.append(
             (
                 name,

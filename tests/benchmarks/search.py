@@ -239,12 +239,12 @@ def topk() -> None:
         if (run()[0] != found).any():
             raise SystemExit(f"{name} has other keys")
     product = jax.jit(lambda x, y: (x @ y.T)[0, 0])
-    some = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])
-    bare = race({"product": lambda: product(*some).block_until_ready()}, rounds=ROUNDS)[
+    pair = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])
+    bare = race({"product": lambda: product(*pair).block_until_ready()}, rounds=ROUNDS)[
         "product"
     ].median
     print(
-        f"a bare product of XLA's: {2 * some[0].shape[0] * some[1].size / bare / 1e9:.0f} GFLOP/s"
+        f"a bare product of XLA's: {2 * pair[0].shape[0] * pair[1].size / bare / 1e9:.0f} GFLOP/s"
     )
     report(
         f"{K} best of {KEYS:,} x {WIDTH} for {QUERIES:,} queries, the same for all",

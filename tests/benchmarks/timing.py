@@ -73,10 +73,10 @@ def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> 
             # Ticks are coarse: of a short sample a single one is more than the share.
             samples[name].append((seconds, foreign <= SHARE + 2 / TICK / seconds))
     out = {}
-    for name, some in samples.items():
-        good = [seconds for seconds, fine in some if fine]
+    for name, timed in samples.items():
+        good = [seconds for seconds, fine in timed if fine]
         enough = len(good) >= max(3, rounds // 2)
-        out[name] = Timing(good if enough else [seconds for seconds, _ in some], enough)
+        out[name] = Timing(good if enough else [seconds for seconds, _ in timed], enough)
     return out
 
 

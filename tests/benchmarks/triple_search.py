@@ -52,9 +52,9 @@ def embed() -> None:
     lengths = [len(ids) for ids in ours.tokenize(texts, kind="document")]
     by_length = [texts[i] for i in np.argsort(lengths, kind="stable")]
 
-    def peer(some: list[str], batch: int, precision: str) -> np.ndarray:
+    def peer(shown: list[str], batch: int, precision: str) -> np.ndarray:
         torch.set_float32_matmul_precision(precision)
-        return theirs.encode(some, batch_size=batch, show_progress_bar=False)
+        return theirs.encode(shown, batch_size=batch, show_progress_bar=False)
 
     def seconds(setting: tuple[int, str]) -> float:
         start = time.perf_counter()

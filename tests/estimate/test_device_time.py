@@ -84,9 +84,9 @@ def test_many_pairs_are_sampled(run, mesh, monkeypatch):
     monkeypatch.setattr(estimate, "SAMPLE", 12)
     seen, real = [], lm.log_likelihood
     lm.log_likelihood = lambda pairs, **named: seen.append(len(pairs)) or real(pairs, **named)
-    some, _ = scoring_work(lm, judge, scored_prompts.load_templates({}), questions, drawn, c)
+    work, _ = scoring_work(lm, judge, scored_prompts.load_templates({}), questions, drawn, c)
     assert max(seen) <= 12 and sum(seen) <= 24
-    assert whole < some < alone  # fewer questions share a passage
+    assert whole < work < alone  # fewer questions share a passage
 
 
 def test_a_retriever_without_weights_tokenises_alike(world, mesh):

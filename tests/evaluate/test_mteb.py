@@ -66,7 +66,7 @@ def qrels() -> dict[str, dict[str, int]]:
     holding = lambda q: {
         id: 1 for id, text in held.items() if any(e in text for e in q["evidence"])
     }
-    return {q["id"]: some for q in embedded("questions") if (some := holding(q))}
+    return {q["id"]: passages for q in embedded("questions") if (passages := holding(q))}
 
 
 class Corpus(tasks.AbsTaskRetrieval):
@@ -102,15 +102,15 @@ class Alike(tasks.AbsTaskSTS):
     min_score, max_score = 0, 5
 
     def load_data(self, num_proc=None, **kwargs) -> None:
-        some, texts = embedded("questions")[:24], list(paragraphs().values())
+        questions, texts = embedded("questions")[:24], list(paragraphs().values())
         row = lambda one, two, score: {"sentence1": one, "sentence2": two, "score": score}
         self.dataset = datasets.DatasetDict(
             {
                 "test": from_list(
-                    [row(q["question"], q["evidence"][0], 5.0) for q in some]
+                    [row(q["question"], q["evidence"][0], 5.0) for q in questions]
                     + [
                         row(q["question"], text, 0.0)
-                        for q, text in zip(some, texts[-24:], strict=True)
+                        for q, text in zip(questions, texts[-24:], strict=True)
                     ]
                 )
             }

@@ -917,10 +917,10 @@ def real_replies(run: str, model: str = "") -> dict[str, tuple[str, ...]]:
     }
     return {
         chunk: tuple(
-            cache[some[0][kind]]["return"] for kind in ("first", "glean") if kind in some[0]
+            cache[replies[0][kind]]["return"] for kind in ("first", "glean") if kind in replies[0]
         )
-        for chunk, some in passes.items()
-        if some
+        for chunk, replies in passes.items()
+        if replies
     }
 
 
@@ -1003,9 +1003,9 @@ def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, tim
         for reply in ["".join(replies)] if joined else replies:
             found, related, lost = parse_reply(reply, chunk)
             assert lost == []
-            for kept, some in ((entities, found), (relations, related)):
-                extra = [record for record in some if head(record) in SURPLUS[run].get(key, [])]
-                kept += [record for record in some if record not in extra]
+            for kept, records in ((entities, found), (relations, related)):
+                extra = [record for record in records if head(record) in SURPLUS[run].get(key, [])]
+                kept += [record for record in records if record not in extra]
                 surplus.setdefault(key, []).extend(map(head, extra))
     assert {key: sorted(map(str, heads)) for key, heads in surplus.items() if heads} == {
         key: sorted(map(str, heads)) for key, heads in SURPLUS[run].items()
@@ -1070,7 +1070,7 @@ def test_what_gpt_4o_breaks_is_repaired():
         if '"|>' in line
     ]
     made = [parse_reply(line, "c") for line in halves]
-    assert [(r.source, r.target, r.weight) for _, some, _ in made for r in some] == [
+    assert [(r.source, r.target, r.weight) for _, relations, _ in made for r in relations] == [
         ("Scrooge", "Ghost", 10.0),
         ("Scrooge", "Jacob Marley", 9.0),
         ("Jacob Marley", "Counting-house", 7.0),
@@ -1089,7 +1089,7 @@ def test_what_gpt_4o_breaks_is_repaired():
 )
 def test_every_real_reply_is_read(run, model, count, entities, relations, quarantined):
     """As many records as heads, counted without the parser; one in 2,900 cannot be read."""
-    replies = [reply for some in real_replies(run, model).values() for reply in some]
+    replies = [reply for by_chunk in real_replies(run, model).values() for reply in by_chunk]
     heads = [
         sum(
             reply.lower().count(f"(“{kind}”<|>") + reply.lower().count(f'("{kind}"<|>')
@@ -1101,5 +1101,5 @@ def test_every_real_reply_is_read(run, model, count, entities, relations, quaran
     found = [sum(map(len, column)) for column in zip(*made, strict=True)]
     assert (len(replies), *found[:2]) == (count, entities, relations) == (count, *heads)
     assert collections.Counter(x.reason for _, _, lost in made for x in lost) == quarantined
-    assert all(bool(r.keywords) == (run == "lightrag") for _, some, _ in made for r in some)
-    assert all(some[0] or some[1] for some in made)
+    assert all(bool(r.keywords) == (run == "lightrag") for _, links, _ in made for r in links)
+    assert all(records[0] or records[1] for records in made)

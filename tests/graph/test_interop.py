@@ -28,8 +28,8 @@ def graphs(draw, *, names, types, texts, similar=True) -> KnowledgeGraph:
     shown = draw(st.lists(names, unique=True, max_size=5))
     n = len(shown)
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
-    some = st.lists(st.sampled_from(pairs), unique=True).map(sorted) if pairs else st.just([])
-    edges, alike = draw(some), draw(some) if similar else []
+    edge_lists = st.lists(st.sampled_from(pairs), unique=True).map(sorted) if pairs else st.just([])
+    edges, alike = draw(edge_lists), draw(edge_lists) if similar else []
     of = lambda strategy, n: draw(st.lists(strategy, min_size=n, max_size=n))
     return KnowledgeGraph(
         shown,

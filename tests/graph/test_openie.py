@@ -111,5 +111,5 @@ def test_real_records_of_1890_passages():
     assert len(found) == 1890
     assert sum(len(x[0]) for x in read) == 17_658
     assert sum(len(x[1]) for x in read) == 17_419 - 185
-    lost = collections.Counter(x.reason for some in read for x in some[2])
+    lost = collections.Counter(x.reason for row in read for x in row[2])
     assert lost.total() == 185 and all(reason.startswith("triple with ") for reason in lost)

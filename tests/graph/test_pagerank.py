@@ -30,11 +30,11 @@ def by_networkx(
         nx.pagerank(
             graph,
             alpha=1 - teleport,
-            personalization=dict.fromkeys(some, 1),
+            personalization=dict.fromkeys(nodes, 1),
             tol=1e-12,
             max_iter=10_000,
         )
-        for some in seeds
+        for nodes in seeds
     ]
     return np.array([[r[i] for i in range(len(graph))] for r in ranks])
 
@@ -150,9 +150,12 @@ def test_real_graphs_against_prpack(name, mesh):
     ranks = personalized_pagerank(matrix, seeds, teleport=0.15, tolerance=1e-10, dtype="float64")
     expected = [
         theirs.personalized_pagerank(
-            reset_vertices=some, damping=0.85, weights=matrix.data.tolist(), implementation="prpack"
+            reset_vertices=nodes,
+            damping=0.85,
+            weights=matrix.data.tolist(),
+            implementation="prpack",
         )
-        for some in seeds
+        for nodes in seeds
     ]
     np.testing.assert_allclose(ranks, expected, atol=1e-8)
 
@@ -188,7 +191,7 @@ def test_a_seed_set_does_not_depend_on_its_batch(any_mesh):
     # A loose bound: sets stop after different numbers of steps, and more steps would show.
     options = {"teleport": 0.15, "tolerance": 1e-2}
     together = personalized_pagerank(graph, seeds * 30, **options)
-    alone = [personalized_pagerank(graph, [some], **options)[0] for some in seeds]
+    alone = [personalized_pagerank(graph, [seed], **options)[0] for seed in seeds]
     np.testing.assert_allclose(together, np.tile(alone, (30, 1)), atol=1e-6)
     exact = personalized_pagerank(graph, seeds, teleport=0.15, tolerance=1e-6)
     assert np.abs(exact - together[:5]).max() > 1e-4
@@ -203,8 +206,8 @@ def test_the_residual_is_below_the_bound(mesh):
         out = np.asarray(matrix.sum(axis=1)).ravel()
         seeds = [[5], [399], [0, 1, 2], [7, 398]]
         ranks = personalized_pagerank(matrix, seeds, teleport=0.1, tolerance=1e-4)
-        for row, some in zip(ranks.astype(np.float64), seeds, strict=True):
-            start = np.isin(np.arange(400), some) / len(some)
+        for row, nodes in zip(ranks.astype(np.float64), seeds, strict=True):
+            start = np.isin(np.arange(400), nodes) / len(nodes)
             again = 0.1 * start + 0.9 * (
                 matrix.T @ (row / np.where(out, out, 1)) + row[out == 0].sum() * start
             )

@@ -40,6 +40,7 @@ def test_a_search_in_a_database_finds_the_same(by, database, index, tmp_path):
     nearest = functools.partial(database.nearest, url, index.manifest.folder)
     found = dataclasses.replace(index, nearest=nearest).search(QUESTIONS, k=3, by=by)
     for hits, expected in zip(found, index.search(QUESTIONS, k=3, by=by), strict=True):
+        assert len(hits) == 3
         assert [hit.chunk for hit in hits] == [hit.chunk for hit in expected]
         scores = [hit.score for hit in expected]
         assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-5)

@@ -123,8 +123,8 @@ def test_a_stop_string_frees_the_seat(folder, mesh, heard):
         done=lambda i, text: events.append((i, text, sum(name == "_decode" for name, _ in heard))),
     )
     assert all(
-        text.startswith(some) and not any(s in some for s in stop)
-        for text, some in zip(whole, cut, strict=True)
+        text.startswith(start) and not any(s in start for s in stop)
+        for text, start in zip(whole, cut, strict=True)
     )
     assert sorted((i, text) for i, text, _ in events) == list(enumerate(cut))
     assert [turns for _, _, turns in events] == [1, 2, 3]  # of the five that forty tokens take

@@ -513,9 +513,9 @@ def test_chat_takes_turns(folder, mesh):
         == "<s>user: Who?</s><s>assistant: Clerks.</s><s>user: Who else?</s><s>"
     )
     assert open_model(folder("begin")).chat(turns) == "Who?\nClerks.\nWho else?"
-    for some in ([], turns[:2]):
-        with pytest.raises(ValueError, match=f"{len(some)} turns: the last must be the user's"):
-            lm.chat(some)
+    for history in ([], turns[:2]):
+        with pytest.raises(ValueError, match=f"{len(history)} turns: the last must be the user's"):
+            lm.chat(history)
 
 
 def test_a_model_that_can_think_is_told_to_reply_at_once(folder, mesh):

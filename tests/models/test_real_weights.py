@@ -187,15 +187,15 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
     order = sorted(range(len(pairs)), key=lambda i: len(whole[i]))
     wanted = np.zeros(len(pairs))
     for at in range(0, len(order), 10):
-        some = order[at : at + 10]
-        tokens = torch.zeros((len(some), max(len(whole[i]) for i in some)), dtype=torch.long)
-        for row, i in zip(tokens, some, strict=True):
+        chosen = order[at : at + 10]
+        tokens = torch.zeros((len(chosen), max(len(whole[i]) for i in chosen)), dtype=torch.long)
+        for row, i in zip(tokens, chosen, strict=True):
             row[: len(whole[i])] = torch.tensor(whole[i])
         with torch.no_grad():
             hidden = reference.model(
                 tokens
             ).last_hidden_state  # causal: padding on the right needs no mask
-            for x, i in zip(hidden, some, strict=True):
+            for x, i in zip(hidden, chosen, strict=True):
                 scores = reference.lm_head(x[starts[i] - 1 : len(whole[i]) - 1]).log_softmax(-1)
                 wanted[i] = scores.gather(1, torch.tensor(whole[i][starts[i] :])[:, None]).mean()
     np.testing.assert_allclose(found.mean, wanted, rtol=0, atol=1e-4)

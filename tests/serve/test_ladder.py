@@ -66,7 +66,7 @@ def test_a_text_longer_than_a_full_batch_goes_alone():
 
 def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mesh, tmp_path):
     retriever = Retriever.from_pretrained(tiny.retrievers(tmp_path, "a") / "a")
-    ladder = Ladder.of(retriever.model, retriever.cfg, retriever.max_length)
+    ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
     assert len(ladder.shapes) == 9 and ladder.shapes == ladder.common
     words = tiny.DOCUMENTS.read_text(encoding="utf-8").split()
     rng = np.random.default_rng(0)

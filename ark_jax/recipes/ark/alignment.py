@@ -141,11 +141,11 @@ class _PassageFitter:
             passage, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ends = [end for _, end in encoded["offset_mapping"]]
-        kept = len(ends)
+        count = len(ends)
         while (excess := self._prompt_tokens(passage, asked) - limit) > 0:
-            kept = max(kept - excess, 0)
+            count = max(count - excess, 0)
             # A character may have several tokens; then a cut between them drops nothing.
-            end = min(ends[kept - 1] if kept else 0, len(passage) - 1)
+            end = min(ends[count - 1] if count else 0, len(passage) - 1)
             passage = passage[:end]
         return passage
 

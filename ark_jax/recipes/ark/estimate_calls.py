@@ -140,8 +140,8 @@ def _prepare_rewriting(
         return calls, tokens, expected, []
     nodes = {}
     for size in ("large", "small"):
-        least, most = settings[size]
-        nodes[size] = least + COMMUNITY_SHARE * (most - least)
+        smallest, largest = settings[size]
+        nodes[size] = smallest + COMMUNITY_SHARE * (largest - smallest)
     for call in calls:
         tokens[call.item] += recording.line * nodes[call.item.rsplit("/", 1)[1]]
     note = (

@@ -50,10 +50,10 @@ def load_loss(config) -> Callable:
     named = config.train.loss
     if not own_functions.is_own(named):
         return getattr(losses, named)
-    own = own_functions.load("train.loss", named, losses.Loss)
+    function = own_functions.load("train.loss", named, losses.Loss)
 
     def checked(*arrays, temperature: float):
-        value = own(*arrays, temperature=temperature)
+        value = function(*arrays, temperature=temperature)
         if getattr(value, "shape", None) != ():
             shape = getattr(value, "shape", type(value).__name__)
             raise ValueError(

@@ -131,7 +131,7 @@ def _graph_stages(config) -> list[Stage]:
     no_device = config.llm.backend != "local"
     writing = written_from.is_writing(config)
     # Candidates belong to questions, so they come after those that are to be written.
-    found = Stage(
+    candidate_stage = Stage(
         "candidates",
         after=("data",),
         settings=("data.candidates", *COMPUTE),
@@ -147,7 +147,7 @@ def _graph_stages(config) -> list[Stage]:
             external=dependencies.all_of(dependencies.input_files, base),
             alone=True,
         ),
-        *([] if writing else [found]),
+        *([] if writing else [candidate_stage]),
         Stage(
             "extract",
             after=("data",) if writing else ("data", "candidates"),
@@ -169,7 +169,7 @@ def _graph_stages(config) -> list[Stage]:
             build_graph,
             base,
         ),
-        *([_questions_stage(llm_settings), found] if writing else []),
+        *([_questions_stage(llm_settings), candidate_stage] if writing else []),
         Stage(
             "communities",
             after=("data", "candidates", "graph"),

@@ -183,9 +183,9 @@ def _community(context: Context, limit: int = 200) -> dict:
         return {}
     small = {
         node
-        for other in rows
-        if other["size"] == "small" and other["question"] == row["question"]
-        for node in other["nodes"]
+        for smaller in rows
+        if smaller["size"] == "small" and smaller["question"] == row["question"]
+        for node in smaller["nodes"]
     }
     positions = {node: i for i, node in enumerate(row["nodes"])}
     question = next(q for q in load_questions(context, "train") if q.id == row["question"])
@@ -238,16 +238,18 @@ def _examples(
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     for question in questions[:: max(len(questions) // count, 1)][:count]:
-        own = lambda rows, question=question: [r for r in rows if r["question"] == question.id]
+        of_question = lambda rows, question=question: [
+            r for r in rows if r["question"] == question.id
+        ]
         hard = {
             stage_name(stage): [
                 passage(question.id, row["chunk"], row["cosine"])
-                for row in own(negatives[stage])[:4]
+                for row in of_question(negatives[stage])[:4]
             ]
             for stage in mined
         }
         versions = {
-            size: [row["text"] for row in own(rewritten) if row["size"] == size]
+            size: [row["text"] for row in of_question(rewritten) if row["size"] == size]
             for size in ("large", "small")
         }
         example = {
@@ -314,7 +316,7 @@ def _moves(
 
     def describe(question: str) -> dict:
         before, after = ranks[question]
-        found = next(
+        passage_id = next(
             id
             for system in (last, "base")
             for id in compared[system, question]["ranked"]
@@ -323,7 +325,7 @@ def _moves(
         return {
             "question": questions[question].question,
             "answers": list(questions[question].answers),
-            "passage": texts[found],
+            "passage": texts[passage_id],
             "before": before,
             "after": after,
             "first": {system: first_passage(system, question) for system in ("base", last)},

@@ -47,11 +47,11 @@ def check_evaluation(config) -> None:
     Raises:
         ValueError: the field and what to change.
     """
-    most = max(passages_read(config), *config.evaluate.sizes, 0)
-    if most > config.pool.size:
-        name = "passages" if passages_read(config) == most else "sizes"
+    largest = max(passages_read(config), *config.evaluate.sizes, 0)
+    if largest > config.pool.size:
+        name = "passages" if passages_read(config) == largest else "sizes"
         raise ValueError(
-            f"config.evaluate.{name}: {most} passages, but a pool has config.pool.size="
+            f"config.evaluate.{name}: {largest} passages, but a pool has config.pool.size="
             f"{config.pool.size}; set one of them otherwise"
         )
 
@@ -82,7 +82,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     ways = _ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)
-    found = {
+    results_by_kind = {
         "metrics": METRICS,
         "base": WARM,
         "table": table,
@@ -95,10 +95,10 @@ def evaluate(context: Context, folder: Path) -> dict:
     }
     save_rows(results, folder / "questions.parquet")
     save_rows([*rows, *ways], folder / "sets.parquet")
-    save_json(found, folder / "metrics.json")
+    save_json(results_by_kind, folder / "metrics.json")
     means = {row["system"]: {m: v["mean"] for m, v in row["values"].items()} for row in table}
     context.metrics.write("evaluate", **means)
-    _say_results(found, len(questions), passages_read(config))
+    _say_results(results_by_kind, len(questions), passages_read(config))
     return {"questions": len(questions), "systems": len(table), "sets": len(rows) + len(ways)}
 
 
@@ -113,12 +113,12 @@ def _removal(rows: Sequence[dict], system: str, compare) -> dict:
 
     They are of the questions whose answer cites a chunk.
     """
-    own = [row for row in rows if row["system"] == system]
-    citing = {row["question"] for row in own if row["set"] == WITHOUT_CITED}
+    of_system = [row for row in rows if row["system"] == system]
+    citing = {row["question"] for row in of_system if row["set"] == WITHOUT_CITED}
     compared = [
         {**row, "system": kind}
         for kind in (RETRIEVED, WITHOUT_CITED, CITED_ALONE)
-        for row in own
+        for row in of_system
         if row["set"] == kind and row["question"] in citing
     ]
     return {"questions": len(citing), "table": compare(compared, METRICS) if compared else []}

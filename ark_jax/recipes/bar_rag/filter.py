@@ -85,7 +85,7 @@ def _draw_sets(
             label=f"{stage}, questions {start + 1:,} to {start + len(part):,} of "
             f"{len(questions):,}",
         )
-        steps.of(shard, drawn)
+        steps.rows(shard, drawn)
     return steps
 
 
@@ -154,8 +154,8 @@ def _questions(context: Context) -> list[PooledQuestion]:
 def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     """The questions that the filter of an iteration kept."""
     rows = load_rows(context / filter_of(context.config, iteration) / "questions.parquet")
-    kept = {row["question_id"] for row in rows if row["kept"]}
-    return [pooled for pooled in load_pools(context, "train") if pooled.id in kept]
+    kept_ids = {row["question_id"] for row in rows if row["kept"]}
+    return [pooled for pooled in load_pools(context, "train") if pooled.id in kept_ids]
 
 
 def judged_sets(context: Context, iteration: int) -> list[dict]:

@@ -92,7 +92,7 @@ def _measure(context: Context, name: str) -> list[dict]:
     )
     # What a question's sets begin with is computed once if they are asked for together.
     together = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
-    success.of(together, f"{name}: p")
+    success.p(together, f"{name}: p")
     answered = iter(read(together, label=f"{name}: read"))
     rows = []
     for kind, of_kind in sets.items():
@@ -100,9 +100,9 @@ def _measure(context: Context, name: str) -> list[dict]:
         rows += set_rows(name, kind, of_kind, success, replies)
     if config.evaluate.removal:
         citing = [row["cited"] for row in rows[: len(questions)]]  # of the retrieved sets
-        for kind, kept in ((WITHOUT_CITED, False), (CITED_ALONE, True)):
+        for kind, keeps_cited in ((WITHOUT_CITED, False), (CITED_ALONE, True)):
             changed = [
-                (pooled, [chunk for chunk in ids if (chunk in cited) == kept])
+                (pooled, [chunk for chunk in ids if (chunk in cited) == keeps_cited])
                 for (pooled, ids), cited in zip(sets[RETRIEVED], citing, strict=True)
                 if cited
             ]
@@ -124,7 +124,7 @@ def set_rows(
         kind: how the chunks were chosen.
         answered: from `answer_sets`; None: p alone is measured, and the other columns are None.
     """
-    values = success.of(sets, f"{system}: p, {kind}")
+    values = success.p(sets, f"{system}: p, {kind}")
     columns = ("answer", "cited", "answer_f1", "exact_match")
     return [
         {

@@ -118,10 +118,10 @@ def _reinforce(
         draw = functools.partial(
             draw_answers, model, reader, form, batch, config, seed=seed, step=step
         )
-        rows = drawn.of(step, draw)
+        rows = drawn.rows(step, draw)
         summaries[step] = summary(rows)
-        of = lambda item: [row for row in rows if row["question_id"] == item.pooled.id]
-        return [group_of(of(item), item.ids, item.pooled.id) for item in batch]
+        rows_of_item = lambda item: [row for row in rows if row["question_id"] == item.pooled.id]
+        return [group_of(rows_of_item(item), item.ids, item.pooled.id) for item in batch]
 
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.

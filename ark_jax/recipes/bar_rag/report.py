@@ -85,9 +85,9 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         selected = counts.get(stage_of("select", i), {})
         saved = filtered["sets_remembered"] + selected.get("sets_remembered", 0)
         computed = filtered["sets_computed"] + selected.get("sets_computed", 0)
-        kept = f"{filtered['kept']:,} of {filtered['questions']:,}"
+        questions_kept = f"{filtered['kept']:,} of {filtered['questions']:,}"
         facts += [
-            [f"Questions to train on, iteration {i}", kept],
+            [f"Questions to train on, iteration {i}", questions_kept],
             [
                 f"Sets whose p was computed, and known already, iteration {i}",
                 f"{computed:,}, {saved:,}",

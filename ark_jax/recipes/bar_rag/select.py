@@ -81,7 +81,7 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         return rewarded(rows, by_id, config)
 
     def make_rows(step: int, selector: EvidenceSelector) -> list[dict]:
-        rows = drawn.of(step, functools.partial(draw, step, selector))
+        rows = drawn.rows(step, functools.partial(draw, step, selector))
         summaries[step + 1] = summary(rows)
         return rows
 

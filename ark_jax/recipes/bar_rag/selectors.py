@@ -61,7 +61,7 @@ def drawn_rows(
         for drawn_set in chosen
     ]
     values = iter(
-        success.of(
+        success.p(
             [(pooled, drawn_set.chunk_ids) for pooled, drawn_set in sets if not drawn_set.problem],
             label,
         )

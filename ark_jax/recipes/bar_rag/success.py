@@ -47,11 +47,11 @@ class Rule:
     @classmethod
     def of_filter(cls, config) -> "Rule":
         """What the filter leaves open is as in training."""
-        training, own = cls.of_training(config), config.filter
+        training, changes = cls.of_training(config), config.filter
         return cls(
-            own.right_at or training.right_at,
-            own.temperature or training.temperature,
-            own.top_p or training.top_p,
+            changes.right_at or training.right_at,
+            changes.temperature or training.temperature,
+            changes.top_p or training.top_p,
         )
 
 
@@ -85,7 +85,7 @@ class Success:
             if row["p"] is not None
         }
 
-    def of(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
+    def p(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:
         """p of each set.
 
         Raises:

@@ -107,7 +107,7 @@ class StepRows:
         """The rows of all steps so far."""
         return [row for step in sorted(self._stored) for row in self._stored[step]]
 
-    def of(self, step: int, make: Callable[[], list[dict]]) -> list[dict]:
+    def rows(self, step: int, make: Callable[[], list[dict]]) -> list[dict]:
         """The rows of a step: those that an interrupted run stored, else new ones."""
         if step not in self._stored:
             rows = [{"step": step} | row for row in make()]

@@ -111,8 +111,8 @@ class WritingSelector:
         def make_groups(step: int, lm: "LanguageModel") -> "list[Group]":
             rows = make_rows(step, dataclasses.replace(self, lm=lm, reference=reference))
             return [
-                group_of(own, ids[pooled.id], pooled.id)
-                for pooled, own in zip(
+                group_of(set_rows, ids[pooled.id], pooled.id)
+                for pooled, set_rows in zip(
                     steps[step], rows_by_question(steps[step], rows), strict=True
                 )
             ]

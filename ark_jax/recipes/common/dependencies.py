@@ -59,8 +59,10 @@ def own_functions_of(*fields: str) -> Fingerprints:
 
     def fingerprints(config) -> dict[str, str]:
         named = {field: setting(config, field) for field in fields}
-        own = {field: path for field, path in named.items() if own_functions.is_own(path)}
-        return {f"file of {path}": own_functions.digest(field, path) for field, path in own.items()}
+        paths = {field: path for field, path in named.items() if own_functions.is_own(path)}
+        return {
+            f"file of {path}": own_functions.digest(field, path) for field, path in paths.items()
+        }
 
     return fingerprints
 

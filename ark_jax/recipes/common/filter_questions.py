@@ -65,14 +65,16 @@ def filter_candidates(
     context: Context, folder: Path, candidates: Sequence[Candidate]
 ) -> list[Candidate]:
     """The candidates in their order, each with its reason and what was measured."""
-    given = [*given_questions(context, "train"), *given_questions(context, "held_out")]
-    candidates = drop_repeated(candidates, given)
+    input_questions = [*given_questions(context, "train"), *given_questions(context, "held_out")]
+    candidates = drop_repeated(candidates, input_questions)
     candidates = _apply_filter(
         candidates, lambda undropped: drop_helpless(context, folder, undropped)
     )
     if context.config.questions.round_trip:
         candidates = _apply_filter(candidates, lambda undropped: drop_unfound(context, undropped))
-    return _apply_filter(candidates, lambda undropped: drop_copies(context, undropped, given))
+    return _apply_filter(
+        candidates, lambda undropped: drop_copies(context, undropped, input_questions)
+    )
 
 
 def clear_progress(folder: Path) -> None:
@@ -94,9 +96,11 @@ def _apply_filter(
 # --- the same words -------------------------------------------------------------------------------
 
 
-def drop_repeated(candidates: Sequence[Candidate], given: Sequence[Question]) -> list[Candidate]:
+def drop_repeated(
+    candidates: Sequence[Candidate], input_questions: Sequence[Question]
+) -> list[Candidate]:
     """Drops questions that differ from an earlier or a given one in case, blanks or marks alone."""
-    known = {_normalise(question.question) for question in given}
+    known = {_normalise(question.question) for question in input_questions}
     checked = []
     for x in candidates:
         words = _normalise(x.question.question)
@@ -213,9 +217,9 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
     )
     checked = []
     for x, *rankings in zip(candidates, dense, lexical, strict=True):
-        own = {chunk.id for chunk in x.chunks}
+        sources = {chunk.id for chunk in x.chunks}
         best = [chunks[i].id for i in fuse(rankings, limit)]
-        rank = next((i for i, id in enumerate(best, 1) if id in own), None)
+        rank = next((i for i, id in enumerate(best, 1) if id in sources), None)
         reason = "" if rank else "the passage is not found"
         checked.append(dataclasses.replace(x, reason=reason, rank=rank))
     return checked
@@ -225,24 +229,24 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
 
 
 def drop_copies(
-    context: Context, candidates: list[Candidate], given: Sequence[Question]
+    context: Context, candidates: list[Candidate], input_questions: Sequence[Question]
 ) -> list[Candidate]:
     """Drops questions almost as near to an earlier or given one as to themselves, with its answer.
 
     Of two written ones the test keeps its own.
     """
     order = sorted(range(len(candidates)), key=lambda i: candidates[i].part != "held_out")
-    questions = [*given, *(candidates[i].question for i in order)]
+    questions = [*input_questions, *(candidates[i].question for i in order)]
     texts = [question.question for question in questions]
     vectors = encode(context, "base", texts, "query", "compare questions")
     earlier: dict[str, list[int]] = {}
     copies = set()
     for position, question in enumerate(questions):
         answers = {_normalise(answer) for answer in question.answers}
-        near = [other for answer in answers for other in earlier.get(answer, ())]
-        is_written = position >= len(given)
+        near = [place for answer in answers for place in earlier.get(answer, ())]
+        is_written = position >= len(input_questions)
         if is_written and near and _largest_cosine(vectors, position, near) > COPY_COSINE:
-            copies.add(order[position - len(given)])
+            copies.add(order[position - len(input_questions)])
             continue
         for answer in answers:
             earlier.setdefault(answer, []).append(position)

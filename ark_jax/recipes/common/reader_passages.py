@@ -47,24 +47,24 @@ def passages_for_reader(
         the passages, joined as the prompt shows them, and for how many questions some were cut.
     """
     config = context.config
-    given = {key: form.join(passages) for key, passages in retrieved.items()}
+    texts = {key: form.join(passages) for key, passages in retrieved.items()}
     # A reader behind an endpoint says itself if a text is too long.
-    if not given or config.reader.backend != "local":
-        return given, 0
+    if not texts or config.reader.backend != "local":
+        return texts, 0
     lm = load_generator(context, reader_path(context))
     asked = {question.id: question.question for question in questions}
     cut = set()
-    for (name, question), whole in given.items():
+    for (name, question), whole in texts.items():
         fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
         if fitting != whole:
-            given[name, question] = fitting
+            texts[name, question] = fitting
             cut.add(question)
     if cut:
         say(
             f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
             "not fit the reader and is cut"
         )
-    return given, len(cut)
+    return texts, len(cut)
 
 
 def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:

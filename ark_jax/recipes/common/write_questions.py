@@ -62,10 +62,10 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
         if problem and not made:
             quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
     candidates = filter_questions.filter_candidates(context, folder, candidates)
-    kept = [x for x in candidates if not x.reason]
+    pairs = [x for x in candidates if not x.reason]
     reasons = collections.Counter(x.reason for x in candidates if x.reason)
-    _check_parts(candidates, kept, {x.part for x in materials}, reasons)
-    save_rows([x.row() for x in kept], folder / "questions.parquet")
+    _check_parts(candidates, pairs, {x.part for x in materials}, reasons)
+    save_rows([x.row() for x in pairs], folder / "questions.parquet")
     save_rows([x.row() for x in candidates if x.reason], folder / "dropped.parquet")
     save_rows(quarantine, folder / "quarantine.parquet")
     filter_questions.clear_progress(folder)
@@ -74,10 +74,10 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     return {
         "calls": len(calls),
         "pairs": len(candidates),
-        "train_questions": sum(x.part == "train" for x in kept),
-        "held_out_questions": sum(x.part == "held_out" for x in kept),
-        "joined_questions": sum(len(x.chunks) > 1 for x in kept),
-        "dropped": len(candidates) - len(kept),
+        "train_questions": sum(x.part == "train" for x in pairs),
+        "held_out_questions": sum(x.part == "held_out" for x in pairs),
+        "joined_questions": sum(len(x.chunks) > 1 for x in pairs),
+        "dropped": len(candidates) - len(pairs),
         "drop_reasons": dict(reasons.most_common()),
         "quarantined": len(quarantine),
         "drifted_prompts": len(answers.drifted),
@@ -87,12 +87,12 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
 
 def _check_parts(
     candidates: list[Candidate],
-    kept: list[Candidate],
+    pairs: list[Candidate],
     parts: set[str],
     reasons: collections.Counter,
 ) -> None:
     for part in ("train", "held_out"):
-        if part in {"train", *parts} and part not in {x.part for x in kept}:
+        if part in {"train", *parts} and part not in {x.part for x in pairs}:
             asked = sum(x.part == part for x in candidates)
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
             raise ValueError(

@@ -73,7 +73,7 @@ class NodeNames:
     aliases: dict[int, tuple[str, ...]]
 
     @classmethod
-    def of(cls, graph: Triples) -> "NodeNames":
+    def from_graph(cls, graph: Triples) -> "NodeNames":
         lengths = np.diff(graph.nodes.aliases.offsets.to_numpy())
         with_some = np.flatnonzero(lengths).tolist()
         aliases = {node: tuple(graph.nodes.aliases[node].as_py()) for node in with_some}
@@ -127,13 +127,13 @@ class AskedTriples:
     seed: int
 
     @classmethod
-    def of(cls, graph: Triples, config) -> "AskedTriples":
+    def from_config(cls, graph: Triples, config) -> "AskedTriples":
         rows = draw_rows(graph, config.questions.triples, config.seed)
         return cls(graph, rows, asked_sides(config), config.seed)
 
     @functools.cached_property
     def nodes(self) -> NodeNames:
-        return NodeNames.of(self.graph)
+        return NodeNames.from_graph(self.graph)
 
     def __iter__(self) -> Iterator[Triple]:
         return triples_at(self.graph, self.rows)

@@ -42,7 +42,7 @@ class SideWordings:
     source: str
 
     @classmethod
-    def of(cls, texts: Sequence[str], source: str) -> "SideWordings":
+    def from_texts(cls, texts: Sequence[str], source: str) -> "SideWordings":
         return cls(tuple(tuple(text.split(PLACEHOLDER)) for text in texts), source)
 
 
@@ -95,7 +95,7 @@ def word_by_rules(asked: AskedTriples) -> dict[tuple[int, str], SideWordings]:
     for relation, text in enumerate(relation_texts(asked.graph, "last")):
         made = word_relation(text)
         for side in SIDES:
-            wordings[relation, side] = SideWordings.of(getattr(made, side), "template")
+            wordings[relation, side] = SideWordings.from_texts(getattr(made, side), "template")
     return wordings
 
 
@@ -169,7 +169,7 @@ def word_by_model(
             tally.quarantine(call.item, f"{reason}; rules word it", texts)
         for side in asked.sides:
             if side not in lacking:
-                wordings[relation, side] = SideWordings.of(getattr(made, side), "llm")
+                wordings[relation, side] = SideWordings.from_texts(getattr(made, side), "llm")
     if tally.quarantined:
         say(
             f"  questions: rules word {len(tally.quarantined):,} of {len(calls):,} relations, for "

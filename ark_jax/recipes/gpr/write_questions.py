@@ -67,7 +67,7 @@ def _write(context: Context, asked: AskedTriples, tally: Tally) -> Iterator[Mask
 
 def asked_triples(context: Context) -> AskedTriples:
     """The triples of the stored graph that questions are asked about."""
-    return AskedTriples.of(Triples.load(context / "data" / "graph"), context.config)
+    return AskedTriples.from_config(Triples.load(context / "data" / "graph"), context.config)
 
 
 def writing_calls(context: Context) -> list[complete.Call]:

@@ -266,10 +266,10 @@ def pair_lists(
         PairList(
             questions[path_list.question],
             tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
-            (float(own), *map(float, others)),
+            (float(gold), *map(float, others)),
             required=path_list.kinds.count("end"),
         )
-        for path_list, own, others in zip(lists, positive, np.split(negative, ends), strict=True)
+        for path_list, gold, others in zip(lists, positive, np.split(negative, ends), strict=True)
     ]
 
 

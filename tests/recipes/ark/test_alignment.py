@@ -112,8 +112,8 @@ def test_the_best_are_selected_and_ties_go_by_name():
     given = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
     rows = [
         {"question": q, "chunk": chunk, "score": score}
-        for q, some in given.items()
-        for chunk, score in some.items()
+        for q, by_chunk in given.items()
+        for chunk, score in by_chunk.items()
     ]
     assert alignment.top_chunks(rows, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"]}
     assert alignment.top_chunks(rows)["q"] == ["d#1", "d#10", "d#2", "d#0"]
@@ -128,8 +128,8 @@ def test_questions_are_kept_by_how_far_their_positives_lead():
     }
     rows = [
         {"question": q, "chunk": f"{q}#{i}", "score": x}
-        for q, some in scores.items()
-        for i, x in enumerate(some)
+        for q, by_place in scores.items()
+        for i, x in enumerate(by_place)
     ]
     one, two = alignment.top_chunks(rows, 1), alignment.top_chunks(rows, 2)
     assert alignment.keep_clearest(rows, one, 1.0) == one

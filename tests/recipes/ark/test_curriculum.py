@@ -81,9 +81,9 @@ def given(context: engine.Context, folder: Path) -> dict:
     }
     save_rows(
         [
-            {"question": q, "chunk": chunk, "score": float(-i), "positive": chunk in some}
-            for q, some in POSITIVES.items()
-            for i, chunk in enumerate([*some, *others[q]])
+            {"question": q, "chunk": chunk, "score": float(-i), "positive": chunk in positives}
+            for q, positives in POSITIVES.items()
+            for i, chunk in enumerate([*positives, *others[q]])
         ],
         folder / "positives.parquet",
     )
@@ -205,7 +205,7 @@ def test_how_hard_negatives_are_is_counted_and_logged(finished):
         )
         nearest = max(map(cosine, POSITIVES[q.id]))
         gaps.append([nearest - cosine(x) for x, _ in mined(finished.workdir, "mine2")[q.id]])
-    hardest = [min(some) for some in gaps]
+    hardest = [min(question_gaps) for question_gaps in gaps]
     counts = finished.counts["mine2"]
     assert counts["mean_gap_to_hardest"] == pytest.approx(np.mean(hardest), abs=1e-4)
     assert counts["gap_to_hardest"] == {
@@ -319,7 +319,7 @@ def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
     }
     kept = mined(tmp_path, "mine2")
     assert counts["dropped"]["aligned"] > 0 and not any(
-        next_best[q] in [x for x, _ in some] for q, some in kept.items()
+        next_best[q] in [x for x, _ in negatives] for q, negatives in kept.items()
     )
 
 

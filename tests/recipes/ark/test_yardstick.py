@@ -56,8 +56,8 @@ def test_gold_positives_are_the_chunks_of_the_evidence(yardstick):
     wanted = {
         q.id: {
             x
-            for some in gold_chunks(q.evidence, documents, candidate_chunks(q, chunks))
-            for x in some
+            for gold in gold_chunks(q.evidence, documents, candidate_chunks(q, chunks))
+            for x in gold
         }
         for q in load_questions(yardstick, "train")
     }
@@ -97,9 +97,9 @@ def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):
 def test_only_as_many_are_answered_as_asked_for(yardstick):
     rows = pq.read_table(yardstick / "evaluate" / "questions.parquet").to_pylist()
     for name in ("base", "stage0", "merged"):
-        some = [row for row in rows if row["system"] == name]
-        assert sum(row["answer"] is not None for row in some) == 2 < len(some)
-        assert all((row["answer"] is None) == (row["answer_f1"] is None) for row in some)
+        of_system = [row for row in rows if row["system"] == name]
+        assert sum(row["answer"] is not None for row in of_system) == 2 < len(of_system)
+        assert all((row["answer"] is None) == (row["answer_f1"] is None) for row in of_system)
     table = {
         row["system"]: row["values"]
         for row in json.loads((yardstick / "evaluate" / "metrics.json").read_text())["table"]
@@ -137,7 +137,7 @@ def test_without_answers_the_rest_is_measured_and_told(yardstick, tmp_path):
 def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
     texts, pools = [f"text {i}" for i in range(9)], {"q0": range(3, 9), "q1": range(3)}
     found = mining.baseline_candidates("random", {"q0": "?", "q1": "?"}, pools, texts, top=4)
-    assert {q: len(set(some)) for q, some in found.items()} == {"q0": 4, "q1": 3}
+    assert {q: len(set(chunks)) for q, chunks in found.items()} == {"q0": 4, "q1": 3}
     assert all(set(found[q]) <= set(pools[q]) for q in found)
     assert (
         mining.baseline_candidates("random", {"q0": "!"}, pools, texts, top=4)["q0"] == found["q0"]

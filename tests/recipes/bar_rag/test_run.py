@@ -157,7 +157,7 @@ def test_p_that_is_not_finite_names_its_question(run, world):
     context.models["generator"] = (str(run.workdir / "warm" / "model"), broken)
     one = pool.load_pools(run, "train")[2]
     with pytest.raises(ValueError, match=f"question {one.id}: its log-likelihood is nan"):
-        Success(context, "warm").of([(one, one.chunk_ids[:2])])
+        Success(context, "warm").p([(one, one.chunk_ids[:2])])
 
 
 def test_a_generator_without_an_end_cannot_be_trained(run, world, tmp_path):
@@ -238,7 +238,7 @@ def test_p_of_samples_is_drawn_alike_wherever_it_is_asked_for(run, world, tmp_pa
     assert {row["p"] * 6 for row in rows} <= set(range(7)) and any(row["p"] for row in rows)
     pools = {pooled.id: pooled for pooled in pool.load_pools(run, "train")}
     last = [(pools[row["question_id"]], row["chunk_ids"]) for row in rows[-2:]]
-    assert Success(context, "warm").of(last) == [row["p"] for row in rows[-2:]]
+    assert Success(context, "warm").p(last) == [row["p"] for row in rows[-2:]]
 
 
 def test_answers_are_used_twice_beside_a_reference_policy(run, world, tmp_path):

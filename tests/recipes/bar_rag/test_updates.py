@@ -63,19 +63,19 @@ def test_rows_of_a_step_are_made_once(tmp_path):
 
     rows = StepRows(path)
     for step in (0, 1):
-        assert rows.of(step, lambda step=step: make(step))[0]["step"] == step
+        assert rows.rows(step, lambda step=step: make(step))[0]["step"] == step
     damaged = tmp_path / "step-000001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-3])
     again = StepRows(path)  # as after a kill
     assert [row["id"] for row in again.stored] == ["q0"]
     for step in (0, 1, 2):
-        again.of(step, lambda step=step: make(step))
+        again.rows(step, lambda step=step: make(step))
     assert made == [0, 1, 1, 2]
     joined = again.join()
     assert [row["citations"] for row in joined] == [[], [1], [2]]
     assert [file.name for file in tmp_path.glob("*.parquet")] == ["sets.parquet"]
     # A kill after the join loses nothing either.
-    assert StepRows(path).join() == joined and StepRows(path).of(2, lambda: make(2)) == joined[2:]
+    assert StepRows(path).join() == joined and StepRows(path).rows(2, lambda: make(2)) == joined[2:]
     assert made == [0, 1, 1, 2]
 
 

@@ -24,7 +24,7 @@ def run(tmp_path, monkeypatch):
     save_rows(DOCUMENTS, tmp_path / "w" / "data" / "documents.parquet")
     save_rows(QUESTIONS, tmp_path / "w" / "data" / "questions_held_out.parquet")
     save_json({"pool": "documents"}, tmp_path / "w" / "data" / POOL_FILE)
-    save_chunks([x for some in CHUNKS.values() for x in some], tmp_path / "w" / "data")
+    save_chunks([x for chunks in CHUNKS.values() for x in chunks], tmp_path / "w" / "data")
     embedded = collections.Counter()
 
     def encode(context, which, texts, kind, label=""):

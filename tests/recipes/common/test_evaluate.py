@@ -47,8 +47,8 @@ def rows(**values: list) -> list[dict]:
             "answer_f1": x if x is not None else i / 9,
             "recall@5": x if x is None else x / 2,
         }
-        for name, some in values.items()
-        for i, x in enumerate(some)
+        for name, column in values.items()
+        for i, x in enumerate(column)
     ]
 
 
@@ -137,13 +137,13 @@ def test_the_verdict_tells_what_chance_may_explain(moved, says):
 
 
 def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
-    some = rows(
+    measured = rows(
         base=BASE, full=[None] * 8, stage1=[x - 0.1 for x in BASE], stage2=[x + 0.1 for x in BASE]
     )
-    for row in some:
+    for row in measured:
         if row["system"] == "stage2":
             row["recall@5"] -= 0.2
-    table = tabulate(some, COLUMNS, draws=200, flips=5000, seed=3)
+    table = tabulate(measured, COLUMNS, draws=200, flips=5000, seed=3)
     told = evaluate.verdict(table, ("ndcg@10", "recall@5"), ("stage1", "stage2"))
     assert told.startswith(
         "Better and worse than the base on the held-out questions: nDCG@10 +0.100 (p = 0.016), "

@@ -36,7 +36,7 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
     assert found["bm25"] == {"q0": ["a#1", "a#2"], "q1": ["b#1", "b#0"]}
     assert found["bm25+stage3"]["q1"] == fuse([found["bm25"]["q1"], found["stage3"]["q1"]], 20)
     for name in ("base", "other-one", "stage1"):
-        assert {q: sorted(some) for q, some in found[name].items()} == {
+        assert {q: sorted(ranked) for q, ranked in found[name].items()} == {
             "q0": ["a#0", "a#1", "a#2"],
             "q1": ["b#0", "b#1", "b#2"],
         }
@@ -124,7 +124,7 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
         7,
     )
     ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
-    texts = {x.id: x.text for some in CHUNKS.values() for x in some}
+    texts = {x.id: x.text for chunks in CHUNKS.values() for x in chunks}
     size = lambda q, text, lm: len(
         tokenizer(
             lm.chat(prompts.fill(prompts.load_template("read"), question=q.question, passages=text))

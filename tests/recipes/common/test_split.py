@@ -62,7 +62,7 @@ def test_named_documents_are_held_out_and_what_straddles_is_left_out():
         held_out_documents=("b",),
         ignored_documents=("c",),
     )
-    assert {name: [q.id for q in some] for name, some in parts.items()} == {
+    assert {name: [q.id for q in part] for name, part in parts.items()} == {
         "train": ["a"],
         "held_out": ["b"],
         "unused": ["c", "a b", "b x"],
@@ -73,7 +73,7 @@ def test_named_documents_are_held_out_and_what_straddles_is_left_out():
 def test_named_questions_are_held_out_whatever_their_documents():
     questions = [Question(f"q{i}", "?", ("a",), ("d",)) for i in range(5)]
     parts, by = split(questions, held_out_questions=("q3", "q1"), ignored_questions=("q0", "q1"))
-    assert {name: [q.id for q in some] for name, some in parts.items()} == {
+    assert {name: [q.id for q in part] for name, part in parts.items()} == {
         "train": ["q2", "q4"],
         "held_out": ["q3"],
         "unused": ["q0", "q1"],

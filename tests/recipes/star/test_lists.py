@@ -119,8 +119,8 @@ def test_what_leads_to_right_answers_is_spared():
     # From Ann, both films are led back to; only b is right, since a is asked about.
     film = path("Ann", [BACK, "starred"])
     half, _ = lists_of([film], ["b"], spare=1.0)
-    some, _ = lists_of([film], ["b"], spare=0.5)
-    assert END in half[1].negatives and END not in some[1].negatives
+    spared, _ = lists_of([film], ["b"], spare=0.5)
+    assert END in half[1].negatives and END not in spared[1].negatives
 
 
 def test_the_topic_is_no_answer_of_its_own():
