@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ark_jax.cli.arguments import Parser
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
+from ark_jax.cli.run_index import of_run
 from ark_jax.runtime import log
 
 TOKEN = "ARK_SERVE_TOKEN"  # the environment variable
@@ -52,7 +53,7 @@ def parse(verb: str, args: list[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=_port, default=8000)
     for name in ("model", "compare", "reranker", "reader", "endpoint"):
         parser.add_argument(f"--{name}", default="")
-    values = parser.values(args)
+    values = parser.values(of_run(verb, args))
     if values.endpoint and not values.reader:
         parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
     return values

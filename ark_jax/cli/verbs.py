@@ -216,6 +216,7 @@ kill it goes on.
         "INDEX",
         "an index and its models behind HTTP, with a page to search it",
         """\
+  --workdir=DIR        of a run, in place of INDEX: DIR/index
   --port=N             default 8000; 0: any that is free
   --host=ADDRESS       default 127.0.0.1, which only this machine reaches; for any other, requests
                        must bear the token in $ARK_SERVE_TOKEN

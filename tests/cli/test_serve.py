@@ -28,6 +28,7 @@ def environment(mesh, monkeypatch, tmp_path):
         (("i", "--host=0.0.0.0"), "other machines reach this address, so requests need a token"),
         (("i", "--host=::"), "set $ARK_SERVE_TOKEN to a long random word"),
         (("i", "--host=localhost", "--port=0"), "i: no index; `ark-jax index MODEL CORPUS"),
+        (("--workdir=w", "--port=0"), "w/index: no index; `ark-jax index MODEL CORPUS"),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(words, message, capsys, monkeypatch, tmp_path):
