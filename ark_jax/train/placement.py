@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
-from ark_jax.models.prefix_plan import TokenIds
+from ark_jax.models.prefix_groups import TokenIds
 from ark_jax.text import tokens as tk
 
 
