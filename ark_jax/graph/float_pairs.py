@@ -44,11 +44,17 @@ def add(a: Pair, b: Pair) -> Pair:
 
 
 def multiply(a: Pair, b: Pair) -> Pair:
-    product = a.high * b.high
-    a_high, b_high = _leading(a.high), _leading(b.high)
-    a_rest, b_rest = a.high - a_high, b.high - b_high
-    error = ((a_high * b_high - product) + a_high * b_rest + a_rest * b_high) + a_rest * b_rest
-    return Pair(*_renormalised(product, error + (a.high * b.low + a.low * b.high)))
+    """The product. A rounded product may not be part of it.
+
+    Compilers contract a product and a sum to one operation where they like, so that one use of a
+    product would be rounded and another not. Products of halves are exact either way.
+    """
+    a_top, b_top = _leading(a.high), _leading(b.high)
+    a_rest, b_rest = a.high - a_top, b.high - b_top
+    total, error = _exact_sum(a_top * b_top, a_top * b_rest)
+    total, more = _exact_sum(total, a_rest * b_top)
+    small = a_rest * b_rest + (a.high * b.low + a.low * b.high)
+    return Pair(*_renormalised(total, (error + more) + small))
 
 
 def _exact_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -86,29 +92,37 @@ def _row_sums(
     weights: Float[jax.Array, "rows width"] | None,
     rest: Float[jax.Array, "rows width"] | None,
 ) -> Pair:
-    """Sums of the rows of a table, `[rows c]`."""
+    """Sums of the rows of a table, `[rows c]`.
 
-    def part(k: int) -> Pair:
-        at = lambda x: x.at[sources[:, k]].get(mode="promise_in_bounds")
-        value = Pair(at(v.high), at(v.low))
-        if weights is None or rest is None:
-            return value
-        return multiply(Pair(weights[:, k, None], rest[:, k, None]), value)
+    In a loop: XLA:CPU compiles minutes on as many sums in one expression.
+    """
 
-    return functools.reduce(add, map(part, range(sources.shape[1])))
+    def add_column(k: jax.Array, total: Pair) -> Pair:
+        column = lambda x: jax.lax.dynamic_index_in_dim(x, k, axis=1, keepdims=False)
+        at = lambda x: x.at[column(sources)].get(mode="promise_in_bounds")
+        value = Pair(*map(at, v))
+        if weights is not None and rest is not None:
+            value = multiply(Pair(column(weights)[:, None], column(rest)[:, None]), value)
+        return add(total, value)
+
+    zeros = jnp.zeros((len(sources), v.high.shape[1]), jnp.float32)
+    return jax.lax.fori_loop(0, sources.shape[1], add_column, Pair(zeros, zeros))
 
 
 def _segment_sums(rows: Pair, owner: Int[jax.Array, " rows"], count: int) -> Pair:
-    """Sums `[count c]` of the rows of each owner, in a tree; `owner` ascends."""
-    first = jnp.concatenate([jnp.ones(1, bool), owner[1:] != owner[:-1]])[:, None]
+    """Sums `[count c]` of the rows of each owner; `owner` ascends.
 
-    def combine(
-        a: tuple[Bool[jax.Array, "r 1"], Pair], b: tuple[Bool[jax.Array, "r 1"], Pair]
-    ) -> tuple[jax.Array, Pair]:
-        total = add(a[1], b[1])
-        return a[0] | b[0], Pair(*(jnp.where(b[0], x, y) for x, y in zip(b[1], total, strict=True)))
+    After step d a row holds the sum of the last 2 ** (d + 1) rows of its owner up to itself.
+    """
+    number = jnp.arange(len(owner))
 
-    _, sums = jax.lax.associative_scan(combine, (first, rows))
+    def double(d: jax.Array, sums: Pair) -> Pair:
+        back = number - (1 << d)
+        source = jnp.maximum(back, 0)
+        joins = ((back >= 0) & (owner[source] == owner))[:, None]
+        return add(sums, Pair(*(jnp.where(joins, x[source], 0) for x in sums)))
+
+    sums = jax.lax.fori_loop(0, max(len(owner) - 1, 0).bit_length(), double, rows)
     numbers = jnp.arange(count, dtype=owner.dtype)
     last = jnp.searchsorted(owner, numbers, side="right") - 1
     present = (owner[last] == numbers)[:, None]

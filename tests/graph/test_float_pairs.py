@@ -64,7 +64,7 @@ def test_ranks_and_communities_are_those_of_float64(kind, shard, mesh, monkeypat
     else:
         graph = random_matrix(400, 3000, kind == "symmetric")
         graph.data /= 3
-    seeds = [sorted(rng.choice(400, 3, replace=False).tolist()) for _ in range(5)]
+    seeds = [sorted(rng.choice(400, 3, replace=False).tolist()) for _ in range(20)]
     wanted, found = both_ways(graph, seeds, monkeypatch, shard, teleport=0.15, tolerance=1e-13)
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-13)
