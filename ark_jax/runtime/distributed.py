@@ -144,6 +144,16 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     return message["value"]
 
 
+def may_queue_programs() -> bool:
+    """Whether a program may be given to the devices before the last one has ended.
+
+    On the CPUs of several processes the two would run side by side, and gloo mixes their messages.
+    """
+    import jax
+
+    return not is_multi_process() or jax.default_backend() != "cpu"
+
+
 def on_any_process(flag: bool) -> Callable[[], bool]:
     """Whether `flag` is true on any process: a function that waits for the answer.
 
@@ -158,6 +168,8 @@ def on_any_process(flag: bool) -> Callable[[], bool]:
             (jax.process_count(),), sharding, lambda _: np.array([flag])
         )
         answer = is_any(flags)
+    if not may_queue_programs():
+        answer.block_until_ready()
     return lambda: bool(answer)
 
 

@@ -186,6 +186,7 @@ def fit(
         # All at once: each is computed on a device, where it would wait for the step under way.
         rates = [float(run.schedule(step)) for step in range(start, run.steps)]
         queued: _QueuedStep | None = None
+        may_queue = distributed.may_queue_programs()
 
         def finish() -> None:
             """Waits for the step that is queued, and writes its row."""
@@ -209,11 +210,13 @@ def fit(
                 state, metrics = train_step(objective, run.optimizer, state, *arguments)
                 finish()
                 queued = _QueuedStep(step, dataclasses.replace(batch, arrays=None), rate, metrics)
-                is_stopped, is_due = stop_requested(), step % run.save_every == 0
-                if run.reads_weights or is_stopped or is_due:
+                if run.reads_weights or not may_queue:
                     finish()
                     queued = None
+                is_stopped, is_due = stop_requested(), step % run.save_every == 0
                 if is_stopped or is_due:
+                    finish()
+                    queued = None
                     curve.sync()
                     checkpoints.save(step, state, wait=is_stopped)
                     meter.skip()

