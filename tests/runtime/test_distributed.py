@@ -591,7 +591,6 @@ with distributed.join_processes():
 
 
 def test_processes_whose_own_functions_differ_say_so(tmp_path):
-    """Where they do not, the pipeline on four processes below takes such a function."""
     for process in range(2):
         folder = tmp_path / str(process)
         folder.mkdir()
@@ -659,23 +658,12 @@ SMALL = (
     "--config.train.batch=2",
     "--config.score.candidates=2",
     "--config.train.learning_rates=(1e-3,1e-3,1e-3)",
-    "--config.train.loss=my_loss:loss",
 )
-
-
-# A function of the user's own, beside the tests above that train by `info_nce`.
-MY_LOSS = """
-from ark_jax.train import losses
-def loss(*arrays, temperature):
-    return losses.info_nce(*arrays, temperature=2 * temperature)
-"""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    root = worlds.make_world(tmp_path_factory.mktemp("world"))
-    (root / "my_loss.py").write_text(MY_LOSS)
-    return root
+    return worlds.make_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

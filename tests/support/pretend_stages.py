@@ -21,6 +21,7 @@ from ark_jax.pipeline.stage import Context, Stage, setting
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import RECIPE as ARK
+from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.ask import ask
 
 BASE = 0.05  # the temperature of the base
@@ -32,6 +33,7 @@ def pretending(world: str):
     c.recipe = __name__
     c.data.path = str(Path(world) / "corpus.jsonl")
     c.retriever.path, c.generator.path = "somebody/retriever", "somebody/generator"
+    default_models.suit_device(c)  # as the command line does
     return c
 
 

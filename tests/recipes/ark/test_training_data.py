@@ -18,6 +18,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.ark import config, training_data
 from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.common import default_models
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import trainer_formats
 
@@ -35,6 +36,7 @@ def workdir(tmp_path):
         "nobody/retriever",
         "nobody/generator",
     )
+    default_models.suit_device(c)  # as the command line does
 
     def run(name: str, context, folder: Path) -> dict:
         if name == "data":
