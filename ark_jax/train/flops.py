@@ -144,18 +144,19 @@ def _clocks() -> tuple[float, float]:
 
 
 def describe(pace: dict[str, float]) -> str:
-    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s, host 1.2 %` and, if it is known, `MFU
-    41.3 %`.
+    """A pace for people: `3,204 tokens/s, 0.0271 TFLOP/s`, and of `host 1.2 %` and `MFU 41.3 %`
+    what is known.
 
     Steps that read no text have `0.0312 s a step`.
     """
     if not pace:
         return "compiled"
-    host = f"host {100 * pace['host_share']:.1f} %"
-    if not pace["tokens_a_second"]:
-        return f"{pace['seconds_a_step']:.3g} s a step, {host}"
-    tokens, teraflops = pace["tokens_a_second"], pace["flops_a_second"] / 1e12
-    parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s", host]
-    if "mfu" in pace:
-        parts.append(f"MFU {100 * pace['mfu']:.1f} %")
+    if pace["tokens_a_second"]:
+        tokens, teraflops = pace["tokens_a_second"], pace["flops_a_second"] / 1e12
+        parts = [f"{tokens:,.0f} tokens/s", f"{teraflops:.3g} TFLOP/s"]
+    else:
+        parts = [f"{pace['seconds_a_step']:.3g} s a step"]
+    for share, name in (("host_share", "host"), ("mfu", "MFU")):
+        if share in pace:
+            parts.append(f"{name} {100 * pace[share]:.1f} %")
     return ", ".join(parts)

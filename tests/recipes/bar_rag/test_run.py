@@ -209,7 +209,7 @@ class Killed(RuntimeError):
 def test_an_interrupted_stage_ends_with_the_same_bytes(run, world, tmp_path, monkeypatch, stage):
     """It stops when the draws of a step are on disk and the weights do not know of them yet."""
     train = {"select-1": select.train_selector, "read-1": read.train_reader}[stage]
-    whole_step = StepRows.of
+    whole_step = StepRows.rows
 
     def stop_at_last_step(rows, step, make):
         drawn = whole_step(rows, step, make)
@@ -218,7 +218,7 @@ def test_an_interrupted_stage_ends_with_the_same_bytes(run, world, tmp_path, mon
         return drawn
 
     with monkeypatch.context() as patch:
-        patch.setattr(StepRows, "of", stop_at_last_step)
+        patch.setattr(StepRows, "rows", stop_at_last_step)
         with pytest.raises(Killed):
             train(context_of(world, run.workdir), tmp_path, iteration=1)
     assert len(list(tmp_path.glob("step-*.parquet"))) == 3 and not (tmp_path / "model").exists()

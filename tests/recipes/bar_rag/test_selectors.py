@@ -91,7 +91,7 @@ def test_the_trained_writer_chooses_the_readers_evidence(written, world):
 
 @pytest.mark.slow
 def test_a_writer_that_stops_goes_on_with_its_replies(written, world, tmp_path, monkeypatch):
-    whole_step = StepRows.of
+    whole_step = StepRows.rows
 
     def stop_at_last_step(rows, step, make):
         drawn = whole_step(rows, step, make)
@@ -102,7 +102,7 @@ def test_a_writer_that_stops_goes_on_with_its_replies(written, world, tmp_path, 
     again = Context(written.config, written.workdir, written.metrics)
     with jax.set_mesh(make_mesh((1, 1, 1))):
         with monkeypatch.context() as patch:
-            patch.setattr(StepRows, "of", stop_at_last_step)
+            patch.setattr(StepRows, "rows", stop_at_last_step)
             with pytest.raises(KeyboardInterrupt):
                 select.train_selector(again, tmp_path, iteration=1)
         select.train_selector(again, tmp_path, iteration=1)
