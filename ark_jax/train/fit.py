@@ -189,7 +189,8 @@ def fit(
         may_queue = distributed.may_queue_programs()
 
         def finish() -> None:
-            """Waits for the step that is queued, and writes its row."""
+            """Waits for the step that is queued, if one is, and writes its row."""
+            nonlocal queued
             if queued is None:
                 return
             row = _read_row(run, state, queued, checkpoints)
@@ -201,6 +202,7 @@ def fit(
             bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
             if queued.step % run.save_every == 0:
                 on_pace(step=queued.step, **pace)
+            queued = None
 
         with Progress(run.label, run.steps, "steps") as bar:
             bar.add(start)
@@ -212,11 +214,9 @@ def fit(
                 queued = _QueuedStep(step, dataclasses.replace(batch, arrays=None), rate, metrics)
                 if run.reads_weights or not may_queue:
                     finish()
-                    queued = None
                 is_stopped, is_due = stop_requested(), step % run.save_every == 0
                 if is_stopped or is_due:
                     finish()
-                    queued = None
                     curve.sync()
                     checkpoints.save(step, state, wait=is_stopped)
                     meter.skip()
