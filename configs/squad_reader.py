@@ -9,15 +9,25 @@ is held out with its questions. Paragraphs are cut into passages of at most 48 t
 title of their article, so that the passages nearest to a question are mostly those of one article.
 
 The sweep's arms begin from one warm reader: GRPO and supervised steps, on passages that the
-retriever finds, that the selector chooses, and that are drawn; three seeds. `smoke` after the colon
-makes every stage short.
+retriever finds, that the selector chooses, and that are drawn; three seeds.
+
+Words after the colon:
+
+    smoke       makes every stage short
+    fairytale   trains nothing: 300 questions about the 23 stories of FairytaleQA's `val`
+    musique     trains nothing: 99 questions of MuSiQue over the 1,890 passages of all
+
+The last two measure a reader elsewhere. This compares all readers of a study with one of them:
+
+    ark-jax sweep --config=configs/squad_reader.py:fairytale,sweep=readers --workdir=OTHER \
+        --config.generator.path=DIR/runs/without-reader/export
 """
 
 import hashlib
 import os
 from pathlib import Path
 
-from ark_jax.config import named
+from ark_jax.config import named, vary
 from ark_jax.data import readers
 from ark_jax.demo.models import demo_models
 from ark_jax.recipes.bar_rag import config
@@ -69,16 +79,53 @@ def study():
     return c
 
 
+def reads_only(c, path: Path, held_out: dict[str, tuple[str, ...]]) -> None:
+    """Makes a reader that is trained already answer questions about other documents.
+
+    A run needs a training question, so one story or one question is not held out.
+    """
+    c.data.path, c.iterations, c.warm.steps = str(path), 0, 0
+    c.data.held_out_documents = ()
+    c.data.update(held_out)
+    c.evaluate.gold, c.evaluate.sizes, c.evaluate.removal = "evidence", (), False
+
+
+def fairytale(c) -> None:
+    path = DATA.parent / "fairytaleqa"
+    stories = lambda part: sorted(
+        file.name.removesuffix("-story.csv")
+        for file in (path / "section-stories" / part).glob("*.csv")
+    )
+    reads_only(c, path, {"held_out_documents": tuple(stories("val"))})
+    c.data.ignored_documents = tuple(stories("train")[1:])
+    c.evaluate.questions = 300
+
+
+def musique(c) -> None:
+    path = DATA.parent / "musique_openie" / "musique_train.json"
+    ids = sorted(question.id for question in readers.load(path).questions)
+    reads_only(c, path, {"held_out_questions": tuple(ids[1:])})
+
+
+def readers_of_study(c) -> dict[str, dict]:
+    """The exported readers beside `generator.path`: run -> changed fields."""
+    folders = Path(c.generator.path).parents[1].glob("*/export")
+    return {
+        folder.parent.name: {"generator.path": str(folder)}
+        for folder in sorted(folders)
+        if folder != Path(c.generator.path)
+    }
+
+
 BASE = study()
-SWEEPS = {"study": config.study, "ablations": config.ablations(BASE)}
+SWEEPS = {"study": config.study, "ablations": config.ablations(BASE), "readers": readers_of_study}
+VARIANTS = {
+    "smoke": lambda c: c.update_from_flattened_dict(SMOKE),
+    "fairytale": fairytale,
+    "musique": musique,
+}
 
 
 def get_config(words: str = ""):
-    """`words` after the colon, separated by commas: `smoke`, and the sweep that runs."""
-    names = named(words)
-    if names not in ([], ["smoke"]):
-        raise ValueError(f"{words!r}: the study has smoke and sweep={'|'.join(SWEEPS)}")
-    c = study()
-    if names:
-        c.update_from_flattened_dict(SMOKE)
-    return c
+    """`words` after the colon, separated by commas: variants, and the sweep that runs."""
+    return vary(study(), named(words), VARIANTS)
