@@ -111,7 +111,7 @@ def readers_of_study(c) -> dict[str, dict]:
     """The exported readers beside `generator.path`: run -> changed fields."""
     folders = Path(c.generator.path).parents[1].glob("*/export")
     return {
-        folder.parent.name: {"generator.path": str(folder)}
+        f"reader-{folder.parent.name}": {"generator.path": str(folder)}
         for folder in sorted(folders)
         if folder != Path(c.generator.path)
     }
