@@ -94,11 +94,12 @@ def tune(
 
     Raises:
         BadInput: documents or questions have problems; it lists all of them.
-        ValueError: a field does not exist or has a bad value, or finished stages would be replaced.
+        ValueError: a field does not exist or has a bad value, `workdir` lies in a bucket, or
+            finished stages would be replaced.
         RuntimeError: another run works in the workdir, or a model or endpoint is missing.
         OSError: the workdir cannot be written. What is finished is kept.
     """
-    workdir = Path(workdir).expanduser().absolute()
+    workdir = storage.local_path(workdir)
     config = _config_of(config)
     config.retriever.path = str(retriever)
     config.data.path = _path_of(documents, workdir, "documents")

@@ -1,7 +1,6 @@
 """`ark-jax evaluate`: retrievers, BM25 and both fused on a test set, without a run."""
 
 import json
-from pathlib import Path
 
 from ark_jax.cli import runs
 from ark_jax.cli.arguments import Parser, at_least_one
@@ -28,7 +27,7 @@ def evaluate(verb: str, args: list[str]) -> int:
     from ark_jax.compare.comparison import RETRIEVAL, compare
     from ark_jax.retrieval.chunks import ChunkRules
 
-    out = Path(values.out).expanduser().absolute() if values.out else None
+    out = storage.local_path(values.out) if values.out else None
     with log_on_stderr():
         try:
             comparison = compare(

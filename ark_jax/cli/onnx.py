@@ -7,6 +7,7 @@ from ark_jax.cli.arguments import Parser
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
 from ark_jax.runtime.log import say
+from ark_jax.runtime.storage import local_path
 
 
 def onnx(verb: str, args: list[str]) -> int:
@@ -19,7 +20,7 @@ def onnx(verb: str, args: list[str]) -> int:
     adapter = integrations.load("onnx")
     from ark_jax.models.retriever import Retriever
 
-    folder = Path(values.out).expanduser().absolute()
+    folder = local_path(values.out)
     retriever = Retriever.from_pretrained(values.model)
     try:
         adapter.save_onnx(retriever, folder)

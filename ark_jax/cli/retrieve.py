@@ -88,7 +88,7 @@ def parse(args: Sequence[str]) -> Request:
     explicit = tuple(name for name in ONLY if values[name])
     folder = values["index"] or _default_index(values["model"], values["graph"])
     values |= {
-        "index": Path(folder).expanduser().absolute(),
+        "index": storage.local_path(folder),
         "hops": values["hops"] or 3,
         "beam": values["beam"] or 5,
     }

@@ -19,6 +19,7 @@ from ark_jax.cli.run_index import of_run
 from ark_jax.data.records import with_title
 from ark_jax.index.rows import answer_row, comparison_row, search_row
 from ark_jax.runtime import log
+from ark_jax.runtime.storage import local_path
 
 LINES = 3  # of a passage in a table
 NARROWEST = 40  # columns of one side of a comparison
@@ -41,7 +42,7 @@ def index(verb: str, args: list[str]) -> int:
     from ark_jax.index.index import Index
     from ark_jax.retrieval.chunks import ChunkRules
 
-    folder = Path(values.out).expanduser().absolute()
+    folder = local_path(values.out)
     rules = ChunkRules(tokens=values.chunk_tokens)
     try:
         made = Index.build(folder, values.model, values.corpus, rules=rules, dtype=values.dtype)

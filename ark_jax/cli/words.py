@@ -31,15 +31,15 @@ def absolute(path: str | None, flag: str = "--workdir") -> Path | None:
     """
     if not path:
         return None
-    if "://" in path:
-        raise ValueError(
-            f"{flag}={path}: a workdir needs locks and renames, which a bucket lacks; give a "
-            "folder that all hosts share (NFS, Filestore). Data and models may lie in a bucket"
-        )
-    folder = Path(path).expanduser().absolute()
-    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
-    if not os.path.isdir(there):
-        raise ValueError(f"{flag}={path}: {there} is a file; give another folder")
+    from ark_jax.runtime.storage import local_path
+
+    try:
+        folder = local_path(path)
+    except ValueError as error:
+        raise ValueError(f"{flag}={error}") from None
+    nearest = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    if not os.path.isdir(nearest):
+        raise ValueError(f"{flag}={path}: {nearest} is a file; give another folder")
     return folder
 
 

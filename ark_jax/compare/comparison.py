@@ -107,7 +107,7 @@ def compare(
         index, questions, texts = open_index(index_folder, data)
     else:
         rules, model = rules or ChunkRules(), next(iter(named))
-        place = Path(folder or _cached_index(model, corpus or data, rules))
+        place = storage.local_path(folder or _cached_index(model, corpus or data, rules))
         index, questions, texts = build_index(place, model, data, corpus, rules)
     task = make_task(index, questions, texts, data, scope)
     rankings = rank(task, systems, max(DEPTH, *cutoffs))

@@ -33,6 +33,7 @@ from ark_jax.graph.parquet import (
     read_columns,
 )
 from ark_jax.runtime.log import say
+from ark_jax.runtime.storage import local_path
 
 # Characters that XML 1.0 cannot contain, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -96,7 +97,7 @@ class GraphFormats:
                         f"{field}[{i}] is {text!r}: GraphML cannot hold {invalid[0]!r}; "
                         "take it out, or use save()"
                     )
-        with Path(path).open("w", encoding="utf-8") as file:
+        with local_path(path).open("w", encoding="utf-8") as file:
             file.write('<?xml version="1.0" encoding="UTF-8"?>\n')
             file.write('<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n')
             for kind, names in _GRAPHML.items():
@@ -134,7 +135,7 @@ class GraphFormats:
         GraphRAG has one description per row, so several are joined by U+2028, Unicode's line
         separator. Similarity edges are left out, and their number is logged.
         """
-        folder = Path(folder)
+        folder = local_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         source, target = self.edges.T
         degree = np.bincount(self.edges.ravel(), minlength=len(self))
@@ -192,7 +193,7 @@ class GraphFormats:
                 a missing entity, or a weight is negative or not finite.
         """
         entities, relationships = (
-            Path(folder) / f"{name}.parquet" for name in ("entities", "relationships")
+            local_path(folder) / f"{name}.parquet" for name in ("entities", "relationships")
         )
         titles, types, descriptions, chunks = read_columns(
             entities,

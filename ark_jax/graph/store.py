@@ -21,6 +21,7 @@ from ark_jax.data.characters import INVISIBLE
 from ark_jax.graph.extract import UNKNOWN, Entity, Relation
 from ark_jax.graph.interop import GraphFormats
 from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
+from ark_jax.runtime.storage import local_path
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
 _ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
@@ -285,7 +286,7 @@ class KnowledgeGraph(GraphFormats):
 
     def save(self, folder: str | Path) -> None:
         """Writes nodes.parquet, relations.parquet and similar.parquet."""
-        folder = Path(folder)
+        folder = local_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ends = lambda edges: {"source": edges[:, 0], "target": edges[:, 1]}
         tables = {
@@ -316,7 +317,7 @@ class KnowledgeGraph(GraphFormats):
                 value.
         """
         nodes, relations, similar = (
-            Path(folder) / f"{name}.parquet" for name in ("nodes", "relations", "similar")
+            local_path(folder) / f"{name}.parquet" for name in ("nodes", "relations", "similar")
         )
         names, types, descriptions, chunks = (
             column.to_pylist()

@@ -11,6 +11,7 @@ from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
 from ark_jax.retrieval import dense, vector_files
 from ark_jax.runtime.log import say
+from ark_jax.runtime.storage import local_path
 
 DTYPES = ("float32", "float16")  # of stored vectors
 _BATCH = 1 << 16
@@ -80,7 +81,7 @@ class TripleIndex:
                 "width": towers.document.width,
             }
             vectors = vector_files.open_vectors(
-                Path(folder), keys, embed, made_with, "embed triples"
+                local_path(folder), keys, embed, made_with, "embed triples"
             )
         if cut:
             limit = towers.document.max_length

@@ -30,6 +30,7 @@ from ark_jax.graph.triple_columns import (
     sort_rows,
     suspects,
 )
+from ark_jax.runtime.storage import local_path
 
 Direction = Literal["out", "in", "both"]
 PARTS = ("head", "relation", "tail")
@@ -314,7 +315,7 @@ class Triples:
 
     def save(self, folder: str | Path) -> None:
         """Writes triples.arrow, nodes.arrow and relations.arrow, which `load` maps into memory."""
-        folder = Path(folder)
+        folder = local_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         columns = {part: pa.array(getattr(self, part)) for part in PARTS}
         note = {"duplicates": str(self.duplicates)}
@@ -338,7 +339,7 @@ class Triples:
             ValueError: a file is damaged: a column is missing or of another type, ids repeat, a
                 triple names a node or relation that does not exist, or the rows are not in order.
         """
-        paths = [Path(folder) / f"{kind}.arrow" for kind in TABLES]
+        paths = [local_path(folder) / f"{kind}.arrow" for kind in TABLES]
         nodes, relations = (Terms(*mapped_columns(path, _TERM_TYPES)[0]) for path in paths[1:])
         for path, terms in zip(paths[1:], (nodes, relations), strict=True):
             if terms.ids.null_count or len(terms.ids.unique()) < len(terms):

@@ -88,7 +88,8 @@ class Index:
 
         Raises:
             BadInput: the corpus has problems; it lists all of them.
-            ValueError: no document has text, `folder` holds other things, or `dtype` is unknown.
+            ValueError: no document has text, `folder` holds other things or lies in a bucket, or
+                `dtype` is unknown.
             RuntimeError: another program is changing the index.
             OSError: the index cannot be written. It is then as it was.
         """
@@ -96,7 +97,7 @@ class Index:
 
         name = absolute_model(model)
         settings = build.Settings(name, rules or ChunkRules(), dtype, fusion or fusion_of(name))
-        folder = Path(folder).expanduser().absolute()
+        folder = storage.local_path(folder)
         build.build(folder, settings, corpus)
         return cls.open(folder)
 
@@ -109,9 +110,9 @@ class Index:
 
         Raises:
             FileNotFoundError: the folder holds no index.
-            ValueError: a file of the index is missing or damaged.
+            ValueError: a file of the index is missing or damaged, or it lies in a bucket.
         """
-        folder = Path(folder).expanduser().absolute()
+        folder = storage.local_path(folder)
         for _ in range(_TRIES):
             manifest = folders.read_manifest(folder)
             if manifest is None:

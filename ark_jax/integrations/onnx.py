@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ark_jax import layout
 from ark_jax.models import encoder, hf
 from ark_jax.models.retriever import Retriever
+from ark_jax.runtime.storage import local_path
 
 FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf; larger weights lie in one beside it
@@ -27,14 +28,15 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     `last_hidden_state`, float32 `[b t d]`, and `sentence_embedding`, the unit vectors `[b e]`.
 
     Raises:
-        ValueError: the model is a decoder, or `folder` is where it was read from.
+        ValueError: the model is a decoder, or `folder` is where it was read from or in a bucket.
     """
     if not isinstance(retriever.cfg, encoder.Config):
         raise ValueError(
             f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"
         )
+    folder = local_path(folder)
     retriever.save_pretrained(folder)
-    path = Path(folder) / FILE
+    path = folder / FILE
     path.parent.mkdir(exist_ok=True)
     model = make_model(retriever)
     beside = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES

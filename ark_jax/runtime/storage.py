@@ -71,6 +71,22 @@ def hub_model(name: str, *, download: bool = True) -> Path:
     return Path(folder)
 
 
+def local_path(place: str | Path) -> Path:
+    """The absolute path of a file or folder that must lie on a file system.
+
+    `Path` would take gs://b/x for a folder gs:/b/x below the current one.
+
+    Raises:
+        ValueError: it is the address of a bucket.
+    """
+    if "://" in str(place):
+        raise ValueError(
+            f"{place}: it needs locks, renames and memory maps, which a bucket lacks; give a "
+            "place that all hosts share (NFS, Filestore). Data and models may lie in a bucket"
+        )
+    return Path(place).expanduser().absolute()
+
+
 def local_copy(location: str | Path) -> Path:
     """The local path of a file or folder, which is copied first if it is in a bucket.
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -72,7 +73,7 @@ class Checkpoints:
             problem = f"is damaged ({damage}) and set aside"
             say(f"  warning: checkpoint {newest.path} {problem}; {outcome}")
             if is_first_process():
-                _set_aside(Path(newest.path))
+                _set_aside(newest.path)
             multihost_utils.sync_global_devices("damaged checkpoint set aside")
             self._orbax.reload()
         return None
@@ -142,10 +143,10 @@ def _digest(state: Any) -> jax.Array:
     return sum(jnp.sum(words(x)) for x in jax.tree.leaves(state))
 
 
-def _set_aside(path: Path) -> None:
+def _set_aside(path: epath.Path) -> None:
     """Renames a checkpoint to `STEP.damaged`; if that exists, to `STEP.damaged1` and so on."""
-    names = (Path(f"{path}.damaged{n or ''}") for n in itertools.count())
-    path.rename(next(name for name in names if not name.exists()))
+    targets = (epath.Path(f"{path}.damaged{n or ''}") for n in itertools.count())
+    path.rename(next(target for target in targets if not target.exists()))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from etils.epath import backend, gpath
-from support import tiny
+from etils.epath import gpath
+from support import bucket, tiny
 from support import world as worlds
 
 from ark_jax.runtime import storage
@@ -14,28 +14,10 @@ from ark_jax.runtime import storage
 TEXTS = [f"The tide table of {year}" for year in range(1850, 1853)]
 
 
-class FolderBucket(backend._OsPathBackend):
-    """Serves gs:// from a local folder."""
-
-    def __init__(self, root: Path):
-        local_path = lambda path: str(path).replace("gs://", f"{root}/")
-        for name in ("open", "exists", "isdir", "listdir", "mkdir", "makedirs", "stat"):
-            method = getattr(super(), name)
-            setattr(
-                self,
-                name,
-                lambda path, *args, method=method, **options: method(
-                    local_path(path), *args, **options
-                ),
-            )
-
-
 @pytest.fixture
 def bucket_folder(tmp_path, monkeypatch):
-    monkeypatch.setitem(gpath._PREFIX_TO_BACKEND, "gs", FolderBucket(tmp_path / "gs"))
     monkeypatch.setenv("ARK_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "gs").mkdir()
-    return tmp_path / "gs"
+    return bucket.serve(tmp_path / "gs", monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +83,44 @@ def test_towers_in_a_bucket(bucket_folder, model, mesh):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--workdir=gs://b/w",), "a workdir needs locks and renames, which a bucket lacks"),
+        (("--workdir=gs://b/w",), "--workdir=gs://b/w: it needs locks, renames and memory maps"),
         (("--config.data.path=s3://b/corpus",), "s3fs"),  # the package for s3://, an optional one
     ],
 )
 def test_what_a_bucket_cannot_do_is_an_error_of_one_line(flags, message, world, tmp_path):
     done = worlds.call(world, tmp_path / "w", "run", *flags)
     assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_needs_a_file_system_refuses_a_bucket_and_leaves_no_folder_of_its_name(
+    world, model, tmp_path, monkeypatch
+):
+    import ark_jax as ark
+    from ark_jax.compare.comparison import compare
+    from ark_jax.graph.triples import Triples
+
+    monkeypatch.chdir(tmp_path)
+    data, place = str(world / "corpus"), "gs://b/x"
+    graph, triples = (
+        ark.KnowledgeGraph.from_triples([("a", "of", "b")]),
+        Triples.from_triples([("a", "of", "b")]),
+    )
+    for call in (
+        lambda: ark.tune(model, data, workdir=place),
+        lambda: ark.Index.build(place, model, data),
+        lambda: ark.Index.open(place),
+        lambda: compare([str(model)], data, folder=place),
+        lambda: graph.save(place),
+        lambda: ark.KnowledgeGraph.load(place),
+        lambda: graph.to_graphml(place),
+        lambda: graph.to_graphrag(place),
+        lambda: ark.KnowledgeGraph.from_graphrag(place),
+        lambda: triples.save(place),
+        lambda: Triples.load(place),
+    ):
+        with pytest.raises(ValueError, match=r"gs://b/x: it needs locks, .* lie in a bucket"):
+            call()
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_a_home_folder_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
+from support import bucket
 from support.short_run import STEPS, assert_same_outcome, checkpoint_names, train, train_until
 
-from ark_jax.train.checkpoints import Checkpoints
+from ark_jax.train.checkpoints import Checkpoints, _set_aside
 
 DAMAGE = {
     "gone": lambda path: path.unlink(),
@@ -162,6 +164,15 @@ def test_the_same_checkpoint_may_be_damaged_twice(mesh, tmp_path):
         with Checkpoints(tmp_path) as checkpoints:
             assert int(checkpoints.restore(abstract_small_state())["step"]) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2.damaged", "2.damaged1"]
+
+
+def test_a_damaged_checkpoint_is_renamed_in_a_bucket_too(tmp_path, monkeypatch):
+    root = bucket.serve(tmp_path / "gs", monkeypatch)
+    for _ in range(2):
+        (root / "b" / "7" / "state").mkdir(parents=True)
+        _set_aside(epath.Path("gs://b/7"))
+    assert sorted(path.name for path in (root / "b").iterdir()) == ["7.damaged", "7.damaged1"]
+    assert (root / "b" / "7.damaged1" / "state").is_dir()
 
 
 def test_with_every_checkpoint_damaged_a_stage_starts_anew(
