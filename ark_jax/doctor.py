@@ -335,16 +335,16 @@ def place(name: str, workdir: Path | None) -> Iterator[Finding]:
     }[name]
     if folder is None:
         return
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:
         yield problem(
-            f"{name}: {folder} cannot be written to: {there}: {error.strerror}",
+            f"{name}: {folder} cannot be written to: {nearest}: {error.strerror}",
             f"make it writable, or {CACHES[name]}",
         )
         return
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(nearest).free
     text = f"{name}: {folder}, {free / GIB:.1f} GiB free"
     yield (
         ok(text)

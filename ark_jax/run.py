@@ -133,14 +133,14 @@ def _config_of(settings):
                 "fields, or a config of ark_jax.config.ark"
             )
         return settings.copy_and_resolve_references()
-    made = configs.ark()
+    config = configs.ark()
     for field, value in (settings or {}).items():
         try:
-            made.update_from_flattened_dict({field: value})
+            config.update_from_flattened_dict({field: value})
         except (KeyError, TypeError, AttributeError) as error:
             reason = " ".join(str(error.args[0] if error.args else error).split())
             raise ValueError(f"config: {field}={value!r}: {reason}") from None
-    return made
+    return config
 
 
 def _path_of(rows: Rows, workdir: Path, name: str) -> str:

@@ -69,7 +69,11 @@ def field_flags() -> list[str]:
     """`--config.FIELD=` of all fields of all recipes."""
     from ark_jax import config, schema
 
-    names = {spec.name for made in config.SCHEMAS.values() for spec in schema.fields(made)}
+    names = {
+        spec.name
+        for recipe_schema in config.SCHEMAS.values()
+        for spec in schema.fields(recipe_schema)
+    }
     return [f"--config.{name}=" for name in sorted(names)]
 
 

@@ -132,9 +132,9 @@ def _define_config(verb: str, args: Sequence[str], values) -> tuple[object, list
     if not named and verb == SHOWS_CONFIG and not values_of("workdir", args):
         named = ["ark"]
     if not named:
-        made = _demo_config(args) if verb == "demo" else config_of_workdir(args)
-        if made is not None:
-            return _define_dict(made, args, values), list(args)
+        config = _demo_config(args) if verb == "demo" else config_of_workdir(args)
+        if config is not None:
+            return _define_dict(config, args, values), list(args)
     is_config = re.compile("--?config=")
     args = [arg for arg in args if not is_config.match(arg)]
     args = [*(f"--config={config_files.locate(name)}" for name in named), *args]
@@ -144,11 +144,11 @@ def _define_config(verb: str, args: Sequence[str], values) -> tuple[object, list
     return holder, args
 
 
-def _define_dict(made, args: Sequence[str], values):
+def _define_dict(config, args: Sequence[str], values):
     from ml_collections import config_flags
 
     return config_flags.DEFINE_config_dict(
-        "config", made, flag_values=values, sys_argv=["ark-jax", *args]
+        "config", config, flag_values=values, sys_argv=["ark-jax", *args]
     )
 
 

@@ -163,8 +163,8 @@ def _triple_rows(request: Request, questions, graph, k: int) -> Iterator[list[di
     )
     for start in range(0, len(questions), BATCH):
         batch = questions[start : start + BATCH]
-        asked = [question.question for question in batch]
-        results = retriever.search(asked, k=k, rules=WalkRules(hops=request.hops))
+        texts = [question.question for question in batch]
+        results = retriever.search(texts, k=k, rules=WalkRules(hops=request.hops))
         yield [
             {
                 "id": question.id,

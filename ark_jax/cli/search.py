@@ -45,12 +45,12 @@ def index(verb: str, args: list[str]) -> int:
     folder = local_path(values.out)
     rules = ChunkRules(tokens=values.chunk_tokens)
     try:
-        made = Index.build(folder, values.model, values.corpus, rules=rules, dtype=values.dtype)
+        built = Index.build(folder, values.model, values.corpus, rules=rules, dtype=values.dtype)
     except OSError as error:
         raise OSError(with_fix(error, folder, flag="--out")) from error
-    log.say(f"{made.manifest.documents:,} documents, {len(made):,} passages in {values.out}")
+    log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {values.out}")
     if database:
-        database.write(made, values.url)
+        database.write(built, values.url)
         log.say(f"their vectors are in {values.to} too: {values.url}")
     log.say(f'search them: ark-jax search {shlex.quote(values.out)} "QUESTION"')
     return 0

@@ -43,22 +43,22 @@ def sweep(verb: str, args: list[str]) -> int:
         ValueError: a bad flag, or a sweep that cannot be run.
     """
     flags, fields = _parse(verb, args)
-    made = read_sweep(flags.config, flags.workdir, fields)
-    flags.metric = flags.metric or made.recipe.headline
-    chosen = _chosen(made, flags)
+    series = read_sweep(flags.config, flags.workdir, fields)
+    flags.metric = flags.metric or series.recipe.headline
+    chosen = _chosen(series, flags)
     devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(flags.slots, 1))
     passed_on = [*fields, *(["--yes"] if flags.yes else [])]
     if flags.slurm:
-        show(slurm_script(made.name, chosen, flags, passed_on))
+        show(slurm_script(series.name, chosen, flags, passed_on))
         return 0
     shared = flags.workdir / "shared"
     command = lambda run: _command(run, flags.config, shared, passed_on)
-    pool = made.recipe.pool if made.has_folds else None
-    comparison = Comparison(flags.metric, made.recipe.metrics, made.recipe.outcome, pool)
+    pool = series.recipe.pool if series.has_folds else None
+    comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
     try:
         work(chosen, command, devices, sorted(fields))
     finally:
-        rows = write_results(f"Sweep {made.name}", made.runs, flags.workdir, comparison)
+        rows = write_results(f"Sweep {series.name}", series.runs, flags.workdir, comparison)
     if all(row["state"] == "done" for row in rows):
         store.clear(shared)
     show((flags.workdir / "results.md").read_text(encoding="utf-8"))
@@ -83,15 +83,17 @@ def _parse(verb: str, args: Sequence[str]) -> tuple[argparse.Namespace, list[str
     return values, fields
 
 
-def _chosen(made: "Sweep", flags: argparse.Namespace) -> list[SweepRun]:
+def _chosen(series: "Sweep", flags: argparse.Namespace) -> list[SweepRun]:
     """The runs that the flags name, or all."""
-    metrics, runs = made.recipe.metrics, {run.name: run for run in made.runs}
+    metrics, runs = series.recipe.metrics, {run.name: run for run in series.runs}
     if flags.metric not in metrics:
         known = ", ".join(metrics) or "none"
-        raise ValueError(f"--metric={flags.metric}: recipe {made.recipe.name} has {known}")
+        raise ValueError(f"--metric={flags.metric}: recipe {series.recipe.name} has {known}")
     names = flags.only.split(",") if flags.only else list(runs)
     if unknown := set(names) - set(runs):
-        raise ValueError(f"--only: {made.name} has no run {min(unknown)!r}, but {', '.join(runs)}")
+        raise ValueError(
+            f"--only: {series.name} has no run {min(unknown)!r}, but {', '.join(runs)}"
+        )
     return [run for name, run in runs.items() if name in names]
 
 

@@ -129,16 +129,16 @@ def count_absent_answers(
     """
     # Questions on the same documents follow one another.
     folded = functools.lru_cache(64)(lambda document: documents.get(document, "").casefold())
-    asked = [question for question in questions if question.answers and question.documents]
+    answerable = [question for question in questions if question.answers and question.documents]
     absent = sum(
         not any(
             answer.casefold() in folded(document)
             for answer in question.answers
             for document in question.documents
         )
-        for question in asked
+        for question in answerable
     )
-    return absent, len(asked)
+    return absent, len(answerable)
 
 
 def answer_chunks(answers: Sequence[str], chunks: Sequence[Chunk]) -> list[list[str]]:

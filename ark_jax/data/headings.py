@@ -37,8 +37,8 @@ def titled_page(text: str, headings: Iterable[Heading], title: str = "") -> Page
         if heading is first:
             above = []
             continue
-        above = [other for other in above if other.level < heading.level]
+        above = [parent for parent in above if parent.level < heading.level]
         above.append(heading)
-        path = " > ".join(other.name for other in above)
+        path = " > ".join(parent.name for parent in above)
         sections.append(Section(heading.start, path))
     return Page(first.name if first else title.strip(), text, tuple(sections))

@@ -175,7 +175,7 @@ def summary(corpus: Corpus) -> str:
     words = statistics.median([len(document.text.split()) for document in documents] or [0])
     answers = statistics.fmean([len(question.answers) for question in questions] or [0])
     evidence = statistics.fmean([bool(question.evidence) for question in questions] or [0])
-    absent, asked = count_absent_answers(questions, corpus.texts)
+    absent, answerable = count_absent_answers(questions, corpus.texts)
     titled = sum(bool(document.title) for document in documents)
     lines = [
         f"format: {corpus.format or 'unknown'}",
@@ -199,8 +199,8 @@ def summary(corpus: Corpus) -> str:
         lines.append(f"without documents: {unplaced:,} questions, asked of the whole corpus")
     if absent:
         lines.append(
-            f"answers: of {absent:,} of {asked:,} questions, none occurs in their documents word "
-            "for word"
+            f"answers: of {absent:,} of {answerable:,} questions, none occurs in their documents "
+            "word for word"
         )
     if passed_over := sum(remark.rows for remark in corpus.remarks):
         lines.append(f"passed over: {passed_over:,}")

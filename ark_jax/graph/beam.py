@@ -169,9 +169,9 @@ def _goes_on_whole(beam: _Beam, size: int) -> bool:
 def _reduce(beams: Sequence[_Beam], steps: Steps, prefilter: Scorer, keep: int) -> int:
     """Drops all but the best `keep` candidates of each beam, and END; returns the pairs scored."""
     unended = lambda beam: [path for path in beam.candidates if path[-1] != END]
-    wide = [beam for beam in beams if len(beam.candidates) > keep]
-    scores, pairs = _score(wide, steps, prefilter, unended)
-    for beam, beam_scores in zip(wide, scores, strict=True):
+    large_beams = [beam for beam in beams if len(beam.candidates) > keep]
+    scores, pairs = _score(large_beams, steps, prefilter, unended)
+    for beam, beam_scores in zip(large_beams, scores, strict=True):
         best = _best_first(unended(beam), beam_scores)[:keep]
         ended = [path for path in beam.candidates if path[-1] == END]
         beam.candidates = ended + [path for path, _ in best]

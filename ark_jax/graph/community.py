@@ -111,10 +111,10 @@ class SeedFinder:
             return Seeds(sorted(exact)[:limit], "exact")
         if overlapping := self._overlapping(answers):
             return Seeds(overlapping[:limit], "overlap")
-        asked = words(question)
-        if mentioned := self._mentioned(asked, answers, chunks):
+        question_words = words(question)
+        if mentioned := self._mentioned(question_words, answers, chunks):
             return Seeds(mentioned[:limit], "mention")
-        if named := self._named(asked):
+        if named := self._named(question_words):
             return Seeds(named[:limit], "question")
         return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:limit], "embedding")
 
@@ -145,7 +145,7 @@ class SeedFinder:
                     yield from self.nodes_by_word.get((word, length), ())
 
     def _mentioned(
-        self, asked: frozenset[str], answers: Sequence[str], chunks: Sequence[str]
+        self, question_words: frozenset[str], answers: Sequence[str], chunks: Sequence[str]
     ) -> list[int]:
         holders = [
             chunk for chunk in chunks if any(self._contains(chunk, answer) for answer in answers)
@@ -153,16 +153,16 @@ class SeedFinder:
         nodes = {i for chunk in holders for i in self.nodes_by_chunk.get(chunk, ())}
 
         def asked_share(i: int) -> float:
-            return len(self.words[i] & asked) / max(len(self.words[i]), 1)
+            return len(self.words[i] & question_words) / max(len(self.words[i]), 1)
 
         return sorted(nodes, key=lambda i: (-asked_share(i), i))
 
-    def _named(self, asked: frozenset[str]) -> list[int]:
+    def _named(self, question_words: frozenset[str]) -> list[int]:
         nodes = (
             i
-            for word in asked
+            for word in question_words
             for i in self.nodes_by_rarest_word.get(word, ())
-            if self.words[i] <= asked
+            if self.words[i] <= question_words
         )
         return sorted(nodes, key=lambda i: (-len(self.words[i]), i))
 

@@ -99,8 +99,8 @@ def _row_sums(
 
     def add_column(k: jax.Array, total: Pair) -> Pair:
         column = lambda x: jax.lax.dynamic_index_in_dim(x, k, axis=1, keepdims=False)
-        at = lambda x: x.at[column(sources)].get(mode="promise_in_bounds")
-        value = Pair(*map(at, v))
+        take = lambda x: x.at[column(sources)].get(mode="promise_in_bounds")
+        value = Pair(*map(take, v))
         if weights is not None and rest is not None:
             value = multiply(Pair(column(weights)[:, None], column(rest)[:, None]), value)
         return add(total, value)

@@ -202,5 +202,5 @@ def nearest(name: str, terms: Terms, k: int = 3) -> list[str]:
     shared /= len(runs) + np.maximum(pc.utf8_length(texts).to_numpy() - 2, 1) - shared + 1e-9
     best = np.argsort(-shared, kind="stable")[:_NEAR]
     candidates = {texts[int(i)].as_py() for i in best if shared[i] > 0}
-    likeness = lambda other: difflib.SequenceMatcher(None, wanted, other.lower()).ratio()
-    return sorted(candidates, key=lambda other: (-likeness(other), other))[:k]
+    likeness = lambda candidate: difflib.SequenceMatcher(None, wanted, candidate.lower()).ratio()
+    return sorted(candidates, key=lambda candidate: (-likeness(candidate), candidate))[:k]

@@ -212,10 +212,10 @@ class KnowledgeGraph(GraphFormats):
         return graph
 
     def with_similar(
-        self, vectors: np.ndarray, threshold: float, most: int = 0
+        self, vectors: np.ndarray, threshold: float, nearest: int = 0
     ) -> "KnowledgeGraph":
         """Adds similarity edges between all nodes whose unit vectors `[n e]` have cosine ≥
-        `threshold`, or with `most` between each node and that many nearest ones.
+        `threshold`, or with `nearest` between each node and that many nearest ones.
 
         Raises:
             ValueError: the number of vectors differs from that of nodes, or as `near_pairs`.
@@ -226,7 +226,7 @@ class KnowledgeGraph(GraphFormats):
             raise ValueError(
                 f"{len(vectors)} vectors for {len(self)} nodes: give one a node, of `texts()`"
             )
-        similar, cosines = near_pairs(vectors, threshold, most=most)
+        similar, cosines = near_pairs(vectors, threshold, nearest=nearest)
         return dataclasses.replace(self, similar=similar, cosines=cosines)
 
     def texts(self) -> list[str]:

@@ -33,18 +33,18 @@ def check(
         questions: a file or glob of questions, which are linked to the graph.
     """
     if not questions and Path(path).is_file() and is_questions(Path(path)):
-        asked, findings = read_questions(path)
-        lines = ["format: questions over a graph of triples", f"questions: {len(asked):,}"]
+        parsed, findings = read_questions(path)
+        lines = ["format: questions over a graph of triples", f"questions: {len(parsed):,}"]
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
     graph, findings = triple_files.read([path], names, relation_names)
     lines = [triple_files.summary(graph)] if len(graph) else []
     if questions:
-        asked, more = read_questions(questions)
+        parsed, more = read_questions(questions)
         findings.remarks += more.remarks
         findings.problems += more.problems
         if len(graph):
-            linked = link(asked, graph)
+            linked = link(parsed, graph)
             lines += [linked.summary(), *linked.remarks]
     return _with_verdict(lines, findings)
 

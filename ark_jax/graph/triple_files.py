@@ -193,9 +193,13 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     if separator == "," or path.suffix not in ("", ".txt", ".tsv") or path.parent.name == "qrels":
         return False
     # A table of documents or questions names its columns; a text has few lines of three fields.
-    whole = [line for line in lines[:20] if len(line.split(separator)) == 3]
+    triple_lines = [line for line in lines[:20] if len(line.split(separator)) == 3]
     named = {"id", "_id", "text", "title", "question", "query-id", "answer", "answers"}
-    return not named & set(first) and 2 * len(whole) > len(lines[:20]) and not is_questions(path)
+    return (
+        not named & set(first)
+        and 2 * len(triple_lines) > len(lines[:20])
+        and not is_questions(path)
+    )
 
 
 def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) -> None:
@@ -208,9 +212,9 @@ def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) 
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.append(file_problem(path, message))
-    elif (whole := faultless_columns(path)) is not None and len(whole[0]):
-        findings.problems.rows += len(whole[0])
-        columns.add(whole)
+    elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
+        findings.problems.rows += len(faultless[0])
+        columns.add(faultless)
     else:
         columns.extend(checked(text_triples(path, findings), path, findings))
 

@@ -93,16 +93,16 @@ def _graphs(path: Path, findings: Findings) -> tuple[list[pa.ChunkedArray], np.n
         for batch in file.iter_batches(batch_size=256, columns=["graph"]):
             triples = pc.list_flatten(batch.column(0))
             row = count + pc.list_parent_indices(batch.column(0)).to_numpy()
-            whole = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
-            whole = whole.to_numpy(zero_copy_only=False)
-            for place in row[~whole].tolist():
+            is_triple = pc.equal(pc.list_value_length(triples), 3).fill_null(False)
+            is_triple = is_triple.to_numpy(zero_copy_only=False)
+            for place in row[~is_triple].tolist():
                 message = f"row {place + 1} has a triple that is no list of three; write [head, "
                 message += "relation, tail]"
                 findings.problems.append(Problem(str(path), place + 1, "graph", message))
-            names = pc.list_flatten(triples.filter(pa.array(whole))).cast(TEXT)
+            names = pc.list_flatten(triples.filter(pa.array(is_triple))).cast(TEXT)
             for i, chunks in enumerate(parts):
                 chunks.append(names.take(pa.array(np.arange(i, len(names), 3))))
-            rows.append(row[whole])
+            rows.append(row[is_triple])
             count += len(batch)
     findings.problems.rows += count
     remark_graphs(path, count, findings)

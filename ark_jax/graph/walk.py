@@ -120,13 +120,13 @@ class Walk:
         # By degree, because rows of hubs are read most and then share cache lines.
         order = np.argsort(-degree, kind="stable")
         hub_count = int((degree > NARROW).sum())
-        hubs, others = order[:hub_count], order[hub_count:]
+        hubs, non_hubs = order[:hub_count], order[hub_count:]
         hub_rows = round_size(-(-len(hubs) // shards))
-        other_rows = round_size(-(-len(others) // shards) + 1)  # + 1: the row that stays zero
-        rows = hub_rows + other_rows
+        non_hub_rows = round_size(-(-len(non_hubs) // shards) + 1)  # + 1: the row that stays zero
+        rows = hub_rows + non_hub_rows
         self.node_rows = np.empty(len(degree), np.int64)
         self.node_rows[hubs] = _dealt_rows(len(hubs), shards, rows, 0)
-        self.node_rows[others] = _dealt_rows(len(others), shards, rows, hub_rows)
+        self.node_rows[non_hubs] = _dealt_rows(len(non_hubs), shards, rows, hub_rows)
         outgoing = np.zeros(shards * rows)
         outgoing[self.node_rows] = incoming.sum(axis=0)
         self.dangling = outgoing == 0
@@ -136,7 +136,7 @@ class Walk:
         stride = rows + (STATISTICS if shards > 1 else 0)
         address = self.node_rows // rows * stride + self.node_rows % rows
         builder = _TableBuilder(incoming, degree, address, unused=rows - 1)
-        narrow = [builder.build(others[i::shards], NARROW, other_rows) for i in range(shards)]
+        narrow = [builder.build(non_hubs[i::shards], NARROW, non_hub_rows) for i in range(shards)]
         chunks = [int((-(-degree[hubs[i::shards]] // WIDE)).sum()) for i in range(shards)]
         chunk_rows = round_size(max(chunks))
         wide = [builder.build(hubs[i::shards], WIDE, chunk_rows) for i in range(shards)]

@@ -122,21 +122,21 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def publish(folder: Path, made: Path, about: Mapping) -> Manifest:
-    """Makes the files in `made` those of the index, and deletes the old ones.
+def publish(folder: Path, source: Path, about: Mapping) -> Manifest:
+    """Makes the files in `source` those of the index, and deletes the old ones.
 
     Args:
         about: the fields of the manifest but `files` and `folder`.
     """
-    files = outputs_of(made, ())
+    files = outputs_of(source, ())
     row = {**about, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
     manifest = Manifest(**row)
     target = folder / manifest.folder
     if target.exists() and not damage({"outputs": files}, target, verify=True):
-        shutil.rmtree(made)  # the same again
+        shutil.rmtree(source)  # the same again
     else:
         shutil.rmtree(target, ignore_errors=True)
-        made.rename(target)
+        source.rename(target)
     sync(folder)
     # The digest is that of the row as a reader finds it.
     row = json.loads(json.dumps(dataclasses.asdict(manifest)))

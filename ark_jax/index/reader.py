@@ -130,8 +130,8 @@ def _citing() -> ReadingPrompt:
 
 
 def _generate(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> str:
-    asked = form.for_model(lm, prompt)
-    return lm.generate([asked], max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)[0]
+    text = form.for_model(lm, prompt)
+    return lm.generate([text], max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)[0]
 
 
 def _fits(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:

@@ -50,10 +50,10 @@ class IndexRetriever:
     def run(self, query: str):
         hits = self._index.search([query], k=self.k, by=self.by)[0]
         about = ("document", "title", "start", "end")
-        made = [
+        documents = [
             Document(
                 x.chunk, x.text, meta={name: getattr(x, name) for name in about}, score=x.score
             )
             for x in hits
         ]
-        return {"documents": made}
+        return {"documents": documents}

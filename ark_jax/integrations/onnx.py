@@ -71,9 +71,12 @@ def make_model(retriever: Retriever) -> onnx.ModelProto:
             ("sentence_embedding", ["batch", width]),
         )
     ]
-    made = helper.make_graph(graph.nodes, "encoder", ids, outputs, graph.tensors)
+    encoder_graph = helper.make_graph(graph.nodes, "encoder", ids, outputs, graph.tensors)
     return helper.make_model(
-        made, ir_version=8, opset_imports=[helper.make_opsetid("", 17)], producer_name="ark_jax"
+        encoder_graph,
+        ir_version=8,
+        opset_imports=[helper.make_opsetid("", 17)],
+        producer_name="ark_jax",
     )
 
 

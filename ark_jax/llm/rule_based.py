@@ -42,11 +42,11 @@ def make_replies(calls: Sequence[Mapping]) -> list[str]:
     passages = [fields["passage"] for fields in calls if "passage" in fields]
     passages += dict.fromkeys(x for fields in calls for x in fields.get("about", ()))
     frequency = Counter(term for passage in passages for term in candidate_terms(passage))
-    most, replies = rare_limit(frequency), []
+    max_frequency, replies = rare_limit(frequency), []
     for fields in calls:
         if "passage" in fields:
             title = fields.get("title", "")
-            replies.append(extract_graph(fields["passage"], frequency, title, most))
+            replies.append(extract_graph(fields["passage"], frequency, title, max_frequency))
         elif "about" in fields:
             replies.append(write_cloze(fields["about"], fields["count"], frequency))
         else:

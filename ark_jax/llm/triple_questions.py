@@ -103,17 +103,17 @@ def same_words(question: str) -> str:
 
 
 def sort_questions(
-    replies: Iterable[str], asked: Sequence[Asked], count: int
+    replies: Iterable[str], ends: Sequence[Asked], count: int
 ) -> tuple[dict[Asked, list[str]], list[tuple[Written, str]]]:
     """The usable questions of all replies by what they ask for, and the others with their defects.
 
     Args:
         replies: all replies to a prompt. In a later one the model may have mended an earlier.
-        asked: what the prompt asked for.
+        ends: what the prompt asked for.
         count: the questions wanted of each; what is beyond is left out.
     """
-    wanted = {(x.number, x.side): x for x in asked}
-    usable: dict[Asked, dict[str, str]] = {x: {} for x in asked}
+    wanted = {(x.number, x.side): x for x in ends}
+    usable: dict[Asked, dict[str, str]] = {x: {} for x in ends}
     defects = []
     for reply in replies:
         before = {end: set(texts) for end, texts in usable.items()}
@@ -136,17 +136,17 @@ def sort_questions(
 
 
 def questions_remark(
-    replies: Sequence[str], asked: Sequence[Asked], count: int, *, is_cut: bool = False
+    replies: Sequence[str], ends: Sequence[Asked], count: int, *, is_cut: bool = False
 ) -> str | None:
     """What the model is told about its replies; None if they will do.
 
     Args:
         replies: all replies so far.
-        asked: what the prompt asked for.
+        ends: what the prompt asked for.
         count: the questions wanted of each.
         is_cut: the last reply broke off.
     """
-    usable, defects = sort_questions(replies, asked, count)
+    usable, defects = sort_questions(replies, ends, count)
     lacking = [(end, count - len(texts)) for end, texts in usable.items() if len(texts) < count]
     if not lacking:
         return None

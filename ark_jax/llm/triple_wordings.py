@@ -59,10 +59,10 @@ def word_relation(relation: str) -> Wordings:
     return _as_wordings(_word(words))
 
 
-def _as_wordings(made: _Made) -> Wordings:
+def _as_wordings(sides: _Made) -> Wordings:
     """With the placeholder for E, and a capital in front."""
     finish = lambda text: (text[:1].upper() + text[1:]).replace("\0", PLACEHOLDER)
-    return Wordings(*(tuple(dict.fromkeys(map(finish, texts))) for texts in made))
+    return Wordings(*(tuple(dict.fromkeys(map(finish, texts))) for texts in sides))
 
 
 def _split_words(relation: str) -> list[str]:
@@ -84,8 +84,8 @@ def _word(words: Sequence[str]) -> _Made:
         _within,
     )
     for rule in rules:
-        if made := rule(words):
-            return made
+        if wordings := rule(words):
+            return wordings
     return _noun(words)
 
 
@@ -162,13 +162,13 @@ def _reduced(words: Sequence[str]) -> _Made | None:
     if ending and ending[0] not in PREPOSITIONS | ADVERBS:
         return None
     start = i - 1 if i > 1 and is_modifier(words[i - 1]) else i
-    things, whole = " ".join(words[:start]), " ".join(words)
+    things, relation = " ".join(words[:start]), " ".join(words)
     done = " ".join(words[start : i + 1])
     if ending and ending[0] in PREPOSITIONS:
         return _with_preposition(things, done, ending[0])
-    heads = [f"what has {E} among its {whole}?", f"whose {whole} include {E}?"]
-    heads.append(f"{E} is one of the {whole} of what?")
-    tails = [f"what are the {whole} of {E}?", f"for {E}, which {things} are {done}?"]
+    heads = [f"what has {E} among its {relation}?", f"whose {relation} include {E}?"]
+    heads.append(f"{E} is one of the {relation} of what?")
+    tails = [f"what are the {relation} of {E}?", f"for {E}, which {things} are {done}?"]
     if words[i] in OWN_ACTS:
         return heads, [f"what {things} has {E} {done}?", *tails]
     if words[i] in DEEDS and not ending:
@@ -191,34 +191,38 @@ def _with_preposition(things: str, done: str, preposition: str) -> _Made:
 
 def _acting(words: Sequence[str]) -> _Made | None:
     """Contains, plays for, influenced."""
-    whole = " ".join(words)
+    relation = " ".join(words)
     if len(words) == 1 and is_participle(words[0]):
-        past = past_tense(whole)
-        heads = [f"who {past} {E}?", f"who or what {past} {E}?", f"by whom was {E} {whole}?"]
+        past = past_tense(relation)
+        heads = [f"who {past} {E}?", f"who or what {past} {E}?", f"by whom was {E} {relation}?"]
         return heads, [
-            f"what has {E} {whole}?",
-            f"whom or what has {E} {whole}?",
+            f"what has {E} {relation}?",
+            f"whom or what has {E} {relation}?",
             f"{E} {past} what?",
         ]
     if words[0] not in VERBS or (len(words) > 1 and words[-1] not in PREPOSITIONS):
         return None
     base = " ".join([infinitive(words[0]), *words[1:]])
-    heads = [f"what {whole} {E}?", f"who or what {whole} {E}?", f"which one {whole} {E}?"]
-    return heads, [f"what does {E} {base}?", f"whom or what does {E} {base}?", f"{E} {whole} what?"]
+    heads = [f"what {relation} {E}?", f"who or what {relation} {E}?", f"which one {relation} {E}?"]
+    return heads, [
+        f"what does {E} {base}?",
+        f"whom or what does {E} {base}?",
+        f"{E} {relation} what?",
+    ]
 
 
 def _governing(words: Sequence[str]) -> _Made | None:
     """Capital of, member of, next to."""
     if len(words) < 2 or words[-1] not in PREPOSITIONS:
         return None
-    preposition, whole = words[-1], " ".join(words)
+    preposition, relation = words[-1], " ".join(words)
     article = "the " if preposition == "of" else ""
     if words[0] in ONE_OF_MANY:
         article = "an " if words[0][0] in "aeiou" else "a "
     thing = " ".join(words[:-1])
-    heads = [f"what is {article}{whole} {E}?", f"who or what is {article}{whole} {E}?"]
-    heads.append(f"which one is {article}{whole} {E}?")
-    tails = [f"what is {E} {article}{whole}?", f"{E} is {article}{whole} what?"]
+    heads = [f"what is {article}{relation} {E}?", f"who or what is {article}{relation} {E}?"]
+    heads.append(f"which one is {article}{relation} {E}?")
+    tails = [f"what is {E} {article}{relation}?", f"{E} is {article}{relation} what?"]
     return heads, [*tails, f"{preposition} whom or what is {E} {article}{thing}?"]
 
 
@@ -235,23 +239,23 @@ def _within(words: Sequence[str]) -> _Made | None:
 
 def _noun(words: Sequence[str]) -> _Made:
     """Genre, place of birth, release year, parents."""
-    whole = " ".join(words)
+    relation = " ".join(words)
     main = words[words.index("of") - 1] if "of" in words[1:] else words[-1]
     plural = is_plural(main)
     who = "who" if is_person(main) else "what"
     are = "are" if plural else "is"
-    tails = [f"{who} {are} the {whole} of {E}?", f"{who} {are} {E}'s {whole}?"]
-    tails.append(f"which {whole} does {E} have?")
+    tails = [f"{who} {are} the {relation} of {E}?", f"{who} {are} {E}'s {relation}?"]
+    tails.append(f"which {relation} does {E} have?")
     if plural:
-        heads = [f"whose {whole} include {E}?", f"what has {E} among its {whole}?"]
-        heads.append(f"{E} is one of the {whole} of what?")
+        heads = [f"whose {relation} include {E}?", f"what has {E} among its {relation}?"]
+        heads.append(f"{E} is one of the {relation} of what?")
     else:
-        heads = [f"whose {whole} is {E}?", f"what has {E} as its {whole}?"]
+        heads = [f"whose {relation} is {E}?", f"what has {E} as its {relation}?"]
         whom = "whom or what" if who == "who" else "what"
-        heads.append(f"{E} is the {whole} of {whom}?")
+        heads.append(f"{E} is the {relation} of {whom}?")
     if main in TIMES and len(words) > 1 and words[-1] == main:
         tails.insert(0, f"{TIMES[main]} was the {' '.join(words[:-1])} of {E}?")
-    if whole in PLACES_OF:
-        tails.insert(0, f"where was {E} {PLACES_OF[whole]}?")
-        heads.insert(0, f"who was {PLACES_OF[whole]} in {E}?")
+    if relation in PLACES_OF:
+        tails.insert(0, f"where was {E} {PLACES_OF[relation]}?")
+        heads.insert(0, f"who was {PLACES_OF[relation]} in {E}?")
     return heads, tails

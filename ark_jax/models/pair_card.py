@@ -39,11 +39,11 @@ def render_card(base: Path, cfg: PairConfig, max_length: int) -> str:
     return (
         f"---\n{data.to_yaml()}\n---\n\n# {plain_line(title)}\n\n"
         f"Scores how well two texts match; a higher logit is a better match.\n\n"
-        f"{table}\n\n{_others(cfg)}{_usage()}"
+        f"{table}\n\n{_how_to_open(cfg)}{_usage()}"
     )
 
 
-def _others(cfg: PairConfig) -> str:
+def _how_to_open(cfg: PairConfig) -> str:
     if cfg.head == "linear":
         return """With sentence-transformers, which gives the same logits:
 

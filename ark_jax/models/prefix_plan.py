@@ -245,9 +245,9 @@ def _suffix_batch(
             start = 0
             for number, i in enumerate(slot.members, 1):
                 ids, length = rows[i][0], lengths[i]
-                here = slice(start, start := start + length)
-                tokens[place, here] = ids[len(ids) - length :]
-                positions[place, here] = np.arange(len(ids) - length, len(ids))
-                texts[place, here] = number
+                columns = slice(start, start := start + length)
+                tokens[place, columns] = ids[len(ids) - length :]
+                positions[place, columns] = np.arange(len(ids) - length, len(ids))
+                texts[place, columns] = number
                 spans[i] = Span(device, stream, stream := stream + length)
     return SuffixBatch(spans, tokens, positions, texts, prefix_indices, capacity)

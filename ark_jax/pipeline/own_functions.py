@@ -191,9 +191,11 @@ def _import(name: str, sources: dict[str, Path]):
 
 
 def _check_parameters(function: Callable, kind: type, setting: str, file: Path) -> None:
-    asked = [x for x in inspect.signature(kind.__call__).parameters.values() if x.name != "self"]
-    by_name = {x.name: None for x in asked if x.kind is inspect.Parameter.KEYWORD_ONLY}
-    by_position = [x.name for x in asked if x.name not in by_name]
+    parameters = [
+        x for x in inspect.signature(kind.__call__).parameters.values() if x.name != "self"
+    ]
+    by_name = {x.name: None for x in parameters if x.kind is inspect.Parameter.KEYWORD_ONLY}
+    by_position = [x.name for x in parameters if x.name not in by_name]
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of a function that is not written in Python

@@ -69,7 +69,7 @@ class Comparison:
         return self.names[self.metric]
 
     @property
-    def others(self) -> list[str]:
+    def other_metrics(self) -> list[str]:
         return [name for name in self.names if name != self.metric]
 
     @property
@@ -102,7 +102,7 @@ def write_results(
         failed += [problem] if problem else []
         if comparison.pool:
             save_pooled(pooled, folder / "pooled")
-        other_names = [comparison.names[name] for name in comparison.others]
+        other_names = [comparison.names[name] for name in comparison.other_metrics]
         head = ["run", comparison.title, "difference to base", "changes", *other_names, "time"]
         cells = [head, *(_cells(row, comparison) for row in done)]
         if comparison.pool:
@@ -280,7 +280,7 @@ def _cells(row: dict, comparison: Comparison) -> list[str]:
         html.format_number(row["mean"]) + ends(row["low"], row["high"]),
         sign + html.format_number(row["difference"]) + moved,
         ", ".join(f"{field}={value}" for field, value in changes),
-        *(html.format_number(row[name]) for name in comparison.others),
+        *(html.format_number(row[name]) for name in comparison.other_metrics),
         duration(row["seconds"]),
     ]
 

@@ -71,7 +71,7 @@ def top_k(
         _check_finite("queries", _norms(queries))
         _check_finite("keys", _norms(keys))
         positions = np.tile(np.arange(n), (len(queries), 1))
-        values = np.vecdot(_wide(queries)[:, None], _wide(keys))
+        values = np.vecdot(_as_float64(queries)[:, None], _as_float64(keys))
     else:
         layout.enter_mesh()
         positions, ceiling, query_norms, key_norms = _candidates(queries, keys, count, block, dtype)
@@ -99,7 +99,9 @@ def _candidate_products(queries: np.ndarray, keys: np.ndarray, positions: np.nda
     parts = []
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
-        parts.append(np.vecdot(_wide(queries[rows])[:, None], _wide(keys[positions[rows]])))
+        parts.append(
+            np.vecdot(_as_float64(queries[rows])[:, None], _as_float64(keys[positions[rows]]))
+        )
     return np.concatenate(parts)
 
 
@@ -109,7 +111,7 @@ def near_pairs(
     *,
     block: int = 1024,
     screen: str | None = None,
-    most: int = 0,
+    nearest: int = 0,
 ) -> tuple[Int[np.ndarray, "s 2"], Float[np.ndarray, " s"]]:
     """All pairs i < j of unit vectors `[n e]` whose cosine is at least `threshold`, sorted, and
     their cosines.
@@ -123,8 +125,8 @@ def near_pairs(
         screen: "float32" or "bfloat16" as in `top_k`, or "subspace": products in a quarter of the
             width that are never below the cosines, unless in a sample too many reach the threshold.
             None is "subspace" on a CPU with many vectors, and "bfloat16" on accelerators.
-        most: a pair is left out, with a warning, unless it is one of the `most` nearest of either
-            vector; 0 keeps all. There are then at most n · `most` pairs.
+        nearest: a pair is left out, with a warning, unless it is one of this many nearest of either
+            vector; 0 keeps all. There are then at most n · `nearest` pairs.
 
     Raises:
         ValueError: a vector does not have unit length, or the threshold is outside -1..1.
@@ -149,11 +151,11 @@ def near_pairs(
             block,
             dtype,
         )
-    (rows, columns, cosines), total = limit_pairs(parts, n, most)
+    (rows, columns, cosines), total = limit_pairs(parts, n, nearest)
     if len(rows) < total:
         say(
             f"  warning: {total:,} pairs of {n:,} vectors have a cosine of at least {threshold}; "
-            f"only the {most:,} nearest of each stay, {len(rows):,} pairs: raise the threshold, "
+            f"only the {nearest:,} nearest of each stay, {len(rows):,} pairs: raise the threshold, "
             "which is config.graph.similarity, or the limit, config.graph.nearest"
         )
     order = np.lexsort((columns, rows))
@@ -166,13 +168,13 @@ def inner(
     """Inner products of `left[i]` and `right[j]`, float64: `[n e]`, `[s]`, `[m e]`, `[s]`."""
     out = np.empty(len(i))
     step = max(1, 2**17 // left.shape[1])  # fits into a core's cache
-    for at in range(0, len(i), step):
-        cut = slice(at, at + step)
-        out[cut] = np.vecdot(_wide(left[i[cut]]), _wide(right[j[cut]]))
+    for start in range(0, len(i), step):
+        cut = slice(start, start + step)
+        out[cut] = np.vecdot(_as_float64(left[i[cut]]), _as_float64(right[j[cut]]))
     return out
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
+def _as_float64(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, np.float32).astype(np.float64)
 
 
@@ -425,7 +427,7 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
     n, width = vectors.shape
     rng = np.random.default_rng(0)
     order = rng.permutation(n)
-    sample, probe = _wide(vectors[order[: 2 * width]]), _wide(vectors[order[-1024:]])
+    sample, probe = _as_float64(vectors[order[: 2 * width]]), _as_float64(vectors[order[-1024:]])
     # One round of subspace iteration approximates the leading singular vectors of the sample.
     leading, _ = np.linalg.qr(
         sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1))))
@@ -442,7 +444,10 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
     for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
         if near(shadow(probe, inside)) - near(probe) <= UNDECIDED:
             return np.concatenate(
-                [shadow(_wide(vectors[at : at + 1024]), inside) for at in range(0, n, 1024)]
+                [
+                    shadow(_as_float64(vectors[start : start + 1024]), inside)
+                    for start in range(0, n, 1024)
+                ]
             )
     return vectors
 
@@ -456,7 +461,7 @@ def _tiles(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Screens the tiles of the upper triangle by products of shadows, then decides in float64."""
     parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(shadows, block)]
-    longest = [max(float(part[at].max()) for part in parts) for at in (2, 3)]
+    longest = [max(float(part[column].max()) for part in parts) for column in (2, 3)]
     least = _below(threshold - _error(longest, longest, vectors.shape[1]))[None]
     for n, (top, left, *_) in enumerate(parts):
         left = jax.sharding.reshard(left, P())

@@ -9,42 +9,45 @@ Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # first and second vectors, a
 
 
 def among_nearest(
-    i: Int[np.ndarray, " s"], j: Int[np.ndarray, " s"], cosines: Float[np.ndarray, " s"], most: int
+    i: Int[np.ndarray, " s"],
+    j: Int[np.ndarray, " s"],
+    cosines: Float[np.ndarray, " s"],
+    nearest: int,
 ) -> Bool[np.ndarray, " s"]:
-    """Whether each pair is one of the `most` with the highest cosines of either of its vectors.
+    """Whether each pair is one of the `nearest` with the highest cosines of either of its vectors.
 
     Of equal cosines, that with the vector of the lower number comes first.
     """
-    ends, others = np.concatenate([i, j]), np.concatenate([j, i])
-    order = np.lexsort((others, -np.concatenate([cosines, cosines]), ends))
+    ends, far_ends = np.concatenate([i, j]), np.concatenate([j, i])
+    order = np.lexsort((far_ends, -np.concatenate([cosines, cosines]), ends))
     ranks = np.arange(len(order)) - np.searchsorted(ends[order], ends[order])
     stays = np.zeros(len(order), bool)
-    stays[order] = ranks < most
+    stays[order] = ranks < nearest
     return stays[: len(i)] | stays[len(i) :]
 
 
-def limit_pairs(parts: Iterable[Pairs], count: int, most: int) -> tuple[Pairs, int]:
+def limit_pairs(parts: Iterable[Pairs], count: int, nearest: int) -> tuple[Pairs, int]:
     """The pairs of all parts that are `among_nearest`, and how many pairs the parts have.
 
     It never holds more than about three times the pairs that may stay.
 
     Args:
         count: number of vectors.
-        most: nearest ones of each; 0 keeps all pairs.
+        nearest: how many stay of each; 0 keeps all pairs.
     """
     total, held, recent = 0, [], []
 
     def limited() -> list[Pairs]:
         i, j, cosines = map(np.concatenate, zip(*held, *recent, strict=True))
-        stays = among_nearest(i, j, cosines, most)
+        stays = among_nearest(i, j, cosines, nearest)
         return [(i[stays], j[stays], cosines[stays])]
 
     for part in parts:
         recent.append(part)
         total += len(part[0])
-        # What is dropped here has `most` nearer ones on both sides, whatever is still to come.
-        if most and sum(len(rows) for rows, _, _ in recent) > 2 * count * most:
+        # What is dropped here has `nearest` nearer ones on both sides, whatever is still to come.
+        if nearest and sum(len(rows) for rows, _, _ in recent) > 2 * count * nearest:
             held, recent = limited(), []
-    if most and total:
+    if nearest and total:
         held, recent = limited(), []
     return tuple(map(np.concatenate, zip(*held, *recent, strict=True))), total

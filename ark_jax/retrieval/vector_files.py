@@ -213,16 +213,16 @@ def _joined(
     """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones."""
     number_of_new = np.cumsum(places < 0) - 1
     for start in range(0, len(places), BLOCK):
-        at = places[start : start + BLOCK]
+        block_places = places[start : start + BLOCK]
         # Mapped anew for each block: pages that were read do not stay in memory.
         source = np.load(stored / "vectors.npy", mmap_mode="r") if stored else None
-        parts = [(np.flatnonzero(at >= 0), source, at)]
+        parts = [(np.flatnonzero(block_places >= 0), source, block_places)]
         numbers = number_of_new[start : start + BLOCK]
-        for block in np.unique(numbers[at < 0] // BLOCK).tolist():
-            rows = np.flatnonzero((at < 0) & (numbers // BLOCK == block))
+        for block in np.unique(numbers[block_places < 0] // BLOCK).tolist():
+            rows = np.flatnonzero((block_places < 0) & (numbers // BLOCK == block))
             parts.append((rows, np.load(blocks[block]), numbers % BLOCK))
         parts = [(rows, vectors[lines[rows]]) for rows, vectors, lines in parts if len(rows)]
-        joined = np.empty((len(at), parts[0][1].shape[1]), parts[0][1].dtype)
+        joined = np.empty((len(block_places), parts[0][1].shape[1]), parts[0][1].dtype)
         for rows, vectors in parts:
             joined[rows] = vectors
         yield joined

@@ -64,8 +64,8 @@ class SmallSelector(nnx.Module):
         cosines = SCALE * product("e,ne->n", question, passages)
         scores = self.cosine[...] * cosines - self.order[...] * ranks
         if self.passage is not None:
-            asked = product("e,er->r", question, self.question[...])
-            scores += product("r,er,ne->n", asked, self.passage[...], passages)
+            projected = product("e,er->r", question, self.question[...])
+            scores += product("r,er,ne->n", projected, self.passage[...], passages)
         pairs = self.similarity[...] * SCALE * product("ne,me->nm", passages, passages)
         return pl.Candidates(scores, present, pairs)
 

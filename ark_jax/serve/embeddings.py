@@ -26,8 +26,8 @@ async def openai(service: Service, request: Request) -> Response:
         )
     form = requests.choice(body, "encoding_format", "float", ("float", "base64"))
     embedder = service.tuned.embedder
-    asked = _asked(body, "input", embedder.width, cut=False)
-    embedded = await requests.result(request, service.work, embedder, asked)
+    texts = _texts_of(body, "input", embedder.width, cut=False)
+    embedded = await requests.result(request, service.work, embedder, texts)
     tokens = sum(x.tokens for x in embedded)
     data = [
         {"object": "embedding", "index": i, "embedding": _in_form(x.vector, form)}
@@ -48,14 +48,14 @@ async def embed(service: Service, request: Request) -> Response:
     body = await requests.read_json(request)
     requests.choice(body, "truncation_direction", "Right", ("Right", "right"))
     embedder = service.tuned.embedder
-    asked = _asked(
+    texts = _texts_of(
         body,
         "inputs",
         embedder.width,
         cut=requests.switch(body, "truncate"),
         unit=requests.switch(body, "normalize", default=True),
     )
-    embedded = await requests.result(request, service.work, embedder, asked)
+    embedded = await requests.result(request, service.work, embedder, texts)
     return JSONResponse([x.vector.tolist() for x in embedded])
 
 
@@ -68,8 +68,8 @@ async def rerank(service: Service, request: Request) -> Response:
     query, texts = requests.text(body, "query"), requests.texts(body, "texts")
     raw, shown = (requests.switch(body, name) for name in ("raw_scores", "return_text"))
     requests.choice(body, "truncation_direction", "Right", ("Right", "right"))
-    asked = Pairs(query, texts, requests.switch(body, "truncate"))
-    logits = np.array(await requests.result(request, service.work, service.reranker, asked))
+    pairs = Pairs(query, texts, requests.switch(body, "truncate"))
+    logits = np.array(await requests.result(request, service.work, service.reranker, pairs))
     scores = logits if raw else np.exp(-np.logaddexp(0, -logits))
     return JSONResponse(
         [
@@ -95,7 +95,7 @@ async def info(service: Service, request: Request) -> Response:
     )
 
 
-def _asked(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
+def _texts_of(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:
     kind = requests.choice(body, "prompt_name", "document", KINDS)
     dimensions = requests.number(body, "dimensions", width, width)
     return Texts(requests.one_or_more(body, field), kind, dimensions, cut, unit)

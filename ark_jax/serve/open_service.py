@@ -69,8 +69,8 @@ def _searched(index: Index) -> Searched:
     """An index whose model is loaded, compiled, and tried."""
     embedder = Embedder(index.retriever, model_name(index.model))
     embedder.warm_up()
-    asked = Texts(["Who?"], "query", embedder.width, cut=True)
-    vectors = embedder.run(embedder.prepare(asked))[0].vector[None]
+    texts = Texts(["Who?"], "query", embedder.width, cut=True)
+    vectors = embedder.run(embedder.prepare(texts))[0].vector[None]
     for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
         index.search(["Who?"], by=by, vectors=vectors)
     return Searched(index, embedder)

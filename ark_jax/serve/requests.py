@@ -160,14 +160,14 @@ def _check_text(value: str, name: str) -> None:
         raise bad_input(f"`{name}` holds half of a surrogate pair, which is no text") from None
 
 
-async def result(request: Request, work: Work, lane: Lane, asked: Any) -> list:
+async def result(request: Request, work: Work, lane: Lane, items: Any) -> list:
     """The results of a request's items. If the client goes away, they are not computed.
 
     Raises:
         Refused: too much waits, a text is too long, the client is gone, or the model fails.
     """
     try:
-        future = work.submit(lane, asked)
+        future = work.submit(lane, items)
     except Busy:
         raise overloaded("too many texts wait; try again later") from None
     except RuntimeError as error:

@@ -69,8 +69,8 @@ class Service:
         vectors: np.ndarray | None = None
         if by != "bm25":
             embedder = searched.embedder
-            asked = Texts([question], "query", embedder.width, cut=True)
-            embedded = await requests.result(request, self.work, embedder, asked)
+            texts = Texts([question], "query", embedder.width, cut=True)
+            embedded = await requests.result(request, self.work, embedder, texts)
             vectors = embedded[0].vector[None]
         find = lambda: searched.index.search([question], k=k, by=by, vectors=vectors)[0]
         return (await requests.result(request, self.work, CALLS, find))[0]

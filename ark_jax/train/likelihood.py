@@ -211,5 +211,5 @@ def completion_log_probs(
 
     labels = packing.pack(batch.labels, plan)
     results = map_positions(predict, min(LOGIT_BLOCK, batch.room), hidden, labels)
-    log_probs, *others = (packing.unpack(x, plan) for x in results)
-    return log_probs, others[0] if others else None
+    log_probs, *entropies = (packing.unpack(x, plan) for x in results)
+    return log_probs, entropies[0] if entropies else None

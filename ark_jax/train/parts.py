@@ -28,7 +28,7 @@ class Parts:
     arrays: Any
 
 
-def prompts_of_part(whole: BatchShape, budget: int) -> int:
+def prompts_of_part(shape: BatchShape, budget: int) -> int:
     """How many prompts a device computes at a time, of a step of this shape.
 
     A step of less than two budgets stays whole.
@@ -36,8 +36,8 @@ def prompts_of_part(whole: BatchShape, budget: int) -> int:
     Args:
         budget: tokens that a part has at least, unless one prompt with its completions is a part.
     """
-    count = max((whole.prompt_room + whole.room) // budget, 1)
-    return max(whole.prompts // count, 1)
+    count = max((shape.prompt_room + shape.room) // budget, 1)
+    return max(shape.prompts // count, 1)
 
 
 def split(groups: Sequence[Group], prompts: int) -> list[list[Group]]:

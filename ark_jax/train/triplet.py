@@ -157,8 +157,10 @@ class TripletObjective:
             batch[name] for name in ("positive", "neighbour", "negative")
         )
         if self.loss == "nce":
-            others = neighbour | negative
-            loss = losses.info_nce(queries, triples, positive, others, temperature=self.temperature)
+            contrasts = neighbour | negative
+            loss = losses.info_nce(
+                queries, triples, positive, contrasts, temperature=self.temperature
+            )
         else:
             loss = losses.two_margins(
                 queries, triples, positive, neighbour, negative, margins=self.margins
@@ -278,8 +280,10 @@ def pair_masks(
     graph, config = epochs.graph, epochs.config
     rows_asked = epochs.questions.rows[chosen][:, None]
     asks_tail = epochs.questions.asks_tail[chosen][:, None]
-    at = lambda field: field[:, None] == rows[None]
-    positive, neighbour, negative = map(at, (levels.positives, levels.neighbours, levels.negatives))
+    mask_of = lambda field: field[:, None] == rows[None]
+    positive, neighbour, negative = map(
+        mask_of, (levels.positives, levels.neighbours, levels.negatives)
+    )
     if config.negatives == "batch":
         negative = ~share_entity(graph, rows_asked, rows[None])
         if config.loss == "nce":

@@ -120,8 +120,8 @@ def supervise(
         return [groups[i] for i in part]
 
     steps = steps_per_epoch * config.epochs
-    whole = BatchShape.holding(map(chosen, range(steps)))
-    prompts = parts.prompts_of_part(whole, batch_tokens_of_device())
+    step_shape = BatchShape.holding(map(chosen, range(steps)))
+    prompts = parts.prompts_of_part(step_shape, batch_tokens_of_device())
     in_parts = [parts.split(chosen(step), prompts) for step in range(steps)]
     shape = BatchShape.holding(itertools.chain(*in_parts))
     return _train(

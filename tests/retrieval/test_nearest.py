@@ -46,14 +46,14 @@ def test_a_retriever_with_high_cosines_does_not_join_every_pair(any_mesh, capsys
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     everything = near_pairs(vectors, 0.8, block=64)
     assert len(everything[0]) == 300 * 299 / 2 and not capsys.readouterr().out
-    pairs, cosines = near_pairs(vectors, 0.8, most=5, block=64)
+    pairs, cosines = near_pairs(vectors, 0.8, nearest=5, block=64)
     values = dict(zip(map(tuple, everything[0].tolist()), everything[1].tolist(), strict=True))
     assert set(map(tuple, pairs.tolist())) == limit_naively(values, 5)
     assert cosines.tolist() == [values[pair] for pair in map(tuple, pairs.tolist())]
     assert np.bincount(pairs.ravel(), minlength=300).min() >= 5 and len(pairs) <= 5 * 300
     warning = f"warning: 44,850 pairs of 300 vectors .* nearest of each stay, {len(pairs):,} pairs"
     assert re.search(warning, capsys.readouterr().out)
-    idle = near_pairs(vectors, 0.8, most=299, block=64)
+    idle = near_pairs(vectors, 0.8, nearest=299, block=64)
     assert not capsys.readouterr().out
     for x, y in zip(idle, everything, strict=True):
         np.testing.assert_array_equal(x, y)

@@ -52,10 +52,10 @@ def read(path: Path, findings: Findings) -> Corpus:
         kind, rows = recognised_rows(rows_of(file, findings), file, findings)
         if kind:
             paragraphs = Documents()
-            asked = list(parsed_rows(kind, rows, paragraphs, findings))
+            parsed = list(parsed_rows(kind, rows, paragraphs, findings))
             ids = _join(paragraphs, documents, known, findings, file)
-            questions = [_renamed(q, ids, paragraphs.texts, documents.texts) for q in asked]
-            if lost := sum(len(q.evidence) for q in asked) - sum(
+            questions = [_renamed(q, ids, paragraphs.texts, documents.texts) for q in parsed]
+            if lost := sum(len(q.evidence) for q in parsed) - sum(
                 len(q.evidence) for q in questions
             ):
                 message = (

@@ -67,7 +67,7 @@ def read(path: Path, findings: Findings) -> Corpus:
     documents = Documents()
     folder = path if path.is_dir() else path.parent
     question_file = named_file(path, "questions") if path.is_dir() else None
-    others: dict[str, list[str]] = collections.defaultdict(list)
+    unread: dict[str, list[str]] = collections.defaultdict(list)
     lacking: dict[str, list[str]] = collections.defaultdict(list)
     unreadable: dict[str, int] = {}
 
@@ -77,7 +77,7 @@ def read(path: Path, findings: Findings) -> Corpus:
             if file.suffix.lower() in CONVERTERS:
                 yield file, name
             elif file != question_file:
-                others[file.suffix.lower()].append(name)
+                unread[file.suffix.lower()].append(name)
 
     shards = shards_of(pages(), lambda page: _bytes(page[0]))
     for page in itertools.chain.from_iterable(map_shards(_page_converter, shards)):
@@ -90,7 +90,7 @@ def read(path: Path, findings: Findings) -> Corpus:
                 findings.remarks.append(file_problem(file, f"{error}: the file is passed over"))
             case _, name, ImportError() as error:
                 lacking[f"{error.name}"].append(name)
-    _note_others(folder, others, findings)
+    _note_unread(folder, unread, findings)
     for package, names in lacking.items():
         message = (
             f"{len(names):,} files such as {names[0]!r} need the package {package}; "
@@ -142,9 +142,9 @@ def _converted(file: Path, name: str) -> Document:
     return Document(name, page.title or file.stem, page.text, page.sections)
 
 
-def _note_others(folder: Path, others: dict[str, list[str]], findings: Findings) -> None:
+def _note_unread(folder: Path, unread: dict[str, list[str]], findings: Findings) -> None:
     """A remark for each suffix that is not read."""
-    for suffix, names in sorted(others.items()):
+    for suffix, names in sorted(unread.items()):
         shown = ", ".join(names[:NAMED]) + ", ..." * (len(names) > NAMED)
         shown = shown.encode("utf-8", "replace").decode()
         kind = f"with the suffix {suffix}" if suffix else "without a suffix"

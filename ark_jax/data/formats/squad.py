@@ -54,12 +54,14 @@ def read(path: Path, findings: Findings) -> Corpus:
         for paragraph in row.objects("paragraphs"):
             document = hashed_document(title, paragraph.text("context"))
             pairs.append((document, list(_questions(paragraph, document.id, document.text, row))))
-        for question in (question for _, asked in pairs for question in asked):
+        for question in (
+            question for _, paragraph_questions in pairs for question in paragraph_questions
+        ):
             row.claim_id(lines, "id", question.id)
         if findings.settle(row):
-            for document, asked in pairs:
+            for document, paragraph_questions in pairs:
                 documents.append(document)
-                questions += asked
+                questions += paragraph_questions
     return complete_corpus(documents, questions, SQUAD.name, findings)
 
 

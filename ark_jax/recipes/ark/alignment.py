@@ -76,10 +76,10 @@ def align(
     for question in questions:
         for chunk, cosine in candidates[question.id]:
             for i, answer in enumerate(question.answers[: references or None]):
-                asked = {"question": question.question, "answer": answer}
+                fields = {"question": question.question, "answer": answer}
                 name = _name_pair(question.id, i, chunk.id)
-                passage = fitter.fit(chunk.passage, asked, name)
-                filled = scored_pairs(templates, passage=passage, **asked)
+                passage = fitter.fit(chunk.passage, fields, name)
+                filled = scored_pairs(templates, passage=passage, **fields)
                 pairs += [tuple(map(lm.as_data, pair)) for pair in filled]
                 row = {
                     "question": question.id,
@@ -115,7 +115,7 @@ class _PassageFitter:
         self._count = functools.cache(lambda text: lm.token_counts([lm.as_data(text)])[0])
         self._longest_template = max(map(self._count, templates.values()))
 
-    def fit(self, passage: str, asked: dict[str, str], name: str) -> str:
+    def fit(self, passage: str, fields: dict[str, str], name: str) -> str:
         """The passage, or as much of its beginning as fits. Question and answer are never cut.
 
         Args:
@@ -123,35 +123,35 @@ class _PassageFitter:
         """
         limit = self._lm.max_length
         # Each part is counted once. Together they may take a few tokens more, where they meet.
-        parts = (self._count(passage), *map(self._count, asked.values()), self._longest_template)
+        parts = (self._count(passage), *map(self._count, fields.values()), self._longest_template)
         if sum(parts) + SEAM_TOKENS <= limit:
             return passage
-        longest = self._prompt_tokens("", asked)
+        longest = self._prompt_tokens("", fields)
         if longest >= limit:
             raise ValueError(
                 f"{name}: question, answer and prompt take {longest} of the {limit} tokens that "
                 "generator.path reads, which leaves none for the passage; leave the question out "
                 "or take a longer model"
             )
-        return self._cut(passage, asked, limit)
+        return self._cut(passage, fields, limit)
 
-    def _cut(self, passage: str, asked: dict[str, str], limit: int) -> str:
+    def _cut(self, passage: str, fields: dict[str, str], limit: int) -> str:
         """Drops tokens from the end until the prompt fits, a character at least in each turn."""
         encoded = self._lm.tokenizer(
             passage, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ends = [end for _, end in encoded["offset_mapping"]]
         count = len(ends)
-        while (excess := self._prompt_tokens(passage, asked) - limit) > 0:
+        while (excess := self._prompt_tokens(passage, fields) - limit) > 0:
             count = max(count - excess, 0)
             # A character may have several tokens; then a cut between them drops nothing.
             end = min(ends[count - 1] if count else 0, len(passage) - 1)
             passage = passage[:end]
         return passage
 
-    def _prompt_tokens(self, passage: str, asked: dict[str, str]) -> int:
+    def _prompt_tokens(self, passage: str, fields: dict[str, str]) -> int:
         """Tokens of the longer of the two prompts, with its target."""
-        pairs = scored_pairs(self._templates, passage=passage, **asked)
+        pairs = scored_pairs(self._templates, passage=passage, **fields)
         texts = [self._lm.as_data(prompt + target) for prompt, target in pairs]
         return max(self._lm.token_counts(texts))
 

@@ -51,11 +51,13 @@ def rule_based_extractor(frequency: Mapping[str, int]) -> Callable[[Sequence[Pas
     Args:
         frequency: as of `rule_based.extract_graph`.
     """
-    most = rare_limit(frequency)
+    max_frequency = rare_limit(frequency)
 
     def extract(passage: Passage) -> tuple[list, list, list]:
         chunk, text, title = passage
-        return _parse(Replies(chunk, [([extract_graph(text, frequency, title, most)], None)]))
+        return _parse(
+            Replies(chunk, [([extract_graph(text, frequency, title, max_frequency)], None)])
+        )
 
     return lambda shard: _packed(map(extract, shard))
 

@@ -106,9 +106,9 @@ def stages(config) -> list[Stage]:
         ValueError: a setting that a stage would fail on.
     """
     check_ark(config)
-    made = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
-    made = _reading_written_questions([*made, *_closing_stages(config)])
-    return with_report(made, title="ARK run", gather=report.gather, sections=SECTIONS)
+    ordered = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
+    ordered = _reading_written_questions([*ordered, *_closing_stages(config)])
+    return with_report(ordered, title="ARK run", gather=report.gather, sections=SECTIONS)
 
 
 def _reading_written_questions(stages: list[Stage]) -> list[Stage]:

@@ -52,19 +52,19 @@ def answers_shown(
     """
     replies = {(row["system"], row["question"]): row["answer"] for row in rows}
     read = [q for q in questions.values() if replies[names[0], q.id] is not None]
-    whole = {
+    uncut = {
         question.id: {
             name: answer for name in names if not is_cut(answer := replies[name, question.id])
         }
         for question in read
     }
-    cut = len(names) * len(read) - sum(map(len, whole.values()))
-    shown = [question for question in read if whole[question.id]][:limit]
+    cut = len(names) * len(read) - sum(map(len, uncut.values()))
+    shown = [question for question in read if uncut[question.id]][:limit]
     answer_rows = [
         {
             "question": question.question,
             "answers": list(question.answers),
-            "given": {name: whole[question.id].get(name) for name in names},
+            "given": {name: uncut[question.id].get(name) for name in names},
         }
         for question in shown
     ]

@@ -118,9 +118,9 @@ def load_lists(context: Context) -> list:
         if question.id not in positives:
             continue
         scores = scored[question.id]
-        others = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
+        by_score = sorted(scores, key=lambda chunk: (-scores[chunk], chunk))
         texts: dict[str, float] = {}  # of copies of a chunk, the first counts
-        for chunk in (*positives[question.id], *mined.get(question.id, ()), *others):
+        for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
         weights = shares([texts[text] for text in chosen], config.reranker.temperature)

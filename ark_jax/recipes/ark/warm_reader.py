@@ -104,10 +104,10 @@ def _pooled(context: Context, chunks: dict) -> list[PooledQuestion]:
     """The training questions that can be shown, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
-    asked = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
-    gold, _ = gold_passages(context, asked, chunks)
+    answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
+    gold, _ = gold_passages(context, answerable, chunks)
     candidates, pooled = load_candidates(context), []
-    for number, question in enumerate(asked):
+    for number, question in enumerate(answerable):
         passages = tuple(map(tuple, gold[question.id]))
         if not any(passages) or question.id not in candidates:
             continue

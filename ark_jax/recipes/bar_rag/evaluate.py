@@ -142,10 +142,10 @@ def _ways(
         NEAREST: [list(pooled.chunk_ids[:k]) for pooled in questions],
         SELECTED: [best.chunk_ids for best in load_selector(context, last).best(questions)],
     }
-    made = []
+    measured = []
     for way, of_questions in chosen.items():
-        made += set_rows(reader, way, list(zip(questions, of_questions, strict=True)), success)
-    return made
+        measured += set_rows(reader, way, list(zip(questions, of_questions, strict=True)), success)
+    return measured
 
 
 def _compare_ways(ways: Sequence[dict], compare) -> dict:

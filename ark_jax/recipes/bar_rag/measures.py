@@ -167,11 +167,11 @@ def answer_sets(
     """
     keys = [(pooled.id, tuple(ids)) for pooled, ids in sets]
     distinct = dict(zip(keys, sets, strict=True))
-    asked = [
+    readings = [
         (pooled.question.question, [chunks[x].passage for x in ids])
         for pooled, ids in distinct.values()
     ]
-    prompts = reading_prompts(lm, form, asked, generation["max_new_tokens"]).texts
+    prompts = reading_prompts(lm, form, readings, generation["max_new_tokens"]).texts
     replies = best_answers(
         lm, form, prompts, [len(ids) for _, ids in distinct.values()], **generation
     )

@@ -91,8 +91,8 @@ def _search(
         return []
     passages = distributed.LazySequence(operator.attrgetter("passage"), searched)
     keys, _ = encode_passages(context, "base", passages, f"embed chunks, {part}")
-    asked = [question.question for question in questions]
-    queries = encode(context, "base", asked, "query", f"embed questions, {part}")
+    texts = [question.question for question in questions]
+    queries = encode(context, "base", texts, "query", f"embed questions, {part}")
     nearest = search_scopes(queries, keys, scopes, context.config.pool.size)
     rows = []
     for question, query, places, cosines in zip(questions, queries, *nearest, strict=True):

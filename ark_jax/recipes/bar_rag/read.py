@@ -107,14 +107,14 @@ def _reinforce(
         settings.max_new_tokens,
     )
     ids = reader.prompt_ids(prompts.texts)
-    asked = [
+    items = [
         Asked(pooled, len(chunks), *prompt)
         for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
     drawn, summaries = StepRows(folder / "answers.parquet"), {}
 
     def make_groups(step: int, model) -> "list[Group]":
-        batch = [asked[i] for i in chosen[step]]
+        batch = [items[i] for i in chosen[step]]
         draw = functools.partial(
             draw_answers, model, reader, form, batch, config, seed=seed, step=step
         )
@@ -131,7 +131,7 @@ def _reinforce(
     tuned, adapter, curve = tuning.reinforce(
         reader,
         make_groups,
-        _training(config, chosen, max(len(item.ids) for item in asked)),
+        _training(config, chosen, max(len(item.ids) for item in items)),
         folder,
         label=stage,
         on_step=on_step,
@@ -180,14 +180,14 @@ def _counts(rows: Sequence[dict], steps: int, questions: int, cut: int) -> dict:
     last = max(row["step"] for row in rows)
     first = [row for row in rows if row["step"] <= last // 4]
     final = [row for row in rows if row["step"] >= last - last // 4]
-    whole = summary(rows)
+    overall = summary(rows)
     return {
         "questions": questions,
         "steps": steps,
         "answers": len(rows),
-        "live_share": whole["live"],
-        "phantom_share": whole["phantom"],
-        "ended_share": whole["ended"],
+        "live_share": overall["live"],
+        "phantom_share": overall["phantom"],
+        "ended_share": overall["ended"],
         "first_reward": summary(first)["reward"],
         "last_reward": summary(final)["reward"],
         **({"cut_prompts": cut} if cut else {}),

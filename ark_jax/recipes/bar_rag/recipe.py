@@ -80,11 +80,11 @@ def stages(config) -> list[Stage]:
         ValueError: a setting that a stage would fail on.
     """
     check_bar_rag(config)
-    made = [*_first_stages()]
+    ordered = [*_first_stages()]
     for iteration in range(1, config.iterations + 1):
-        made += _iteration(config, iteration)
-    made += _closing_stages(config)
-    return with_report(made, "BAR-RAG run", report.gather, report.SECTIONS)
+        ordered += _iteration(config, iteration)
+    ordered += _closing_stages(config)
+    return with_report(ordered, "BAR-RAG run", report.gather, report.SECTIONS)
 
 
 def _reading(config) -> dependencies.Fingerprints:
@@ -137,9 +137,9 @@ def _iteration(config, iteration: int) -> list[Stage]:
     asking = dependencies.all_of(_reading(config), _choosing)
     selects = config.read.evidence == "selected"
     earlier = (stage_of("select", iteration - 1),) if selects and iteration > 1 else ()
-    made = []
+    ordered = []
     if filtering == stage("filter"):
-        made.append(
+        ordered.append(
             Stage(
                 filtering,
                 after=("data", "pool", before, *earlier),
@@ -150,7 +150,7 @@ def _iteration(config, iteration: int) -> list[Stage]:
         )
     if selects:
         writes = config.selector.kind == "writer"
-        made.append(
+        ordered.append(
             Stage(
                 stage("select"),
                 after=("data", "pool", before, filtering, *earlier),
@@ -165,7 +165,7 @@ def _iteration(config, iteration: int) -> list[Stage]:
                 external=asking,
             )
         )
-    made += [
+    ordered += [
         Stage(
             stage("evidence"),
             after=("data", "pool", filtering, *((stage("select"),) if selects else ())),
@@ -181,7 +181,7 @@ def _iteration(config, iteration: int) -> list[Stage]:
             external=_reading(config),
         ),
     ]
-    return made
+    return ordered
 
 
 def _closing_stages(config) -> list[Stage]:

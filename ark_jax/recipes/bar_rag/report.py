@@ -156,13 +156,13 @@ def _examples(context: Context) -> list[dict]:
             "question": questions[id].question,
             "answers": list(questions[id].answers),
             "passages": [passages[chunk] for chunk in rows[last][id]["chunk_ids"]],
-            "given": {name: _given(rows[name][id]) for name in systems},
+            "given": {name: _answer_and_p(rows[name][id]) for name in systems},
         }
         for id in chosen
     ]
 
 
-def _given(row: dict) -> dict:
+def _answer_and_p(row: dict) -> dict:
     return {"answer": row["answer"], "p": row["p"]}
 
 

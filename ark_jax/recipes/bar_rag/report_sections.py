@@ -94,23 +94,23 @@ def ways(data: Mapping) -> str:
     comparison = data["ways"]
     if not comparison:
         return empty_note("No selector was trained in this run.")
-    *others, selected = comparison["p"]
+    *compared, selected = comparison["p"]
     figures = "".join(
         figure(
             svg.histograms(
                 f"ways-{i}",
-                f"p of {selected} and of {other} sets",
+                f"p of {selected} and of {way} sets",
                 (selected, comparison["p"][selected]),
-                (other, comparison["p"][other]),
+                (way, comparison["p"][way]),
                 x_title="p, the probability of a reference answer",
                 x_range=(0.0, 1.0),
                 things="questions",
                 bins=BINS,
             ),
-            f"{selected} and {other}",
+            f"{selected} and {way}",
             f"{len(comparison['p'][selected]):,} held-out questions",
         )
-        for i, other in enumerate(others)
+        for i, way in enumerate(compared)
     )
     return (
         f"<p>p of held-out questions under the reader {escape(comparison['reader'])}, from "

@@ -121,11 +121,11 @@ def _counts(rows: Sequence[dict], known: Sequence[dict]) -> dict:
     last = max(row["step"] for row in rows)
     first = summary([row for row in rows if row["step"] <= last // 4])
     final = summary([row for row in rows if row["step"] >= last - last // 4])
-    whole, unreadable = summary(rows), len(rows) - len(readable)
+    overall, unreadable = summary(rows), len(rows) - len(readable)
     return {
         "sets": len(rows),
-        "live_share": whole["live"],
-        "phantom_share": whole["phantom"],
+        "live_share": overall["live"],
+        "phantom_share": overall["phantom"],
         "first_reward": first["reward"],
         "last_reward": final["reward"],
         "sets_computed": computed,

@@ -106,12 +106,12 @@ class Success:
         from ark_jax.models.language import PairError
 
         config, lm = self._context.config, load_reader(self._context, self._name)
-        asked = [
+        readings = [
             (pooled.question.question, [self._passages[chunk] for chunk in chunks])
             for pooled, chunks in sets
         ]
         form = reading_prompt(config)
-        prompts = reading_prompts(lm, form, asked, config.read.max_new_tokens).texts
+        prompts = reading_prompts(lm, form, readings, config.read.max_new_tokens).texts
         options = {"batch_tokens": config.generator.batch_tokens, "label": label}
         if config.success.by == "samples":
             return self._shares(lm, sets, prompts, options)

@@ -104,9 +104,9 @@ class WritingSelector:
         from ark_jax.train import tuning
 
         reference = self.lm if self.config.selector.kl != "none" else None
-        asked = list({pooled.id: pooled for step in steps for pooled in step}.values())
-        texts = self._prompts(asked)
-        ids = dict(zip([x.id for x in asked], self.lm.prompt_ids(texts), strict=True))
+        distinct = list({pooled.id: pooled for step in steps for pooled in step}.values())
+        texts = self._prompts(distinct)
+        ids = dict(zip([x.id for x in distinct], self.lm.prompt_ids(texts), strict=True))
 
         def make_groups(step: int, lm: "LanguageModel") -> "list[Group]":
             rows = make_rows(step, dataclasses.replace(self, lm=lm, reference=reference))
@@ -156,11 +156,13 @@ class WritingSelector:
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
         """Whole passages, cut at their end where a prompt is too long."""
-        asked = [
+        readings = [
             (pooled.question.question, [self.passages[x] for x in pooled.chunk_ids])
             for pooled in questions
         ]
-        return reading_prompts(self.lm, self.form, asked, self.config.selector.max_new_tokens).texts
+        return reading_prompts(
+            self.lm, self.form, readings, self.config.selector.max_new_tokens
+        ).texts
 
     def _parse(
         self, pooled: PooledQuestion, text: str, columns: Mapping | None = None

@@ -42,8 +42,8 @@ def find_candidates(context: Context, folder: Path) -> dict:
     passages = Passages(chunks)
     lookup = passages.lookup(chunk_ids)
     vectors, cut = encode_passages(context, "base", lookup, "embed chunks")
-    asked = [question.question for question in questions]
-    queries = encode(context, "base", asked, "query", "embed questions")
+    texts = [question.question for question in questions]
+    queries = encode(context, "base", texts, "query", "embed questions")
     pools = (
         _search(questions, chunks, chunk_ids, lookup, (queries, vectors), context.config.data)
         if corpus
@@ -71,9 +71,9 @@ def _search(
 
     count, everything = settings.candidates, range(len(chunk_ids))
     nearest, _ = top_k(*vectors, count)
-    asked = [question.question for question in questions]
+    question_texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
-    queries, scopes = [*asked, *answered], [everything] * (2 * len(questions))
+    queries, scopes = [*question_texts, *answered], [everything] * (2 * len(questions))
     by_words = distributed.on_first_process(lambda: bm25(queries, texts, scopes, count))
     pools = {}
     for i, question in enumerate(questions):

@@ -32,14 +32,14 @@ def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
     """Stores the fusion with the highest nDCG@10 on training questions, and that of each."""
     questions, chunks = load_questions(context, "train"), chunks_by_document(context)
     gold, _ = gold_passages(context, questions, chunks)
-    asked = [question for question in questions if gold[question.id]]
+    judged = [question for question in questions if gold[question.id]]
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
-    if asked:
+    if judged:
         names = (WORDS, systems.last)
-        parts = scored_rankings(context, systems, names, asked, chunks, folder)
+        parts = scored_rankings(context, systems, names, judged, chunks, folder)
         for fusion, row in zip(fusions, rows, strict=True):
-            fused = {q.id: fusion.join(*(part[q.id] for part in parts)) for q in asked}
+            fused = {q.id: fusion.join(*(part[q.id] for part in parts)) for q in judged}
             run = {id: [chunk for chunk, _ in ranking] for id, ranking in fused.items()}
             values = measures(run, {id: gold[id] for id in run}, [METRIC])
             row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
@@ -47,10 +47,10 @@ def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
     distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
     save_json(rows, folder / "candidates.json")
     say(
-        f"  {len(asked):,} training questions: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"  {len(judged):,} training questions: {METRIC} {rows[best][METRIC]:.3f} by "
         f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
     )
-    return {"questions": len(asked), "by": fusions[best].by, "dense": fusions[best].dense}
+    return {"questions": len(judged), "by": fusions[best].by, "dense": fusions[best].dense}
 
 
 def chosen_fusion(context: Context, systems: Systems) -> Fusion:

@@ -31,20 +31,20 @@ def read_facts(
         facts_of: `facts_of(system, question)` gives facts, best first; of these as many are read
             as fit a local reader.
     """
-    asked = reader.questions_to_answer(questions, context.config.evaluate.read)
-    if not asked:
+    sample = reader.questions_to_answer(questions, context.config.evaluate.read)
+    if not sample:
         return {}, {}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
     for system in systems:
-        for question in asked:
+        for question in sample:
             facts = facts_of(system, question)
             prompt, fitting = _fit(context, template, question.question, facts)
             filled[system, question.id] = prompt
             if fitting < len(facts):
                 cut.add(question.id)
     replies, counts = reader.answer_prompts(context, filled.values())
-    answers = {question.id: question.answers for question in asked}
+    answers = {question.id: question.answers for question in sample}
     scores = {
         (system, id): {"answer": replies[prompt]}
         | answer_lists.list_scores(replies[prompt], answers[id])

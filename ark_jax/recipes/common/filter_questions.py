@@ -190,9 +190,9 @@ def _score_shard(context: Context, shard: list[Candidate], number: int) -> list[
 def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]]:
     """(prompt, answer) with the passage and without it."""
     template = prompts.load_template("forward", context.config.prompts.forward, target="answer")
-    asked = {"question": candidate.question.question, "answer": candidate.question.answers[0]}
+    fields = {"question": candidate.question.question, "answer": candidate.question.answers[0]}
     return [
-        prompts.split_target(template, "answer", passage=passage, **asked)
+        prompts.split_target(template, "answer", passage=passage, **fields)
         for passage in (candidate.passage, "")
     ]
 
@@ -207,13 +207,13 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
     limit = context.config.questions.round_trip
     chunks = [x for group in chunks_by_document(context).values() for x in group]
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
-    asked = [x.question.question for x in candidates]
+    question_texts = [x.question.question for x in candidates]
     vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
-    queries = encode(context, "base", asked, "query", "embed written questions")
+    queries = encode(context, "base", question_texts, "query", "embed written questions")
     dense = top_k(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
     everything = range(len(chunks))
     lexical = distributed.on_first_process(
-        lambda: bm25(asked, list(texts), [everything] * len(asked), DEPTH)
+        lambda: bm25(question_texts, list(texts), [everything] * len(question_texts), DEPTH)
     )
     checked = []
     for x, *rankings in zip(candidates, dense, lexical, strict=True):

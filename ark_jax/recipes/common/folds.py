@@ -53,8 +53,8 @@ def pool_folds(workdirs: Sequence[Path]) -> Pooled:
 
 def _check_folds(workdirs: Sequence[Path], by_fold: Sequence[list[dict]]) -> None:
     """Refuses runs that are no folds of one input, or that measured different systems."""
-    first, *others = workdirs
-    for workdir in others:
+    first, *later_workdirs = workdirs
+    for workdir in later_workdirs:
         if _divided(workdir) != _divided(first):
             raise ValueError(
                 f"{workdir.name} and {first.name} divide different inputs, or one input by "

@@ -130,8 +130,8 @@ def _input(path: str, questions: str, tolerate: float = 0.0) -> Corpus:
     corpus = readers.load(path, tolerate)
     if not questions:
         return corpus
-    asked, remarks = readers.read_questions(questions, corpus.texts, tolerate)
-    return dataclasses.replace(corpus, questions=asked, remarks=[*corpus.remarks, *remarks])
+    loaded, remarks = readers.read_questions(questions, corpus.texts, tolerate)
+    return dataclasses.replace(corpus, questions=loaded, remarks=[*corpus.remarks, *remarks])
 
 
 def _test_set(corpus: Corpus, settings) -> Corpus:
@@ -190,9 +190,9 @@ def choose_pool(
         say(f"  {unnamed:,} questions name no document, so the whole corpus is searched")
         return "corpus"
     total = sum(sizes.values())
-    asked = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
+    chunk_counts = [sum(sizes.get(d, 0) for d in question.documents) for question in questions]
     # A question that is yet to be written asks one document.
-    median = statistics.median(asked or sizes.values() or [0])
+    median = statistics.median(chunk_counts or sizes.values() or [0])
     if median >= FEW_CHUNKS or median >= total:
         if median < total:
             say(

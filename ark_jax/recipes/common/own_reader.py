@@ -41,11 +41,11 @@ def answer_all(
     Raises:
         ValueError: an answer is no text.
     """
-    read, asked = load(context.config), {question.id: question.question for question in questions}
+    read, texts = load(context.config), {question.id: question.question for question in questions}
     replies = {}
     for name in dict.fromkeys(system for system, _ in passages):
-        retrieved = {id: passages[name, id] for id in asked}
-        rows = functools.partial(_answer, read, context.config.reader.backend, asked, retrieved)
+        retrieved = {id: passages[name, id] for id in texts}
+        rows = functools.partial(_answer, read, context.config.reader.backend, texts, retrieved)
         stored = stored_rows(
             folder / f"answers-{name}.parquet", lambda rows=rows: distributed.on_first_process(rows)
         )
@@ -55,10 +55,10 @@ def answer_all(
 
 
 def _answer(
-    read: OwnReader, named: str, asked: Mapping[str, str], passages: Mapping[str, Sequence[str]]
+    read: OwnReader, named: str, texts: Mapping[str, str], passages: Mapping[str, Sequence[str]]
 ) -> list[dict]:
     rows = []
-    for id, question in asked.items():
+    for id, question in texts.items():
         answer = read(question, list(passages[id]))
         if not isinstance(answer, str):
             raise ValueError(

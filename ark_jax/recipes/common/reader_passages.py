@@ -52,11 +52,13 @@ def passages_for_reader(
     if not texts or config.reader.backend != "local":
         return texts, 0
     lm = load_generator(context, reader_path(context))
-    asked = {question.id: question.question for question in questions}
+    question_texts = {question.id: question.question for question in questions}
     cut = set()
-    for (name, question), whole in texts.items():
-        fitting = fit_to_reader(lm, form, asked[question], whole, config.evaluate.max_new_tokens)
-        if fitting != whole:
+    for (name, question), joined in texts.items():
+        fitting = fit_to_reader(
+            lm, form, question_texts[question], joined, config.evaluate.max_new_tokens
+        )
+        if fitting != joined:
             texts[name, question] = fitting
             cut.add(question)
     if cut:

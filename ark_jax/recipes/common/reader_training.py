@@ -52,25 +52,28 @@ class Prompts:
 
 
 def reading_prompts(
-    lm: "LanguageModel", form: ReadingPrompt, asked: Sequence[tuple[str, Sequence[str]]], room: int
+    lm: "LanguageModel",
+    form: ReadingPrompt,
+    readings: Sequence[tuple[str, Sequence[str]]],
+    room: int,
 ) -> Prompts:
     """The prompts of questions with their passages, in the order in which they are shown.
 
     Args:
-        asked: (question, passages).
+        readings: (question, passages).
         room: tokens that a reply may take.
 
     Raises:
         ValueError: a question leaves no room for passages.
     """
-    whole = [form.join(passages) for _, passages in asked]
+    joined = [form.join(passages) for _, passages in readings]
     prompt = lambda question, passages: form.for_model(lm, form.fill(question, passages))
-    texts = [prompt(question, text) for (question, _), text in zip(asked, whole, strict=True)]
+    texts = [prompt(question, text) for (question, _), text in zip(readings, joined, strict=True)]
     cut = 0
     for i, ids in enumerate(lm.prompt_ids(texts) if texts else []):
         if len(ids) + room >= lm.max_length:
-            question = asked[i][0]
-            texts[i] = prompt(question, fit_to_reader(lm, form, question, whole[i], room))
+            question = readings[i][0]
+            texts[i] = prompt(question, fit_to_reader(lm, form, question, joined[i], room))
             cut += 1
     return Prompts(texts, cut)
 

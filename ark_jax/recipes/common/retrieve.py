@@ -206,8 +206,8 @@ def _search_vectors(
 ) -> list[Sequence[tuple[int, float]]]:
     texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
     vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
-    asked = [question.question for question in questions]
-    queries = encode(context, name, asked, "query", f"embed questions, {name}")
+    question_texts = [question.question for question in questions]
+    queries = encode(context, name, question_texts, "query", f"embed questions, {name}")
     pairs = zip(*search_scopes(queries, vectors, scopes, depth), strict=True)
     return [list(zip(*pair, strict=True)) for pair in pairs]
 

@@ -56,10 +56,10 @@ def write_questions(context: Context, folder: Path, *, join: Join | None = None)
     candidates, quarantine = [], []
     for item, material in by_item.items():
         texts = answers.texts[item]
-        made = _candidates(material, texts)
-        candidates += made
+        parsed = _candidates(material, texts)
+        candidates += parsed
         problem = answers.rejected.get(item) or (texts and remark(texts[-1], material, False))
-        if problem and not made:
+        if problem and not parsed:
             quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
     candidates = filter_questions.filter_candidates(context, folder, candidates)
     pairs = [x for x in candidates if not x.reason]
@@ -93,10 +93,10 @@ def _check_parts(
 ) -> None:
     for part in ("train", "held_out"):
         if part in {"train", *parts} and part not in {x.part for x in pairs}:
-            asked = sum(x.part == part for x in candidates)
+            written = sum(x.part == part for x in candidates)
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
             raise ValueError(
-                f"none of {asked:,} written {part.replace('_', '-')} questions is left "
+                f"none of {written:,} written {part.replace('_', '-')} questions is left "
                 f"({dropped or 'no passage was drawn, or no reply was read'}); draw more passages "
                 "(config.questions.passages), or lower config.questions.margin"
             )

@@ -51,20 +51,20 @@ AllWordings = Mapping[tuple[int, str], SideWordings]
 
 
 def fill_wordings(
-    asked: AskedTriples, wordings: AllWordings, count: int, tally: Tally
+    triples: AskedTriples, wordings: AllWordings, count: int, tally: Tally
 ) -> Iterator[MaskedQuestion]:
     """At most `count` questions for each end of the triples that is asked for."""
-    for triple in asked:
-        for side in asked.sides:
+    for triple in triples:
+        for side in triples.sides:
             known, wanted = triple.ends(side)
             tally.ends += 1
-            name = asked.nodes.names[known]
+            name = triples.nodes.names[known]
             if name is None:
                 tally.take_obstacles([NAMELESS])
                 continue
             of_side = wordings[triple.relation, side]
-            start = int(asked.draw(triple, side) * len(of_side.cut))
-            texts = _fill(of_side, start, name, asked.nodes.answers(wanted), count)
+            start = int(triples.draw(triple, side) * len(of_side.cut))
+            texts = _fill(of_side, start, name, triples.nodes.answers(wanted), count)
             if not texts:
                 tally.take_obstacles([LEAK])
             for text in texts:
@@ -89,13 +89,13 @@ def _fill(
 # --- by rules -------------------------------------------------------------------------------------
 
 
-def word_by_rules(asked: AskedTriples) -> dict[tuple[int, str], SideWordings]:
+def word_by_rules(triples: AskedTriples) -> dict[tuple[int, str], SideWordings]:
     """Wordings of all relations from their names alone."""
     wordings = {}
-    for relation, text in enumerate(relation_texts(asked.graph, "last")):
-        made = word_relation(text)
+    for relation, text in enumerate(relation_texts(triples.graph, "last")):
+        by_side = word_relation(text)
         for side in SIDES:
-            wordings[relation, side] = SideWordings.from_texts(getattr(made, side), "template")
+            wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "template")
     return wordings
 
 
@@ -107,15 +107,17 @@ def wanted_wordings(config) -> int:
     return max(config.questions.wordings, config.questions.per_triple)
 
 
-def relation_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
+def relation_calls(context: Context, triples: AskedTriples) -> list[complete.Call]:
     """A call for every relation of the triples that are asked about."""
     config = context.config
     template = prompts.load_template("relation_wordings", config.prompts.relation_wordings)
-    texts = relation_texts(asked.graph, config.data.relations)
-    examples = _examples(asked)
+    texts = relation_texts(triples.graph, config.data.relations)
+    examples = _examples(triples)
     calls = []
-    for relation in np.unique(asked.graph.relation[asked.rows]).tolist():
-        facts = [[asked.nodes.shown(x.head), asked.nodes.shown(x.tail)] for x in examples[relation]]
+    for relation in np.unique(triples.graph.relation[triples.rows]).tolist():
+        facts = [
+            [triples.nodes.shown(x.head), triples.nodes.shown(x.tail)] for x in examples[relation]
+        ]
         filled = prompts.fill(
             template,
             relation=texts[relation],
@@ -124,18 +126,18 @@ def relation_calls(context: Context, asked: AskedTriples) -> list[complete.Call]
         )
         names = [name for fact in facts for name in fact]
         fields = {"relation": relation, "names": names}
-        item = f"questions/relation/{asked.relations[relation]}"
+        item = f"questions/relation/{triples.relations[relation]}"
         calls.append(complete.Call(item, "questions", (filled,), fields))
     return calls
 
 
-def _examples(asked: AskedTriples) -> dict[int, list[Triple]]:
+def _examples(triples: AskedTriples) -> dict[int, list[Triple]]:
     """Triples of each relation, those first whose ends both have a name, by their hashes.
 
     The seed takes no part, so runs of several seeds send the same prompts.
     """
-    graph = asked.graph
-    named = np.array([name is not None for name in asked.nodes.names], bool)
+    graph = triples.graph
+    named = np.array([name is not None for name in triples.nodes.names], bool)
     nameless = ~(named[graph.head] & named[graph.tail])
     order = np.lexsort((hash_triples(graph, 0), nameless, graph.relation))
     starts = np.searchsorted(graph.relation[order], np.arange(len(graph.relations)))
@@ -147,29 +149,29 @@ def _examples(asked: AskedTriples) -> dict[int, list[Triple]]:
 
 
 def word_by_model(
-    context: Context, asked: AskedTriples, tally: Tally
+    context: Context, triples: AskedTriples, tally: Tally
 ) -> dict[tuple[int, str], SideWordings]:
     """Wordings of all relations by a language model; by rules where no reply has a usable one."""
-    calls = relation_calls(context, asked)
+    calls = relation_calls(context, triples)
     count = wanted_wordings(context.config)
 
     def accept(call: complete.Call, texts: list[str], is_cut: bool) -> str | None:
-        return wordings_remark(texts, call.fields["names"], count, asked.sides, is_cut=is_cut)
+        return wordings_remark(texts, call.fields["names"], count, triples.sides, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
     tally.take_completions(len(calls), answers)
-    wordings = word_by_rules(asked)
+    wordings = word_by_rules(triples)
     for call in calls:
         relation, texts = call.fields["relation"], answers.texts[call.item]
-        made, defects = usable_wordings(texts, call.fields["names"])
+        by_side, defects = usable_wordings(texts, call.fields["names"])
         tally.wordings.update(defect for _, _, defect in defects)
-        lacking = [side for side in asked.sides if not getattr(made, side)]
+        lacking = [side for side in triples.sides if not getattr(by_side, side)]
         if lacking:
             reason = answers.rejected.get(call.item) or f"no wording asks for the {lacking[0]}"
             tally.quarantine(call.item, f"{reason}; rules word it", texts)
-        for side in asked.sides:
+        for side in triples.sides:
             if side not in lacking:
-                wordings[relation, side] = SideWordings.from_texts(getattr(made, side), "llm")
+                wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "llm")
     if tally.quarantined:
         say(
             f"  questions: rules word {len(tally.quarantined):,} of {len(calls):,} relations, for "

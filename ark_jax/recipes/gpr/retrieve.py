@@ -173,10 +173,10 @@ def _search_vectors(
         towers, graph, index, config.data.relations, config.retriever.batch_tokens
     )
     questions = load_test(context)
-    asked = [question.question for question in questions]
+    texts = [question.question for question in questions]
     for system in names:
         rules = systems.walk if system != name else WalkRules(hops=1)
-        rows, _ = retriever.search_rows(asked, k=systems.depth, rules=rules)
+        rows, _ = retriever.search_rows(texts, k=systems.depth, rules=rules)
         _stored(folder, system, lambda rows=rows: _rankings(questions, rows))
 
 
@@ -184,8 +184,8 @@ def _search_words(
     context: Context, graph: Triples, questions: Sequence[TestQuestion], depth: int
 ) -> list[dict]:
     texts = texts_of(graph, context.config)
-    asked = [question.question for question in questions]
-    matches = bm25(asked, texts, [range(len(texts))] * len(asked), depth)
+    question_texts = [question.question for question in questions]
+    matches = bm25(question_texts, texts, [range(len(texts))] * len(question_texts), depth)
     return _rankings(questions, matches)
 
 

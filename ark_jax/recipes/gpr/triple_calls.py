@@ -26,23 +26,23 @@ class _Fact:
     sides: tuple[str, ...]
 
 
-def triple_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
+def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]:
     """A call for every `questions.triples_per_prompt` triples with an end that can be asked for."""
     config = context.config
     template = prompts.load_template("triple_questions", config.prompts.triple_questions)
-    texts = relation_texts(asked.graph, config.data.relations)
+    texts = relation_texts(triples.graph, config.data.relations)
     calls = []
     size = config.questions.triples_per_prompt
-    all_facts = list(_facts(asked))
+    all_facts = list(_facts(triples))
     for start in range(0, len(all_facts), size):
         facts = all_facts[start : start + size]
-        lines = [_line(i, fact, asked, texts) for i, fact in enumerate(facts, 1)]
+        lines = [_line(i, fact, triples, texts) for i, fact in enumerate(facts, 1)]
         filled = prompts.fill(
             template, facts="\n".join(lines), count=context.config.questions.per_triple
         )
         fields = {
             "rows": [fact.triple.row for fact in facts],
-            "asked": [x for i, fact in enumerate(facts, 1) for x in _ends(i, fact, asked)],
+            "asked": [x for i, fact in enumerate(facts, 1) for x in _ends(i, fact, triples)],
         }
         calls.append(
             complete.Call(f"questions/triples/{start // size}", "questions", (filled,), fields)
@@ -50,41 +50,41 @@ def triple_calls(context: Context, asked: AskedTriples) -> list[complete.Call]:
     return calls
 
 
-def _facts(asked: AskedTriples) -> Iterator[_Fact]:
-    for triple in asked:
-        sides = tuple(side for side in asked.sides if not _obstacle(triple, side, asked))
+def _facts(triples: AskedTriples) -> Iterator[_Fact]:
+    for triple in triples:
+        sides = tuple(side for side in triples.sides if not _obstacle(triple, side, triples))
         if sides:
             yield _Fact(triple, sides)
 
 
-def _obstacle(triple: Triple, side: str, asked: AskedTriples) -> str:
+def _obstacle(triple: Triple, side: str, triples: AskedTriples) -> str:
     """Why an end cannot be asked for; empty if it can."""
     known, wanted = triple.ends(side)
-    name = asked.nodes.names[known]
+    name = triples.nodes.names[known]
     if name is None:
         return NAMELESS
-    gives_away = any(contains_words(name, answer) for answer in asked.nodes.answers(wanted))
+    gives_away = any(contains_words(name, answer) for answer in triples.nodes.answers(wanted))
     return LEAK if gives_away else ""
 
 
-def _line(number: int, fact: _Fact, asked: AskedTriples, texts: Sequence[str]) -> str:
+def _line(number: int, fact: _Fact, triples: AskedTriples, texts: Sequence[str]) -> str:
     triple = fact.triple
-    head, tail = asked.nodes.shown(triple.head), asked.nodes.shown(triple.tail)
+    head, tail = triples.nodes.shown(triple.head), triples.nodes.shown(triple.tail)
     ends = " and ".join(fact.sides)
     return f"{number}. {head} | {texts[triple.relation]} | {tail} (ask for: {ends})"
 
 
-def _ends(number: int, fact: _Fact, asked: AskedTriples) -> Iterator[Asked]:
+def _ends(number: int, fact: _Fact, triples: AskedTriples) -> Iterator[Asked]:
     for side in fact.sides:
         known, wanted = fact.triple.ends(side)
-        yield Asked(number, side, asked.nodes.names[known], asked.nodes.answers(wanted))
+        yield Asked(number, side, triples.nodes.names[known], triples.nodes.answers(wanted))
 
 
 def write_by_triples(
-    context: Context, asked: AskedTriples, tally: Tally
+    context: Context, triples: AskedTriples, tally: Tally
 ) -> Iterator[MaskedQuestion]:
     """The usable questions of the model's replies, in order of rows."""
-    calls = triple_calls(context, asked)
+    calls = triple_calls(context, triples)
     count = context.config.questions.per_triple
 
     def accept(call: complete.Call, texts: list[str], is_cut: bool) -> str | None:
@@ -92,9 +92,9 @@ def write_by_triples(
 
     answers = ask(context, calls, "questions", accept, role="questions")
     tally.take_completions(len(calls), answers)
-    tally.ends = len(asked.rows) * len(asked.sides)
-    for triple in asked:
-        tally.take_obstacles(_obstacle(triple, side, asked) for side in asked.sides)
+    tally.ends = len(triples.rows) * len(triples.sides)
+    for triple in triples:
+        tally.take_obstacles(_obstacle(triple, side, triples) for side in triples.sides)
     for call in calls:
         texts = answers.texts[call.item]
         usable, defects = sort_questions(texts, call.fields["asked"], count)

@@ -31,14 +31,14 @@ def write_questions(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no question is left.
     """
-    asked, tally = asked_triples(context), Tally()
-    written = save_questions(_write(context, asked, tally), folder)
+    triples, tally = asked_triples(context), Tally()
+    written = save_questions(_write(context, triples, tally), folder)
     tally.save_quarantine(folder)
     if not written:
-        raise ValueError(_why_none(len(asked.rows), tally))
+        raise ValueError(_why_none(len(triples.rows), tally))
     if writes_by_rules(context.config):
         say("  rules word the questions by the names of relations; a model's are better")
-    return {"triples": len(asked.rows), "questions": written, **tally.counts()}
+    return {"triples": len(triples.rows), "questions": written, **tally.counts()}
 
 
 def _why_none(triples: int, tally: Tally) -> str:
@@ -54,15 +54,15 @@ def _why_none(triples: int, tally: Tally) -> str:
     )
 
 
-def _write(context: Context, asked: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:
+def _write(context: Context, triples: AskedTriples, tally: Tally) -> Iterator[MaskedQuestion]:
     config = context.config
     if not writes_by_rules(config) and config.questions.by == "triples":
-        return write_by_triples(context, asked, tally)
+        return write_by_triples(context, triples, tally)
     if writes_by_rules(config):
-        wordings = word_by_rules(asked)
+        wordings = word_by_rules(triples)
     else:
-        wordings = word_by_model(context, asked, tally)
-    return fill_wordings(asked, wordings, config.questions.per_triple, tally)
+        wordings = word_by_model(context, triples, tally)
+    return fill_wordings(triples, wordings, config.questions.per_triple, tally)
 
 
 def asked_triples(context: Context) -> AskedTriples:

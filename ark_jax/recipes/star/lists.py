@@ -110,10 +110,10 @@ class ListMaker:
         lists = []
         for path in positives:
             right = {
-                (*other.steps, END)[: n + 1]
-                for other in gold
-                if other.topic == path.topic
-                for n in range(len(other.steps) + 1)
+                (*gold_path.steps, END)[: n + 1]
+                for gold_path in gold
+                if gold_path.topic == path.topic
+                for n in range(len(gold_path.steps) + 1)
             }
             step_lists = [
                 self._list(question, path, taken, right, np.unique(answers))
@@ -266,10 +266,12 @@ def pair_lists(
         PairList(
             questions[path_list.question],
             tuple(text_of(steps, path_list.topic, path) for path in path_list.candidates),
-            (float(gold), *map(float, others)),
+            (float(gold), *map(float, of_negatives)),
             required=path_list.kinds.count("end"),
         )
-        for path_list, gold, others in zip(lists, positive, np.split(negative, ends), strict=True)
+        for path_list, gold, of_negatives in zip(
+            lists, positive, np.split(negative, ends), strict=True
+        )
     ]
 
 

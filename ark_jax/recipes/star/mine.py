@@ -86,26 +86,26 @@ def _positives(
     steps: Steps,
 ) -> dict[str, list[GoldPath]]:
     """The paths of each question that are learned."""
-    asked = [question for question in questions if question.id in gold]
+    answerable = [question for question in questions if question.id in gold]
     if context.config.mine.positives == "all":
-        return {question.id: gold[question.id] for question in asked}
+        return {question.id: gold[question.id] for question in answerable}
     similarities = _similarities(
         context,
         [
             (question.question, text_of(steps, path.topic, path.steps))
-            for question in asked
+            for question in answerable
             for path in gold[question.id]
         ],
         "positive paths",
     )
-    ends = np.cumsum([len(gold[question.id]) for question in asked])[:-1]
+    ends = np.cumsum([len(gold[question.id]) for question in answerable])[:-1]
     return {
         question.id: [
             path
             for path, learned in zip(gold[question.id], hard_positives(values), strict=True)
             if learned
         ]
-        for question, values in zip(asked, np.split(similarities, ends), strict=True)
+        for question, values in zip(answerable, np.split(similarities, ends), strict=True)
     }
 
 
