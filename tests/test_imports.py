@@ -48,16 +48,16 @@ ROOMS = (
 
 def imports() -> list[tuple[str, str]]:
     """(module of ark_jax, what it imports), everywhere in the file; `from a import b` is `a.b`."""
-    found = []
+    imported = []
     for path in sorted((REPOSITORY / "ark_jax").rglob("*.py")):
         module = ".".join(path.relative_to(REPOSITORY / "ark_jax").with_suffix("").parts)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                found += [(module, alias.name) for alias in node.names]
+                imported += [(module, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: a relative import"
-                found += [(module, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
+                imported += [(module, f"{node.module}.{alias.name}") for alias in node.names]
+    return imported
 
 
 def room_of(module: str) -> str:

@@ -100,10 +100,10 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
         objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
         optimizer = optim.adamw(weight_decay=0.01, clip=1e9)
         state = fit.State.create(model, optimizer)
-        given = jax.tree.map(layout.rows, batch())
-        program = fit.train_step.lower(objective, optimizer, state, None, given, 1e-3)
+        inputs = jax.tree.map(layout.rows, batch())
+        program = fit.train_step.lower(objective, optimizer, state, None, inputs, 1e-3)
         compiled = program.compile()
-        new, metrics = compiled(state, None, given, 1e-3)
+        new, metrics = compiled(state, None, inputs, 1e-3)
         # Nothing is clipped, so that Adam's first moment is a tenth of the gradient.
         gradient = [10 * np.asarray(x) for x in jax.tree.leaves(new.opt[1].mu)]
         return {name: float(x) for name, x in metrics.items()}, gradient, compiled.as_text()
@@ -122,18 +122,18 @@ def test_a_training_step_is_that_of_one_device(family, shape, capfd):
     )
     assert metrics == pytest.approx(wanted, rel=2e-6)
     largest = [np.abs(value).max() for value in wanted_gradient]
-    for found, value, most in zip(gradient, wanted_gradient, largest, strict=True):
+    for ours, value, most in zip(gradient, wanted_gradient, largest, strict=True):
         # BERT's key biases move all scores of a row alike: their gradient is nothing but rounding.
-        np.testing.assert_allclose(found, value, rtol=0, atol=1e-5 * most + 1e-7 * max(largest))
+        np.testing.assert_allclose(ours, value, rtol=0, atol=1e-5 * most + 1e-7 * max(largest))
     assert sum(most > 1e-3 * max(largest) for most in largest) >= len(largest) - 1
 
 
 # --- what travels --------------------------------------------------------------------------------
 
 
-def counted(found: list[pod.Moved]) -> collections.Counter:
+def counted(moves: list[pod.Moved]) -> collections.Counter:
     """Arrays by kind and shape, as they stand in the program: what a loop repeats is one."""
-    return collections.Counter((x.kind, x.shape) for x in found if len(x.shape) > 1)
+    return collections.Counter((x.kind, x.shape) for x in moves if len(x.shape) > 1)
 
 
 class Sizes:
@@ -234,13 +234,13 @@ class Sizes:
         )
         return out
 
-    def explain(self, found: list[pod.Moved], wanted: collections.Counter) -> None:
+    def explain(self, moves: list[pod.Moved], wanted: collections.Counter) -> None:
         """Asserts that what travels is what is wanted; a weight, gathered once for two uses, may
         travel less often. Vectors and
         numbers (norms, losses) are not counted."""
-        found = counted(found)
-        assert not found - wanted, "more travels than must"
-        assert set(wanted - found) <= {("all-gather", matrix) for matrix in self.matrices}, (
+        moves = counted(moves)
+        assert not moves - wanted, "more travels than must"
+        assert set(wanted - moves) <= {("all-gather", matrix) for matrix in self.matrices}, (
             "less travels than was said"
         )
 
@@ -276,8 +276,8 @@ def test_what_a_loop_moves_is_counted_in_bytes_and_times():
 
     with jax.set_mesh(layout.make_mesh((2, 4, 1))):
         run = jax.jit(jax.shard_map(local, in_specs=P("data"), out_specs=P(), check_vma=False))
-        given = pod.on(jax.sharding.get_mesh(), (6, 7), jnp.float32, P("data"))
-        text = run.lower(given).compile().as_text()
+        abstract = pod.on(jax.sharding.get_mesh(), (6, 7), jnp.float32, P("data"))
+        text = run.lower(abstract).compile().as_text()
     # Each of the two groups has three rows.
     assert pod.collectives(text) == [
         pod.Moved("all-reduce", (3, 7), 84, 15, 4),
@@ -325,18 +325,18 @@ def test_a_real_model_is_traced_for_a_pod(size):
 def test_a_real_step_compiles_for_a_pod():
     """256 fake devices: what each holds, and that nothing else travels than in a tiny model."""
     program = [sys.executable, str(Path(pod.__file__)), "8B"]
-    found = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    report = json.loads(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
     sizes = Sizes(pod.config("8B"), pod.SHAPE)
-    moved = [pod.Moved(kind, tuple(shape), *rest) for kind, shape, *rest in found["collectives"]]
+    moved = [pod.Moved(kind, tuple(shape), *rest) for kind, shape, *rest in report["collectives"]]
     sizes.explain(moved, sizes.training_step(*pod.BATCH))
     state = 3 * 4 * pod.parameters("8B") / 64
-    assert state < found["arguments"] < 1.01 * state
+    assert state < report["arguments"] < 1.01 * state
     # Beside its state a device holds a gradient, what 36 layers keep of 4 texts (as many as a
     # piece has for it) in bfloat16,
     # and what one layer works with, of which 2.4 GB are enough where the compiler joins no
     # element-wise steps.
     kept = 36 * 4 * pod.BATCH.long * 4096 * 2
-    assert found["temporary"] < state / 3 + kept + 2.4e9
+    assert report["temporary"] < state / 3 + kept + 2.4e9
 
 
 # --- bfloat16 ------------------------------------------------------------------------------------
@@ -398,8 +398,8 @@ def test_a_step_in_bfloat16_is_exact_where_it_matters(family, mesh):
     model, cfg, pooling = opened(family, "bfloat16")
     objective = ContrastiveObjective(cfg, pooling, cfg.width, PIECES, rooms(PIECES), 0.05, ())
     state = fit.State.create(model, pod.OPTIMIZER)
-    given = jax.tree.map(layout.rows, batch())
-    traced = fit.train_step.trace(objective, pod.OPTIMIZER, state, None, given, 1e-3)
+    arrays = jax.tree.map(layout.rows, batch())
+    traced = fit.train_step.trace(objective, pod.OPTIMIZER, state, None, arrays, 1e-3)
     assert_exact(traced.jaxpr.jaxpr)
     new, metrics = traced.out_info
     assert {
@@ -460,14 +460,14 @@ def loss_and_vectors(objective: ContrastiveObjective, model, batch):
 )
 def test_bfloat16_changes_little(family, mesh):
     """Vectors and the gradient of every weight, which come in float32, keep their direction."""
-    given, found = jax.tree.map(layout.rows, batch()), {}
+    arrays, results = jax.tree.map(layout.rows, batch()), {}
     for compute in ("float32", "bfloat16"):
         model, cfg, pooling = opened(family, compute)
         objective = ContrastiveObjective(cfg, pooling, cfg.width, 1, rooms(1), 0.05, ())
-        found[compute] = loss_and_vectors(objective, model, given)
+        results[compute] = loss_and_vectors(objective, model, arrays)
     (loss, gradient, vectors), (wanted_loss, wanted_gradient, wanted) = (
-        found["bfloat16"],
-        found["float32"],
+        results["bfloat16"],
+        results["float32"],
     )
     assert {x.dtype for x in jax.tree.leaves((loss, gradient, vectors))} == {jnp.dtype("float32")}
     assert (vectors != wanted).any() and (vectors * wanted).sum(-1).min() > 0.995
@@ -484,7 +484,7 @@ def test_bfloat16_changes_little(family, mesh):
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "message"),
     [
         ((1, 1), r"mesh \(1, 1\): config.mesh must be three numbers"),
         ((0, -1, 1), "three numbers"),
@@ -493,13 +493,13 @@ def test_bfloat16_changes_little(family, mesh):
         ((2, 8, 1), "wants 16 devices"),
     ],
 )
-def test_a_mesh_that_cannot_be_is_refused(shape, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_mesh_that_cannot_be_is_refused(shape, message):
+    with pytest.raises(ValueError, match=message):
         layout.make_mesh(shape)
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "message"),
     [
         ((1, 3, 1), r"width 32 cannot be cut into 3 equal parts, .*set config\.mesh=\(3, 1, 1\)$"),
         (
@@ -508,9 +508,9 @@ def test_a_mesh_that_cannot_be_is_refused(shape, told):
         ),
     ],
 )
-def test_a_mesh_that_cannot_cut_a_model_is_refused_with_one_that_can(shape, told, tmp_path):
+def test_a_mesh_that_cannot_cut_a_model_is_refused_with_one_that_can(shape, message, tmp_path):
     folder = tiny.write(tmp_path, "llama")
-    with jax.set_mesh(layout.make_mesh(shape)), pytest.raises(ValueError, match=told) as refused:
+    with jax.set_mesh(layout.make_mesh(shape)), pytest.raises(ValueError, match=message) as refused:
         hf.load_model(str(folder))
     better = tuple(map(int, re.findall(r"\d+", str(refused.value).rpartition("=")[2])))
     with jax.set_mesh(layout.make_mesh(better)):

@@ -53,8 +53,8 @@ def outputs(notebook: dict) -> list[dict]:
 
 def shown(notebook: dict, cell: str) -> str:
     """What a cell printed."""
-    (found,) = (x for x in notebook["cells"] if x["id"] == cell)
-    return "".join("".join(output["text"]) for output in found["outputs"])
+    (match,) = (x for x in notebook["cells"] if x["id"] == cell)
+    return "".join("".join(output["text"]) for output in match["outputs"])
 
 
 def execute(name: str) -> dict:

@@ -103,10 +103,10 @@ def test_what_is_wrong_is_told_in_python(tmp_path):
 
 def test_a_bad_row_of_a_list_is_named(tmp_path):
     root = world.make_world(tmp_path)
-    given = [Document("tide", "", "The tide rises."), {"id": "salt", "text": 7}]
+    rows = [Document("tide", "", "The tide rises."), {"id": "salt", "text": 7}]
     with pytest.raises(BadInput, match=r"input/documents.jsonl:2: text: is a number"):
         ark.tune(
-            root / "retriever", given, [], workdir=tmp_path / "w", config=world.tiny_config(root)
+            root / "retriever", rows, [], workdir=tmp_path / "w", config=world.tiny_config(root)
         )
     lines = (tmp_path / "w" / "input" / "documents.jsonl").read_text().splitlines()
     assert json.loads(lines[0])["text"] == "The tide rises."

@@ -144,9 +144,9 @@ def against(seconds: Mapping[str, float], ours: str = "ours") -> str:
     return ", ".join(peers) or "torch does not see this device"
 
 
-def error_of(found, wanted) -> float:
+def error_of(ours, wanted) -> float:
     """The largest difference of two trees, as a share of the largest number of its array."""
-    leaves = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+    leaves = zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True)
     pairs = [(np.asarray(x, np.float32), np.asarray(y, np.float32)) for x, y in leaves]
     return float(max(np.abs(x - y).max() / np.abs(y).max() for x, y in pairs))
 
@@ -155,8 +155,8 @@ def error_of(found, wanted) -> float:
 
 
 def device_rows(sizes: Sizes) -> Iterator[Row]:
-    device, found = device_in_use(), jax.devices()
-    kind = f"{len(found)} x {found[0].device_kind}"
+    device, devices = device_in_use(), jax.devices()
+    kind = f"{len(devices)} x {devices[0].device_kind}"
     yield Row("device", kind, f"jax {jax.__version__}, {jax.default_backend()}", machine())
     dtype = float_type("auto", device)
     head, tokens = sizes.heads[2], sizes.tokens
@@ -192,7 +192,7 @@ def attention_rows(sizes: Sizes) -> Iterator[Row]:
             if reason := absence(kernel):
                 yield Row("attention", what, "", "", reason)
                 continue
-            given = [
+            qkv = [
                 jax.device_put(
                     jnp.asarray(rng.standard_normal((*visible.shape, heads, h)), dtype),
                     attention.activation_spec("b t n h"),
@@ -200,14 +200,14 @@ def attention_rows(sizes: Sizes) -> Iterator[Row]:
                 for heads in (n, k, k)
             ]
             try:
-                found = jax.block_until_ready(attended(kernel, visible, *given))
+                ours = jax.block_until_ready(attended(kernel, visible, *qkv))
             except Exception as error:  # the next kernel may work
                 yield failure("attention", what, error)
                 continue
             with jax.default_matmul_precision("highest"):
-                wanted = attended("xla", visible, *(x.astype("float32") for x in given))
+                wanted = attended("xla", visible, *(x.astype("float32") for x in qkv))
             limit = LIMITS[dtype] if exact or dtype != "float32" else 2e-2
-            yield judged("attention", what, error_of(found, wanted), limit)
+            yield judged("attention", what, error_of(ours, wanted), limit)
 
 
 def absence(kernel: str) -> str:
@@ -433,14 +433,14 @@ def language_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         ("generation", 32, "new tokens at most", reply),
     ):
         with counted_programs() as compiled:
-            found = run()
+            scores = run()
             first = len(compiled)
             seconds = turns({"ours": run}, sizes.rounds)["ours"]
             again = len(compiled) - first
         verdict = f"{FAILED}: {again} programs compiled again" if again else "ok"
         figure = f"{seconds * 1e3:,.1f} ms, {first} programs"
         if part == "scoring":
-            error = float(np.abs(found.mean - wanted).mean() / np.abs(wanted).mean())
+            error = float(np.abs(scores.mean - wanted).mean() / np.abs(wanted).mean())
             row = judged(part, "", error, 5e-2)
             figure, verdict = f"{figure}, mean {row.ours}", row.verdict if not again else verdict
         yield Row(part, f"{amount} {unit}, {dtype}", figure, "", verdict)
@@ -509,8 +509,8 @@ def search_rows(sizes: Sizes) -> Iterator[Row]:
 
 
 def memory_rows(sizes: Sizes) -> Iterator[Row]:
-    found = jax.devices()[0].memory_stats() or {}
-    peak, limit = (found.get(x) for x in ("peak_bytes_in_use", "bytes_limit"))
+    statistics = jax.devices()[0].memory_stats() or {}
+    peak, limit = (statistics.get(x) for x in ("peak_bytes_in_use", "bytes_limit"))
     figure = f"{peak / 2**30:.2f} GiB" if peak else "the device does not say"
     yield Row(
         "memory",

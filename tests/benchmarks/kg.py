@@ -108,25 +108,25 @@ def paths() -> None:
 
     def ours() -> list[set]:
         limits = PathLimits(hops=3, seconds=0, paths=0)
-        found = (shortest_paths(steps, [topic], answers, limits)[0] for topic, answers in asked)
-        return [{path.steps for path in paths} for paths in found]
+        by_topic = (shortest_paths(steps, [topic], answers, limits)[0] for topic, answers in asked)
+        return [{path.steps for path in paths} for paths in by_topic]
 
     def shipped() -> list[set]:
-        found = []
+        by_topic = []
         for topic, answers in asked:
             ways = [nx.all_shortest_paths(peer, topic, a) for a in answers if a != topic]
             short = [nodes for way in ways for nodes in way if len(nodes) < 5]
-            found.append({path for nodes in short for path in relation_paths(peer, nodes)})
-        return found
+            by_topic.append({path for nodes in short for path in relation_paths(peer, nodes)})
+        return by_topic
 
     def best() -> list[set]:
-        found = []
+        by_topic = []
         for topic, answers in asked:
             before = nx.predecessor(peer, topic, cutoff=3)
             ends = [answer for answer in answers if answer in before and answer != topic]
             ways = [nodes for answer in ends for nodes in ways_back(before, answer)]
-            found.append({path for nodes in ways for path in relation_paths(peer, nodes)})
-        return found
+            by_topic.append({path for nodes in ways for path in relation_paths(peer, nodes)})
+        return by_topic
 
     assert ours() == shipped() == best()
     contenders = {

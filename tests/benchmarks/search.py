@@ -108,17 +108,17 @@ def torch_near(x: np.ndarray, block: int = 2048) -> np.ndarray:
     x, out = torch.from_numpy(x), []
     for i in range(0, len(x), block):
         for j in range(i, len(x), block):
-            found = (x[i : i + block] @ x[j : j + block].T >= THRESHOLD).nonzero() + torch.tensor(
+            pairs = (x[i : i + block] @ x[j : j + block].T >= THRESHOLD).nonzero() + torch.tensor(
                 [i, j]
             )
-            out.append(found[found[:, 0] < found[:, 1]])
+            out.append(pairs[pairs[:, 0] < pairs[:, 1]])
     return torch.cat(out).numpy()
 
 
 def faiss_near(index, x: np.ndarray) -> np.ndarray:
-    limits, _, found = index.range_search(x, THRESHOLD)
+    limits, _, columns = index.range_search(x, THRESHOLD)
     rows = np.repeat(np.arange(len(x)), np.diff(limits.astype(int)))
-    return np.stack([rows, found], 1)[rows < found]
+    return np.stack([rows, columns], 1)[rows < columns]
 
 
 def same_pairs(name: str, ours: np.ndarray, theirs: np.ndarray, x: np.ndarray) -> None:
@@ -200,12 +200,12 @@ def same_keys(
     keys: np.ndarray,
 ) -> None:
     """The same inner products at every rank, to float32's rounding."""
-    for query, mine, found, values in zip(queries, ours, theirs, scores, strict=True):
-        if (mine != found).any():
-            away = np.abs(keys[found].astype(np.float64) @ query.astype(np.float64) - values).max()
+    for query, mine, rival, values in zip(queries, ours, theirs, scores, strict=True):
+        if (mine != rival).any():
+            away = np.abs(keys[rival].astype(np.float64) @ query.astype(np.float64) - values).max()
             if away > 1e-6:
                 raise SystemExit(
-                    f"{name} has other keys, by {away:.1e}: {found.tolist()}, not {mine.tolist()}"
+                    f"{name} has other keys, by {away:.1e}: {rival.tolist()}, not {mine.tolist()}"
                 )
 
 
@@ -232,11 +232,11 @@ def topk() -> None:
         f"\nmemory beside the vectors ({keys.nbytes / 2**20:.0f} MiB), "
         f"at most: {grown(ours['ark_jax']):.0f} MiB"
     )
-    found, scores = top_k(queries, keys, K)
+    nearest, scores = top_k(queries, keys, K)
     for name, run in peers.items():
-        same_keys(name, found, scores, run(), queries, keys)
+        same_keys(name, nearest, scores, run(), queries, keys)
     for name, run in ours.items():
-        if (run()[0] != found).any():
+        if (run()[0] != nearest).any():
             raise SystemExit(f"{name} has other keys")
     product = jax.jit(lambda x, y: (x @ y.T)[0, 0])
     pair = jax.device_put(queries[:1024]), jax.device_put(keys[:32768])

@@ -34,11 +34,11 @@ def hits(model: str, graph: Triples, linked, hops: int) -> np.ndarray:
     asked = [question.question for question in linked.questions]
     rows, _ = retriever.search_rows(asked, k=max(CUTOFFS), rules=WalkRules(hops=hops))
     out = np.zeros((len(asked), 2 * len(CUTOFFS)))
-    for i, found in enumerate(rows):
+    for i, row in enumerate(rows):
         answers = set(linked.answer_nodes(i).tolist())
         bearing = set(answer_rows(graph, linked.topics[i], sorted(answers), 3).tolist())
         for j, cutoff in enumerate(CUTOFFS):
-            first = found[:cutoff]
+            first = row[:cutoff]
             ends = set(graph.head[first].tolist()) | set(graph.tail[first].tolist())
             out[i, j] = not bearing.isdisjoint(first.tolist())
             out[i, j + len(CUTOFFS)] = len(ends & answers) / max(len(answers), 1)

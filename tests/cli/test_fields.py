@@ -55,7 +55,7 @@ def test_files_of_configs_and_packaged_presets_are_the_same(name):
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "hint"),
     [
         (
             "trian.batch=3",
@@ -70,11 +70,11 @@ def test_files_of_configs_and_packaged_presets_are_the_same(name):
         ("train.batch=few", "train.batch=few"),
     ],
 )
-def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, told, tmp_path):
+def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint, tmp_path):
     with pytest.raises(ValueError) as raised:
         flags.parse("status", ["--config=ark", f"--workdir={tmp_path}", f"--config.{field}"])
     message = str(raised.value)
-    assert told in message and "\n" not in message
+    assert hint in message and "\n" not in message
     assert message.startswith("bad flag: ") and "`ark-jax status --help`" in message
 
 
@@ -84,10 +84,13 @@ def test_a_field_of_no_config_is_told(tmp_path):
 
 
 def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
-    for named, told in (("arc:paper", "did you mean ark? "), ("x/y.py", "the presets are ark, ")):
+    for named, message in (
+        ("arc:paper", "did you mean ark? "),
+        ("x/y.py", "the presets are ark, "),
+    ):
         with pytest.raises(ValueError, match="no such file") as raised:
             config_files.locate(named)
-        assert told in str(raised.value)
+        assert message in str(raised.value)
 
 
 def test_config_and_workdir_may_be_two_words_each(tmp_path):

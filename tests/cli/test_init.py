@@ -117,7 +117,7 @@ def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "documents.jsonl:1: text" in said and "mend the data first" in said
     assert not (tmp_path / "new.py").exists()
-    for words, told in (
+    for words, message in (
         (["gone"], "gone"),
         ([], "ark-jax init needs DATA, as in: ark-jax init my_documents/"),
         (["a", "--ou=b"], "mean --out?"),
@@ -125,7 +125,7 @@ def test_nothing_is_overwritten_and_bad_data_get_no_file(tmp_path, capsys):
     ):
         assert __main__._main(["init", *words]) == 1
         shown = capsys.readouterr()
-        assert told in shown.out + shown.err
+        assert message in shown.out + shown.err
     assert __main__._main(["init", str(DEMO), f"--out={tmp_path / 'no' / 'folder.py'}"]) == 1
     assert "folder.py" in capsys.readouterr().err
 

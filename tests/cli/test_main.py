@@ -24,7 +24,7 @@ def world(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (("--config.data.path=",), "config.data.path is empty"),
         (("--config.data.path=/no/such/place",), "/no/such/place"),
@@ -59,11 +59,13 @@ def world(tmp_path_factory):
         (("--config.llm.backend=magic",), "magic"),
     ],
 )
-def test_bad_flags_are_one_clear_line(world, tmp_path, flags, told):
+def test_bad_flags_are_one_clear_line(world, tmp_path, flags, message):
     done = call(world, tmp_path, "run", *flags)
     assert done.returncode == 1
     assert (
-        told in done.stderr and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+        message in done.stderr
+        and done.stderr.startswith("error: ")
+        and "Traceback" not in done.stderr
     )
 
 
@@ -96,13 +98,13 @@ def test_the_default_models_are_named_in_a_line_each(world, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flag", "told"),
+    ("flag", "message"),
     [
         ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
         ("--config=configs/ark.py:nope", "preset nope: must be one of best, paper, official"),
     ],
 )
-def test_a_config_that_cannot_be_had_is_one_clear_line(flag, told, tmp_path):
+def test_a_config_that_cannot_be_had_is_one_clear_line(flag, message, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "ark_jax", "status", flag, f"--workdir={tmp_path}"],
         capture_output=True,
@@ -111,7 +113,7 @@ def test_a_config_that_cannot_be_had_is_one_clear_line(flag, told, tmp_path):
     )
     assert (
         done.returncode == 1
-        and told in done.stderr
+        and message in done.stderr
         and done.stderr.count("\n") == 1
         and "Traceback" not in done.stderr
     )
@@ -265,7 +267,7 @@ def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):
     rows = ({"id": "t1", "question": "What rose?", "documents": ["great-surge"]},)
     rows += ({"id": "t2", "question": "What fell?", "documents": ["atlantis"]},)
     test = tmp_path / "test.jsonl"
-    for asked, status, told in (
+    for asked, status, message in (
         (rows[:1], 0, ["test set: 1 questions: a difference", "no problem found"]),
         (rows, 1, ["documents: 'atlantis' is not found in the corpus", "1 problem(s) in 1 of 2"]),
         ((), 1, ["test set: 0 questions: none can be read"]),
@@ -273,5 +275,5 @@ def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):
         test.write_text("".join(json.dumps(row) + "\n" for row in asked))
         assert __main__._main(["check", str(world / "corpus"), str(test)]) == status
         shown = capsys.readouterr().out
-        assert all(words in shown for words in told) and "documents: 3" in shown
+        assert all(words in shown for words in message) and "documents: 3" in shown
         assert "a test on a fifth" not in shown

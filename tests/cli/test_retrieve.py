@@ -38,9 +38,9 @@ def place(tmp_path_factory):
     return root
 
 
-def call(place: Path, *flags: str, after: str = "", **given: str) -> subprocess.CompletedProcess:
+def call(place: Path, *flags: str, after: str = "", **replaced: str) -> subprocess.CompletedProcess:
     """Runs the verb in `place`, in a shell that knows ASCII alone, with `after` behind it."""
-    named = {"model": "m", "graph": "kb.txt", "questions": "q.txt"} | given
+    named = {"model": "m", "graph": "kb.txt", "questions": "q.txt"} | replaced
     words = [sys.executable, "-m", "ark_jax", "retrieve", *flags]
     words += [f"--{name}={value}" for name, value in named.items() if value]
     return subprocess.run(
@@ -141,7 +141,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
 
 
 @pytest.mark.parametrize(
-    ("flags", "given", "message"),
+    ("flags", "replaced", "message"),
     [
         ((), {"model": "nowhere"}, "error: nowhere: no such folder, and no hub name"),
         ((), {"model": ""}, "error: ark-jax retrieve needs --model, as in: ark-jax ret"),
@@ -163,8 +163,8 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what lies there or give another"),
     ],
 )
-def test_what_is_wrong_is_told(flags, given, message, place):
-    done = call(place, *flags, **given)
+def test_what_is_wrong_is_told(flags, replaced, message, place):
+    done = call(place, *flags, **replaced)
     assert done.returncode == 1 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
     assert "\nerror: " in f"\n{done.stderr}"

@@ -179,16 +179,16 @@ def test_the_table_has_the_best_first_and_failures_last(swept):
         "same",
     }
     assert [row["run"] for row in rows][3:] == ["hot", "no-F", "typo", "diverges", "stops"]
-    found = {row["run"]: row for row in rows}
-    assert found["cold"]["mean"] == pytest.approx(0.635) and found["cold"]["system"] == "stage3"
-    assert found["cold"]["recall@10"] == pytest.approx(0.835)
-    assert json.loads(found["cold"]["changes"]) == {"train.temperature": 0.02}
-    assert found["cold"]["difference"] == pytest.approx(0.135)
+    by_run = {row["run"]: row for row in rows}
+    assert by_run["cold"]["mean"] == pytest.approx(0.635) and by_run["cold"]["system"] == "stage3"
+    assert by_run["cold"]["recall@10"] == pytest.approx(0.835)
+    assert json.loads(by_run["cold"]["changes"]) == {"train.temperature": 0.02}
+    assert by_run["cold"]["difference"] == pytest.approx(0.135)
     # Paired: the questions differ by 0.2 among themselves, their gains by 0.07.
-    assert 0.1 < found["cold"]["difference_low"] < 0.135 < found["cold"]["difference_high"] < 0.17
-    assert found["same"]["difference"] == 0 and found["base"]["difference"] is None
-    assert found["no-F"]["difference"] == pytest.approx(-0.3)
-    assert [row["state"] for row in rows] == ["done"] * 5 + ["failed"] * 3 and found["typo"][
+    assert 0.1 < by_run["cold"]["difference_low"] < 0.135 < by_run["cold"]["difference_high"] < 0.17
+    assert by_run["same"]["difference"] == 0 and by_run["base"]["difference"] is None
+    assert by_run["no-F"]["difference"] == pytest.approx(-0.3)
+    assert [row["state"] for row in rows] == ["done"] * 5 + ["failed"] * 3 and by_run["typo"][
         "mean"
     ] is None
     text = (world / "sweep" / "results.md").read_text()
@@ -281,10 +281,10 @@ def test_killed_and_resumed_by_another_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sign", "status", "told"),
+    ("sign", "status", "message"),
     [(signal.SIGINT, 130, "nothing is lost"), (signal.SIGTERM, 0, "run the same command again")],
 )
-def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, told):
+def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, message):
     (tmp_path / "hold").touch()
     process = make(tmp_path, "temperature", "--slots=2")
     until(lambda: any(row[0] == "score" for row in witness(tmp_path)), process)
@@ -295,7 +295,7 @@ def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, told)
         time.sleep(0.01)
     assert not Path(f"/proc/{holder}").exists()
     code, _, err = done(process)
-    assert code == status and told in err
+    assert code == status and message in err
     with pytest.raises(ProcessLookupError):  # nobody is left in its group
         os.killpg(process.pid, 0)
     assert (
@@ -381,7 +381,7 @@ def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("sweeps", "flags", "told"),
+    ("sweeps", "flags", "message"),
     [
         ("nope", (), "there are mixed, temperature, unnamed, folds, one-fold"),
         ("unnamed", (), "run 'a/b'"),
@@ -393,13 +393,13 @@ def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(
-    tmp_path, sweeps, flags, told, capsys, monkeypatch
+    tmp_path, sweeps, flags, message, capsys, monkeypatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     code = __main__._main(["sweep", *words(tmp_path / "world", sweeps, *flags)])
     assert (
         code == 1
-        and told in capsys.readouterr().err
+        and message in capsys.readouterr().err
         and not (tmp_path / "world" / "sweep").exists()
     )
 
@@ -463,17 +463,17 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
         )
         return [stage for stage, *_ in witness(tmp_path)[before:]]
 
-    told, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
+    closing, third = ["evaluate", "export", "report"], ["mine3", "stage3"]
     assert len(made("base")) == 17
-    assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *told]
-    assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *told]
-    assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *told]
-    assert made("two", stages=(1, 2)) == told and made("one and three", stages=(1, 3)) == [
+    assert made("longer", epochs=(3, 4, 9)) == [*third[1:], *closing]
+    assert made("slower", learning_rates=(1e-5, 8e-6, 1e-6)) == [*third[1:], *closing]
+    assert made("slower second", learning_rates=(1e-5, 1e-6, 4e-6)) == ["stage2", *third, *closing]
+    assert made("two", stages=(1, 2)) == closing and made("one and three", stages=(1, 3)) == [
         *third,
-        *told,
+        *closing,
     ]
-    assert made("at once", stages=(0,)) == ["mine0", "stage0", *told]
-    assert made("at once, for longer", stages=(0,), epochs=(3, 4, 9)) == ["stage0", *told]
+    assert made("at once", stages=(0,)) == ["mine0", "stage0", *closing]
+    assert made("at once, for longer", stages=(0,), epochs=(3, 4, 9)) == ["stage0", *closing]
     c.train.update({**plain, "stages": (3,)})
     why = {
         status.stage: status.why
@@ -484,7 +484,7 @@ def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):
         == "was made from data, rewrite, positives, stage2, is from data, rewrite, positives"
     )
     assert (
-        made("base", stages=(3,)) == [*third, *told]
+        made("base", stages=(3,)) == [*third, *closing]
         and made("base", stages=(3,), epochs=(9, 9, 3)) == []
     )
 

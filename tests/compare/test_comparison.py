@@ -193,9 +193,9 @@ def test_types_of_questions_have_tables_of_their_own(place, tmp_path):
 
 def test_the_reference_is_first_and_others_are_tested_against_it(place, tmp_path):
     systems = words(place, "a", "b", "bm25", "a+bm25")
-    for given in ("bm25", ""):
-        comparison = compare(systems, place / "beir", folder=tmp_path / "i", reference=given)
-        first = given or "a"
+    for reference in ("bm25", ""):
+        comparison = compare(systems, place / "beir", folder=tmp_path / "i", reference=reference)
+        first = reference or "a"
         assert comparison.reference == first == comparison.table[0]["system"]
         values = {row["system"]: row["values"]["mrr"] for row in comparison.table}
         assert {x for x in values if "against_base" in values[x]} == set(values) - {first}
@@ -273,7 +273,7 @@ def test_the_cache_keeps_the_index_of_a_corpus(place, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "names, message",
     [
         (["bm25"], "name a retriever too"),
         (["bm25+bm25", "x"], r"'bm25\+bm25' names no system"),
@@ -281,9 +281,9 @@ def test_the_cache_keeps_the_index_of_a_corpus(place, tmp_path, monkeypatch):
         (["x", "bm25", "x"], "'x' comes twice"),
     ],
 )
-def test_bad_names_of_systems_are_told(given, message):
+def test_bad_names_of_systems_are_told(names, message):
     with pytest.raises(ValueError, match=message):
-        parse_systems(given)
+        parse_systems(names)
 
 
 def test_rows_are_called_by_the_end_of_a_path():

@@ -121,12 +121,12 @@ def test_hotpotqa_facts_without_a_sentence_are_passed_over_and_told(tmp_path, ar
         ("Ada built it.",),
     ]
     place = " in row 2" if array else ""
-    told = [
+    remarks = [
         f"{tmp_path / 'f'}:2: supporting_facts: item {i}: sentence {index} of {title!r} "
         f"is not found in the context{place}; it is passed over as evidence"
         for i, index, title in ((1, 902, "Ada"), (3, 0, "Away"))
     ]
-    assert list(map(str, corpus.remarks)) == told
+    assert list(map(str, corpus.remarks)) == remarks
     assert _main(["check", str(tmp_path / "f")]) == 0
     out = capsys.readouterr().out
     assert all(str(remark) in out for remark in corpus.remarks) and "\npassed over: 2\n" in out

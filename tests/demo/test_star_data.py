@@ -51,7 +51,7 @@ def test_answers_are_all_that_a_shortest_path_reaches(graph, questions):
         answers = [node for answer in question["answers"] for node in graph.nodes.find(answer)]
         assert sorted(answers) == reached, question["id"]
         paths, cut = shortest_paths(steps, [topic], answers, PathLimits(hops=3))
-        assert path in {found.steps for found in paths} and not cut, question["id"]
+        assert path in {gold_path.steps for gold_path in paths} and not cut, question["id"]
 
 
 def test_every_relation_is_asked_for_in_several_wordings(graph, questions):

@@ -33,9 +33,9 @@ def test_each_score_and_the_average_are_longbenchs(name):
         for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     published = json.loads((folder / "list_result.json").read_text())[name]
-    found = [answers.longbench_score(name, row["pred"], row["answers"]) for row in rows]
-    assert found == published
-    assert round(100 * np.mean(found), 2) == json.loads((folder / "result.json").read_text())[name]
+    scores = [answers.longbench_score(name, row["pred"], row["answers"]) for row in rows]
+    assert scores == published
+    assert round(100 * np.mean(scores), 2) == json.loads((folder / "result.json").read_text())[name]
 
 
 def test_of_an_answer_by_example_the_first_line_counts():
@@ -47,7 +47,7 @@ def test_of_an_answer_by_example_the_first_line_counts():
 
 
 @pytest.mark.parametrize(
-    "given, references, f1, exact",
+    "answer, references, f1, exact",
     [
         ("1802", ["1802"], 1, 1),
         ("The Long Staff!", ["a long staff"], 1, 1),
@@ -69,9 +69,9 @@ def test_of_an_answer_by_example_the_first_line_counts():
         ("sixteen", ["1802"], 0, 0),
     ],
 )
-def test_answers_by_hand(given, references, f1, exact):
-    assert answers.f1(given, references) == pytest.approx(f1)
-    assert answers.exact_match(given, references) == exact
+def test_answers_by_hand(answer, references, f1, exact):
+    assert answers.f1(answer, references) == pytest.approx(f1)
+    assert answers.exact_match(answer, references) == exact
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_scores_are_those_that_longbench_published(name, published):
         for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     ]
     expected = json.loads((folder / "list_result.json").read_text())[name]
-    found = [answers.f1(row["pred"], row["answers"]) for row in rows]
-    assert found == pytest.approx(expected, abs=1e-12)
-    assert round(100 * np.mean(found), 2) == published
+    scores = [answers.f1(row["pred"], row["answers"]) for row in rows]
+    assert scores == pytest.approx(expected, abs=1e-12)
+    assert round(100 * np.mean(scores), 2) == published
 
 
 WORDS = st.lists(

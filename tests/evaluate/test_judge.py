@@ -45,7 +45,7 @@ def test_a_tally_by_hand():
         ("first", "first"),
         ("", "second"),
     )
-    found = judge.tally(
+    tally = judge.tally(
         {
             "a": [won, won],
             "b": [won, lost],
@@ -60,23 +60,23 @@ def test_a_tally_by_hand():
     # a counts 1, b and c 1/2, d 1 by the one pair that counts, e not at all, and a question
     # of equal
     # answers 1/2.
-    assert found["win_rate"]["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
+    assert tally["win_rate"]["mean"] == pytest.approx((1 + 0.5 + 0.5 + 1 + 0.5) / 5)
     assert (
-        0.5 <= found["win_rate"]["low"] < found["win_rate"]["mean"] < found["win_rate"]["high"] <= 1
+        0.5 <= tally["win_rate"]["low"] < tally["win_rate"]["mean"] < tally["win_rate"]["high"] <= 1
     )
-    assert found["by_repeat"] == [
+    assert tally["by_repeat"] == [
         pytest.approx((1 + 1 + 0.5 + 0.5) / 4),
         pytest.approx((1 + 0 + 0.5 + 1 + 0.5) / 5),
     ]
-    assert [found[name] for name in ("won", "lost", "tied", "inconsistent", "disqualified")] == [
+    assert [tally[name] for name in ("won", "lost", "tied", "inconsistent", "disqualified")] == [
         4,
         1,
         1,
         1,
         3,
     ]
-    assert found["decided"] == 4 / 5 and found["agreement"] == 6 / 7 and found["unjudged"] == 1
-    assert found["position_bias"] == pytest.approx(
+    assert tally["decided"] == 4 / 5 and tally["agreement"] == 6 / 7 and tally["unjudged"] == 1
+    assert tally["position_bias"] == pytest.approx(
         (5 - 5 + 2) / 12
     )  # five consistent pairs name each place once
 
@@ -84,10 +84,10 @@ def test_a_tally_by_hand():
 @settings(deadline=None)
 @given(PAIRS, st.integers(0, 3))
 def test_counts_add_up_whoever_is_called_first(verdicts, same):
-    found = judge.tally(verdicts, same=same, draws=50, seed=0)
-    assert sum(found[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
-    rate = found["win_rate"]
-    assert (rate is None) == (found["unjudged"] == len(verdicts) and not same)
+    tally = judge.tally(verdicts, same=same, draws=50, seed=0)
+    assert sum(tally[name] for name in judge.OUTCOMES) == sum(map(len, verdicts.values()))
+    rate = tally["win_rate"]
+    assert (rate is None) == (tally["unjudged"] == len(verdicts) and not same)
     # The other system has the same verdicts: its wins are the losses here. A judge's preference for
     # a position stays the same.
     other = judge.tally(
@@ -97,40 +97,40 @@ def test_counts_add_up_whoever_is_called_first(verdicts, same):
         seed=0,
     )
     assert (other["won"], other["lost"], other["tied"], other["inconsistent"]) == (
-        found["lost"],
-        found["won"],
-        found["tied"],
-        found["inconsistent"],
+        tally["lost"],
+        tally["won"],
+        tally["tied"],
+        tally["inconsistent"],
     )
     assert (other["position_bias"], other["agreement"]) == (
-        found["position_bias"],
-        found["agreement"],
+        tally["position_bias"],
+        tally["agreement"],
     )
     if rate:
         assert 0 <= rate["low"] <= rate["mean"] <= rate["high"] <= 1
         assert other["win_rate"]["mean"] == pytest.approx(1 - rate["mean"])
-    if found["position_bias"] is not None:
-        assert -1 <= found["position_bias"] <= 1
-    if found["agreement"] == 1:
-        assert not found["position_bias"]
+    if tally["position_bias"] is not None:
+        assert -1 <= tally["position_bias"] <= 1
+    if tally["agreement"] == 1:
+        assert not tally["position_bias"]
 
 
 @pytest.mark.parametrize("place, bias", [("first", 1.0), ("second", -1.0)])
 def test_a_judge_who_goes_by_the_place_decides_nothing(place, bias):
-    found = judge.tally({q: [(place, place)] * 3 for q in "abc"}, same=0, draws=50, seed=0)
-    assert found["position_bias"] == bias and found["win_rate"] == {
+    tally = judge.tally({q: [(place, place)] * 3 for q in "abc"}, same=0, draws=50, seed=0)
+    assert tally["position_bias"] == bias and tally["win_rate"] == {
         "mean": 0.5,
         "low": 0.5,
         "high": 0.5,
     }
-    assert found["inconsistent"] == 9 and found["agreement"] == 0 and found["decided"] is None
+    assert tally["inconsistent"] == 9 and tally["agreement"] == 0 and tally["decided"] is None
 
 
 WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
 
 
 @pytest.mark.parametrize(
-    "replies, found",
+    "replies, verdict",
     [
         (['{"reason": "x", "faithfulness": "1", "conciseness": "2", "overall": "tie"}'], WHOLE),
         (
@@ -188,9 +188,9 @@ WHOLE = {"faithfulness": "first", "conciseness": "second", "overall": "tie"}
         (["} {"], {}),
     ],
 )
-def test_verdicts_are_read_from_what_judges_write(replies, found):
-    assert judge.parse_verdicts(*replies) == found
-    assert (judge.complaint(found) is None) == (len(found) == 3)
+def test_verdicts_are_read_from_what_judges_write(replies, verdict):
+    assert judge.parse_verdicts(*replies) == verdict
+    assert (judge.complaint(verdict) is None) == (len(verdict) == 3)
 
 
 @settings(deadline=None)

@@ -148,15 +148,15 @@ def retriever(folder, mesh):
 
 
 def scores(model: Encoder, task, **options) -> dict:
-    found = mteb.evaluate(
+    results = mteb.evaluate(
         model, task, cache=None, co2_tracker=False, show_progress_bar=False, **options
     )
-    return found.task_results[0].scores["test"][0]
+    return results.task_results[0].scores["test"][0]
 
 
 def test_a_retrieval_task_gives_our_own_figures(retriever, tmp_path):
     model = Encoder(retriever, name="ark/tiny")
-    found = scores(model, Corpus(), prediction_folder=tmp_path)
+    of_mteb = scores(model, Corpus(), prediction_folder=tmp_path)
     held, relevant = paragraphs(), qrels()
     questions = {q["id"]: q["question"] for q in embedded("questions") if q["id"] in relevant}
     asking = dataclasses.replace(
@@ -179,7 +179,7 @@ def test_a_retrieval_task_gives_our_own_figures(retriever, tmp_path):
         ("recall@5", "recall_at_5"),
         ("recall@10", "recall_at_10"),
     ):
-        assert found[theirs] == pytest.approx(mean[name], abs=2e-5), name
+        assert of_mteb[theirs] == pytest.approx(mean[name], abs=2e-5), name
     run = {
         id: {x: float(score) for x, score in zip(held, row, strict=True)}
         for id, row in zip(questions, cosines, strict=True)
@@ -189,11 +189,11 @@ def test_a_retrieval_task_gives_our_own_figures(retriever, tmp_path):
         .evaluate(run)
         .values()
     )
-    assert found["map_at_100"] == pytest.approx(
+    assert of_mteb["map_at_100"] == pytest.approx(
         np.mean([row["map_cut_100"] for row in rows]), abs=2e-5
     )
     assert mean["mrr"] == pytest.approx(np.mean([row["recip_rank"] for row in rows]), abs=1e-6)
-    assert found["mrr_at_1000"] == pytest.approx(mean["mrr"], abs=2e-5)
+    assert of_mteb["mrr_at_1000"] == pytest.approx(mean["mrr"], abs=2e-5)
 
 
 def test_tasks_without_a_question_ask_without_a_prompt(retriever):
@@ -225,7 +225,7 @@ def test_tasks_without_a_question_ask_without_a_prompt(retriever):
 )
 def test_the_prompt_is_the_most_special_one(task, kind, prompt, retriever):
     model = Encoder(retriever, name="ark/tiny")
-    found = model.encode(
+    vectors = model.encode(
         [{"text": ["the tide", "a boy"]}, {"text": ["the bell"]}],
         task_metadata=task.metadata,
         hf_split="test",
@@ -238,8 +238,8 @@ def test_the_prompt_is_the_most_special_one(task, kind, prompt, retriever):
     wanted = plain.encode(
         [prompt + text for text in ("the tide", "a boy", "the bell")], kind="query"
     )
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, wanted, rtol=0, atol=1e-6)
 
 
 def test_it_says_what_it_is(retriever):

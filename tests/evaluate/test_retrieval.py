@@ -128,13 +128,13 @@ IDS = st.integers(0, 14).map(lambda i: f"c{i}")
 )
 def test_metrics_stay_within_their_bounds(ranked, gold):
     names = [*FOUR, "map", "map@5", "hit@5", "ndcg", "precision@3"]
-    found = retrieval.measure(ranked, gold, names)
-    assert all(0 <= value <= 1 + 1e-12 for value in found.values())
-    assert found["recall@5"] <= found["recall@10"]
-    assert (found["ndcg@10"] > 0) == (found["recall@10"] > 0)
+    values = retrieval.measure(ranked, gold, names)
+    assert all(0 <= value <= 1 + 1e-12 for value in values.values())
+    assert values["recall@5"] <= values["recall@10"]
+    assert (values["ndcg@10"] > 0) == (values["recall@10"] > 0)
     # A longer list is never worse.
     shorter = retrieval.measure(ranked[:-1], gold, names)
-    assert all(found[name] >= shorter[name] for name in found)
+    assert all(values[name] >= shorter[name] for name in values)
     # With one holder a passage the best list is the holders, those of most passages first.
     single = [holders[:1] for holders in gold]
     best = [
@@ -222,15 +222,13 @@ def test_measures_are_those_that_trec_eval_printed(published, run, qrels, level,
         query: retrieval.ranking(scores)[:most]
         for query, scores in table(run, (0, 2, 4), float).items()
     }
-    found = retrieval.measures(
-        lists, table(qrels, (0, 2, 3), int), list(OURS.values()), level=level
-    )
-    found["all"] = {
-        name: np.mean([values[name] for values in found.values()]) for name in OURS.values()
+    ours = retrieval.measures(lists, table(qrels, (0, 2, 3), int), list(OURS.values()), level=level)
+    ours["all"] = {
+        name: np.mean([values[name] for values in ours.values()]) for name in OURS.values()
     }
-    assert set(wanted) <= set(found) and len(wanted["all"]) == compared
+    assert set(wanted) <= set(ours) and len(wanted["all"]) == compared
     for query, printed in wanted.items():
-        assert {name: f"{found[query][OURS[name]]:.4f}" for name in printed} == printed, query
+        assert {name: f"{ours[query][OURS[name]]:.4f}" for name in printed} == printed, query
 
 
 DOCUMENT_IDS = st.integers(0, 30).map(lambda i: f"d{i}")
@@ -264,13 +262,13 @@ def test_measures_are_trec_evals_on_random_runs_with_ties(drawn, level):
     evaluator = pytrec_eval.RelevanceEvaluator(
         qrels, {*theirs, "map", "recip_rank", "ndcg", "set_P", "set_recall"}, relevance_level=level
     )
-    wanted, found = (
+    wanted, measured = (
         evaluator.evaluate(run),
         retrieval.measures(run, qrels, list(OURS.values()), level=level),
     )
-    assert found.keys() == wanted.keys()
+    assert measured.keys() == wanted.keys()
     for query, values in wanted.items():
-        assert {name: found[query][ours] for name, ours in OURS.items()} == pytest.approx(
+        assert {name: measured[query][ours] for name, ours in OURS.items()} == pytest.approx(
             {name: values[name] for name in OURS}
         )
 
@@ -309,9 +307,9 @@ def test_every_query_with_gold_is_measured_and_no_other():
 def test_a_metric_must_be_known(name):
     with pytest.raises(
         ValueError, match="must be recall, precision, hit, mrr, map or ndcg, alone or with @k"
-    ) as told:
+    ) as error:
         retrieval.measures({}, {"q": {"a": 1}}, [name])
-    assert repr(name) in str(told.value)
+    assert repr(name) in str(error.value)
 
 
 def test_bad_runs_are_refused_by_name():

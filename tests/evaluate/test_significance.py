@@ -74,12 +74,12 @@ def test_many_questions_are_drawn_as_scipy_does(shift):
         vectorized=True,
         n_resamples=20_000,
     ).pvalue
-    found = one(values, draws=20_000)
-    assert found == pytest.approx(wanted, abs=5 * np.sqrt(2 * max(wanted, 1e-3) / 20_000))
+    p = one(values, draws=20_000)
+    assert p == pytest.approx(wanted, abs=5 * np.sqrt(2 * max(wanted, 1e-3) / 20_000))
     assert (
-        found == one(values, draws=20_000) != one(values, draws=20_000, seed=1)
+        p == one(values, draws=20_000) != one(values, draws=20_000, seed=1)
         if wanted > 0.01
-        else found > 0
+        else p > 0
     )
 
 
@@ -124,15 +124,15 @@ def test_holm_by_hand(p, corrected):
 
 def test_an_interval_holds_the_mean_and_repeats():
     values = np.random.default_rng(0).random(40).tolist()
-    found = bootstrap_interval(values, draws=2000, seed=3)
-    assert found["mean"] == pytest.approx(sum(values) / 40)
+    interval = bootstrap_interval(values, draws=2000, seed=3)
+    assert interval["mean"] == pytest.approx(sum(values) / 40)
     # The normal approximation is close for forty values.
     half = 1.96 * np.std(values) / math.sqrt(40)
-    assert found["low"] == pytest.approx(found["mean"] - half, abs=0.02)
-    assert found["high"] == pytest.approx(found["mean"] + half, abs=0.02)
+    assert interval["low"] == pytest.approx(interval["mean"] - half, abs=0.02)
+    assert interval["high"] == pytest.approx(interval["mean"] + half, abs=0.02)
     assert (
         bootstrap_interval(values, draws=2000, seed=3)
-        == found
+        == interval
         != bootstrap_interval(values, draws=2000, seed=4)
     )
     assert bootstrap_interval([0.5, 0.5], draws=10, seed=0) == {
@@ -145,9 +145,9 @@ def test_an_interval_holds_the_mean_and_repeats():
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 def test_an_interval_stays_among_its_values(values):
-    found = bootstrap_interval(values, draws=200, seed=0)
-    assert min(values) - 1e-9 <= found["low"] <= found["high"] <= max(values) + 1e-9
-    assert found["mean"] == pytest.approx(np.mean(values))
+    interval = bootstrap_interval(values, draws=200, seed=0)
+    assert min(values) - 1e-9 <= interval["low"] <= interval["high"] <= max(values) + 1e-9
+    assert interval["mean"] == pytest.approx(np.mean(values))
 
 
 def test_few_questions_can_tell_large_differences_only():

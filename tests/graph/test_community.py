@@ -40,8 +40,8 @@ def algorithm_1(ranks: list[float], at_least: int, at_most: int, floor: float) -
 def test_community_is_algorithm_1(seed, n, at_least, more, floor):
     rng = np.random.default_rng(seed)
     ranks = rng.dirichlet(np.full(n, 0.3)) * (rng.random(n) < 0.9) if n else np.zeros(0)
-    found = community(ranks, at_least=at_least, at_most=at_least + more, floor=floor)
-    assert found == algorithm_1(ranks.tolist(), at_least, at_least + more, floor)
+    ours = community(ranks, at_least=at_least, at_most=at_least + more, floor=floor)
+    assert ours == algorithm_1(ranks.tolist(), at_least, at_least + more, floor)
 
 
 @settings(deadline=None)
@@ -162,16 +162,16 @@ def finder() -> tuple[SeedFinder, list[str]]:
 )
 def test_each_rule_of_seeds(question, answers, chunks, rule, nodes):
     seeds, asked = finder()
-    found = seeds.find(question, answers, chunks)
-    assert (found.rule, found.nodes) == (rule, nodes)
+    result = seeds.find(question, answers, chunks)
+    assert (result.rule, result.nodes) == (rule, nodes)
     assert asked == ([f"{question} {answers[0]}"] if rule == "embedding" else [])
 
 
 def test_a_mention_needs_no_blanks_where_a_script_has_none():
     graph = KnowledgeGraph.from_records([Entity("\u7537", "person", "", "c1")], [])
     seeds = SeedFinder(graph, {"c1": "\u4ed6\u559c\u6b61\u6771\u4eac\u5854"}, lambda text: [])
-    found = seeds.find("?", ["\u6771\u4eac\u5854"], ["c1"])
-    assert (found.rule, found.nodes) == ("mention", [0])
+    result = seeds.find("?", ["\u6771\u4eac\u5854"], ["c1"])
+    assert (result.rule, result.nodes) == ("mention", [0])
 
 
 def test_at_most_so_many_seeds():
@@ -261,8 +261,8 @@ def test_seeds_from_the_index_are_those_of_a_scan(quiz):
     graph, texts, asked = quiz
     seeds = SeedFinder(graph, texts, lambda text: [0])
     for question, answers, chunks, most in asked:
-        found = seeds.find(question, answers, chunks, most)
-        assert (found.nodes, found.rule) == scan(graph, texts, question, answers, chunks, most)
+        result = seeds.find(question, answers, chunks, most)
+        assert (result.nodes, result.rule) == scan(graph, texts, question, answers, chunks, most)
 
 
 def test_frequent_words_are_not_walked_through():

@@ -30,8 +30,8 @@ TIDE = ("Tide House", "place", "Narrow.")
 
 
 def check(reply: str, entities: list[tuple], relations: list[tuple], reasons: list[str]):
-    found, related, lost = parse_reply(reply, "c1")
-    assert found == [Entity(*e, "c1") for e in entities]
+    parsed, related, lost = parse_reply(reply, "c1")
+    assert parsed == [Entity(*e, "c1") for e in entities]
     assert related == [Relation(*r[:4], "c1", *r[4:]) for r in relations]
     assert [(x.reason, x.chunk) for x in lost] == [(reason, "c1") for reason in reasons]
 
@@ -1001,9 +1001,9 @@ def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, tim
     for chunk, replies in real_replies(run, model).items():
         key = chunk.removeprefix("chunk-")[:8]
         for reply in ["".join(replies)] if joined else replies:
-            found, related, lost = parse_reply(reply, chunk)
+            our_entities, related, lost = parse_reply(reply, chunk)
             assert lost == []
-            for kept, records in ((entities, found), (relations, related)):
+            for kept, records in ((entities, our_entities), (relations, related)):
                 extra = [record for record in records if head(record) in SURPLUS[run].get(key, [])]
                 kept += [record for record in records if record not in extra]
                 surplus.setdefault(key, []).extend(map(head, extra))
@@ -1048,12 +1048,12 @@ def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, tim
         looped = sum(r.weight for r in relations if r.source.upper() == r.target.upper() == name)
         assert theirs.edges[name, name]["weight"] == times * looped > 0
     theirs.remove_edges_from([(name, name) for name in loops])
-    found = {
+    our_entities = {
         frozenset(graph.names[i].upper() for i in edge): i for i, edge in enumerate(graph.edges)
     }
-    assert found.keys() == {frozenset(edge) for edge in theirs.edges}
+    assert our_entities.keys() == {frozenset(edge) for edge in theirs.edges}
     for a, b, edge in theirs.edges(data=True):
-        i = found[frozenset((a, b))]
+        i = our_entities[frozenset((a, b))]
         assert edge["weight"] == times * graph.weights[i]
         assert several(edge["description"]) == set(graph.edge_descriptions[i])
         assert set(edge["source_id"].split("<SEP>")) == set(graph.edge_chunks[i])
@@ -1098,8 +1098,8 @@ def test_every_real_reply_is_read(run, model, count, entities, relations, quaran
         for kind in ("entity", "relationship")
     ]
     made = [parse_reply(reply, "c") for reply in replies]
-    found = [sum(map(len, column)) for column in zip(*made, strict=True)]
-    assert (len(replies), *found[:2]) == (count, entities, relations) == (count, *heads)
+    counts = [sum(map(len, column)) for column in zip(*made, strict=True)]
+    assert (len(replies), *counts[:2]) == (count, entities, relations) == (count, *heads)
     assert collections.Counter(x.reason for _, _, lost in made for x in lost) == quarantined
     assert all(bool(r.keywords) == (run == "lightrag") for _, links, _ in made for r in links)
     assert all(records[0] or records[1] for records in made)

@@ -65,9 +65,9 @@ def test_ranks_and_communities_are_those_of_float64(kind, shard, mesh, monkeypat
         graph = random_matrix(400, 3000, kind == "symmetric")
         graph.data /= 3
     seeds = [sorted(rng.choice(400, 3, replace=False).tolist()) for _ in range(20)]
-    wanted, found = both_ways(graph, seeds, monkeypatch, shard, teleport=0.15, tolerance=1e-13)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-13)
+    wanted, ours = both_ways(graph, seeds, monkeypatch, shard, teleport=0.15, tolerance=1e-13)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=4e-13)
     limits = {"at_least": 3, "at_most": 50, "floor": 0.0}
-    for x, y in zip(found, wanted, strict=True):
+    for x, y in zip(ours, wanted, strict=True):
         assert community(x, **limits) == community(y, **limits)

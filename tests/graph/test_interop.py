@@ -161,9 +161,9 @@ def test_igraph_opens_our_graphml(tmp_path):
     assert not graph.is_directed()
     assert graph.vs["name"] == ours.names and graph.vs["type"] == ours.types
     assert graph.vs["descriptions"][0] == '["x<SEP>y", "[]", ""]'
-    found = {edge.tuple: (edge["weight"], edge["similarity"], edge["chunks"]) for edge in graph.es}
+    edges = {edge.tuple: (edge["weight"], edge["similarity"], edge["chunks"]) for edge in graph.es}
     np.testing.assert_equal(
-        found,
+        edges,
         {
             (0, 1): (float(np.float32(0.1)), float(np.float32(0.9)), '["c1"]'),
             (0, 2): (0.0, np.nan, "[]"),
@@ -284,11 +284,12 @@ def test_what_a_networkx_graph_must_not_hold(node, edge, words):
 
 
 @pytest.mark.parametrize(
-    "given, names", [(["x", "y"], ["x", "y"]), (["x", "x"], ["0", "1"]), (["x", None], ["0", "1"])]
+    "attributes, names",
+    [(["x", "y"], ["x", "y"]), (["x", "x"], ["0", "1"]), (["x", None], ["0", "1"])],
 )
-def test_the_attribute_name_is_the_name_where_it_can_be(given, names):
+def test_the_attribute_name_is_the_name_where_it_can_be(attributes, names):
     graph = nx.Graph()
-    graph.add_nodes_from((i, {"name": name}) for i, name in enumerate(given))
+    graph.add_nodes_from((i, {"name": name}) for i, name in enumerate(attributes))
     assert KnowledgeGraph.from_networkx(graph).names == names
 
 

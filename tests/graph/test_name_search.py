@@ -16,7 +16,7 @@ def terms_of(*names: str, aliases=None):
     return Triples.from_triples([(id, "r", id) for id in called], called, aliases).nodes
 
 
-def found(terms, *texts: str) -> list[list[str]]:
+def search(terms, *texts: str) -> list[list[str]]:
     return [list(names) for names in Mentions(terms).find(texts)]
 
 
@@ -73,7 +73,7 @@ def test_names_in_a_text(text, names):
         "?",
         "東京",
     )
-    assert sorted(found(terms, text)[0]) == names
+    assert sorted(search(terms, text)[0]) == names
 
 
 def test_all_nodes_of_a_name_come_back_and_aliases_count():

@@ -39,15 +39,15 @@ def written(folder, value):
 
 
 def test_each_chunk_has_what_is_named_in_it(tmp_path):
-    found = openie.recorded_replies(written(tmp_path, {"docs": ROWS}), DOCUMENTS, CHUNKS)
-    assert sorted(found) == ["d1#0", "d1#1", "d2#0"]
-    entities, relations, lost = parse_reply(found["d1#0"], "d1#0")
+    replies = openie.recorded_replies(written(tmp_path, {"docs": ROWS}), DOCUMENTS, CHUNKS)
+    assert sorted(replies) == ["d1#0", "d1#1", "d2#0"]
+    entities, relations, lost = parse_reply(replies["d1#0"], "d1#0")
     assert [e.name for e in entities] == ["salt company", "nobody"]  # in no chunk: in the first one
     assert [(r.source, r.description, r.target) for r in relations] == [
         ("Salt Company", "owned", "pans")
     ]
     assert len(lost) == 2  # of two parts, of none
-    entities, relations, lost = parse_reply(found["d1#1"], "d1#1")
+    entities, relations, lost = parse_reply(replies["d1#1"], "d1#1")
     assert (
         [e.name for e in entities] == ["Ada Lorn"]
         and [r.source for r in relations] == ["Ada Lorn"]
@@ -68,8 +68,8 @@ def test_a_name_belongs_to_the_chunk_that_has_it_as_a_word(tmp_path):
     }
     path = written(tmp_path, {"docs": [row]})
     path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
-    found = openie.recorded_replies(path, documents, chunks)
-    assert [[e.name for e in parse_reply(found[id], id)[0]] for id in ("d#0", "d#1")] == [
+    replies = openie.recorded_replies(path, documents, chunks)
+    assert [[e.name for e in parse_reply(replies[id], id)[0]] for id in ("d#0", "d#1")] == [
         ["plan"],
         ["Ann"],
     ]
@@ -106,9 +106,9 @@ def test_real_records_of_1890_passages():
     folder = DATA / "musique_openie"
     documents = readers.load(folder / "musique_train.json").documents
     chunks = {d.id: [Chunk(f"{d.id}#0000", d.id, 0, len(d.text), 0, d.text)] for d in documents}
-    found = openie.recorded_replies(next(folder.glob("openie_*.json")), documents, chunks)
-    read = [parse_reply(text, id) for id, text in found.items()]
-    assert len(found) == 1890
+    replies = openie.recorded_replies(next(folder.glob("openie_*.json")), documents, chunks)
+    read = [parse_reply(text, id) for id, text in replies.items()]
+    assert len(replies) == 1890
     assert sum(len(x[0]) for x in read) == 17_658
     assert sum(len(x[1]) for x in read) == 17_419 - 185
     lost = collections.Counter(x.reason for row in read for x in row[2])

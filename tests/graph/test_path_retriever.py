@@ -73,7 +73,9 @@ def test_paths_are_those_of_the_search_by_name(folders, mesh):
 
 def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, mesh):
     folder = shutil.copytree(folders / "linear", tmp_path / "scorer")
-    texts = lambda **given: set(PathRetriever.from_pretrained(folder, graph(), **given).steps.names)
+    texts = lambda **options: set(
+        PathRetriever.from_pretrained(folder, graph(), **options).steps.names
+    )
     assert texts() == texts(inverse=True, by="last")
     StepSettings(inverse=False, by="whole").write(folder)
     assert texts() == texts(inverse=False, by="whole") != texts(inverse=True)
@@ -86,9 +88,9 @@ def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, 
 def test_topics_may_be_found_in_the_text(folders, mesh):
     retriever = PathRetriever.from_pretrained(folders / "linear", graph())
     asked = [*QUESTIONS, "Who knows?"]
-    given = retriever.search(asked, [["Kismet"], ["William Dieterle"], []], hops=1)
-    assert retriever.search(asked, hops=1) == given
-    assert given[0] and given[1] and given[2] == []
+    with_topics = retriever.search(asked, [["Kismet"], ["William Dieterle"], []], hops=1)
+    assert retriever.search(asked, hops=1) == with_topics
+    assert with_topics[0] and with_topics[1] and with_topics[2] == []
     assert retriever.search([]) == []
 
 

@@ -114,16 +114,16 @@ def chain(*, inverse: bool = False) -> tuple[Steps, dict[str, int]]:
 def test_an_answer_that_is_out_of_reach_has_no_path():
     steps, at = chain()
     assert shortest_paths(steps, [at["a"]], [at["e"]], NO_LIMIT) == ([], "")
-    found, _ = shortest_paths(steps, [at["a"]], [at["d"], at["e"]], NO_LIMIT)
-    assert found == [GoldPath(at["a"], (0, 0, 0), 1, 1)]
+    paths, _ = shortest_paths(steps, [at["a"]], [at["d"], at["e"]], NO_LIMIT)
+    assert paths == [GoldPath(at["a"], (0, 0, 0), 1, 1)]
     assert shortest_paths(steps, [at["e"]], [at["a"]], NO_LIMIT) == ([], "")
 
 
 def test_a_topic_is_no_answer_of_its_own():
     steps, at = chain(inverse=True)
     assert shortest_paths(steps, [at["a"]], [at["a"]], NO_LIMIT) == ([], "")
-    found, _ = shortest_paths(steps, [at["a"], at["b"]], [at["a"]], NO_LIMIT)
-    assert [(path.topic, len(path.steps)) for path in found] == [(at["b"], 1)]
+    paths, _ = shortest_paths(steps, [at["a"], at["b"]], [at["a"]], NO_LIMIT)
+    assert [(path.topic, len(path.steps)) for path in paths] == [(at["b"], 1)]
 
 
 def test_no_topic_and_no_answer():
@@ -139,8 +139,8 @@ def test_the_most_precise_paths_are_kept():
     ask = lambda paths: shortest_paths(
         steps, [graph.nodes.index("t")], [graph.nodes.index("n1")], PathLimits(2, 0, paths)
     )
-    found, cut = ask(2)
-    assert [path.precision for path in found] == [0.5, 1.0]
+    best, cut = ask(2)
+    assert [path.precision for path in best] == [0.5, 1.0]
     assert cut == "2 of 3 paths are kept, those of the best precision"
     assert len(ask(3)[0]) == 3 and ask(3)[1] == ""
 

@@ -151,8 +151,8 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
     assert len(graph.find("5")) == 2
     path = tmp_path / "bad.nt"
     path.write_text(f"<{IRI}a> <{IRI}p> .\n" + text, encoding="utf-8")
-    found, findings = triple_files.read([path])
-    assert list(found) == list(graph)
+    facts, findings = triple_files.read([path])
+    assert list(facts) == list(graph)
     assert [str(p)[len(str(path)) :][:20] for p in findings.problems] == [":1: is no N-Triples "]
     path.write_bytes(f'<{IRI}a> <{IRI}p> "'.encode() + b'\xff" .\n')
     with pytest.raises(BadInput, match=r"bad\.nt:1: Invalid UTF-8.*save the file as UTF-8"):

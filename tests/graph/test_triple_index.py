@@ -96,11 +96,11 @@ def test_equal_texts_are_embedded_once_and_all_their_triples_returned(towers, em
     assert len(index) == 3 and len(index.vectors) == 2
     queries = index.vectors[index.texts]  # a triple is nearest to itself
     for k in (1, 2, 3, 4):
-        found, scores = index.search(queries, k)
+        hits, scores = index.search(queries, k)
         for row in range(3):
             twins = [0, 1] if row < 2 else [2]
             rest = [r for r in range(3) if r not in twins]
-            assert found[row].tolist() == (twins + rest)[:k]
+            assert hits[row].tolist() == (twins + rest)[:k]
             assert scores[row].tolist() == sorted(scores[row], reverse=True)
     assert index.search(queries, 9)[0].shape == (3, 3)
 

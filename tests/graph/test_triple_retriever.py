@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def test_questions_give_triples_by_name(folder, mesh):
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
-    found = retriever.search(QUESTIONS, k=2, rules=WalkRules(hops=1))
+    results = retriever.search(QUESTIONS, k=2, rules=WalkRules(hops=1))
     towers = Towers.from_pretrained(folder)
     texts = [
         "Kismet | directed by | William Dieterle",
@@ -57,18 +57,18 @@ def test_questions_give_triples_by_name(folder, mesh):
         ("Kismet", "film.film.starring", "m.3"),
         ("The Searching Wind", "film.film.directed_by", "William Dieterle"),
     ]
-    for triples, cosines in zip(found, wanted, strict=True):
+    for triples, cosines in zip(results, wanted, strict=True):
         best = np.argsort(-cosines)[:2]
         assert [triple[:3] for triple in triples] == [named[i] for i in best]
         np.testing.assert_allclose([t.score for t in triples], cosines[best], atol=1e-6)
         assert all(isinstance(triple, Triple) for triple in triples)
     rows, scores = retriever.search_rows(QUESTIONS, k=2, rules=WalkRules(hops=1))
     assert rows.dtype == np.int64 and scores.dtype == np.float32
-    assert [[named[row] for row in part] for part in rows] == [[t[:3] for t in p] for p in found]
+    assert [[named[row] for row in part] for part in rows] == [[t[:3] for t in p] for p in results]
     assert retriever.facts(QUESTIONS, k=2, rules=WalkRules(hops=1)) == [
         [texts[row] for row in part] for part in rows
     ]
-    assert scores.tolist() == [[triple.score for triple in part] for part in found]
+    assert scores.tolist() == [[triple.score for triple in part] for part in results]
 
 
 def test_a_search_goes_on_along_the_graph(folder, mesh):
@@ -78,13 +78,13 @@ def test_a_search_goes_on_along_the_graph(folder, mesh):
     rows, cosines = retriever.search_rows(QUESTIONS, k=3, rules=WalkRules(hops=1))
     for share in (0.7, 0.2):
         rules = WalkRules(2, share)
-        found, scores = retriever.search_rows(QUESTIONS, k=2, rules=rules)
-        assert found.shape == (2, 2) and (np.diff(scores) <= 0).all()
+        hits, scores = retriever.search_rows(QUESTIONS, k=2, rules=rules)
+        assert hits.shape == (2, 2) and (np.diff(scores) <= 0).all()
         for place in range(2):
             of_row = np.empty(3)
             of_row[rows[place]] = cosines[place]
             wanted, best = walk(graph, lambda r, c=of_row: c[r], rows[place], cosines[place], rules)
-            assert found[place].tolist() == wanted[:2].tolist()
+            assert hits[place].tolist() == wanted[:2].tolist()
             np.testing.assert_allclose(scores[place], best[:2], atol=1e-6)
 
 

@@ -14,7 +14,7 @@ def walk_by_loops(graph, cosines, rows, rules: WalkRules) -> dict[int, float]:
     count = lambda node: sum((h == node) + (t == node) for h, _, t in facts)
     for _ in range(rules.hops - 1):
         starts = sorted(best, key=lambda row: (-best[row], row))[: rules.starts]
-        found = dict(best)
+        scores = dict(best)
         for start in starts:
             ends = {facts[start][0], facts[start][2]}
             ends = {node for node in ends if not rules.hub or count(node) <= rules.hub}
@@ -22,8 +22,8 @@ def walk_by_loops(graph, cosines, rows, rules: WalkRules) -> dict[int, float]:
                 if ends & {head, tail}:
                     own = float(cosines[row])
                     score = max(own, rules.share * best[start] + (1 - rules.share) * own)
-                    found[row] = max(found.get(row, -9), score)
-        best = found
+                    scores[row] = max(scores.get(row, -9), score)
+        best = scores
     return best
 
 
@@ -35,10 +35,10 @@ def test_the_walk_is_its_loops(rules):
         graph = random_graph(seed, nodes=20, triples=40)
         cosines = np.random.default_rng(seed).uniform(-1, 1, len(graph)).astype(np.float32)
         rows = np.argsort(-cosines)[:6]
-        found, scores = walk(graph, lambda r, c=cosines: c[r], rows, cosines[rows], rules)
+        hits, scores = walk(graph, lambda r, c=cosines: c[r], rows, cosines[rows], rules)
         wanted = walk_by_loops(graph, cosines, rows, rules)
-        assert set(found.tolist()) == set(wanted)
-        np.testing.assert_allclose(scores, [wanted[row] for row in found.tolist()], atol=1e-6)
+        assert set(hits.tolist()) == set(wanted)
+        np.testing.assert_allclose(scores, [wanted[row] for row in hits.tolist()], atol=1e-6)
         assert (np.diff(scores) <= 0).all()
 
 
@@ -49,5 +49,5 @@ def test_a_chain_brings_a_triple_that_no_cosine_finds():
     cosines = np.linspace(0.3, 0.2, len(graph))
     cosines[[list(graph).index(fact) for fact in facts]] = 0.9, 0.1
     rows = np.argsort(-cosines)[:20]
-    found, _ = walk(graph, lambda r: cosines[r], rows, cosines[rows], WalkRules())
-    assert [list(graph)[row] for row in found[:2]] == facts
+    hits, _ = walk(graph, lambda r: cosines[r], rows, cosines[rows], WalkRules())
+    assert [list(graph)[row] for row in hits[:2]] == facts

@@ -32,12 +32,12 @@ def test_one_collective_a_step():
                 .compile()
                 .as_text()
             )
-            found = re.findall(
+            collectives = re.findall(
                 r" (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
                 r"(?:-start)?\(",
                 text,
             )
-            assert found == expected
+            assert collectives == expected
 
 
 def test_a_walk_refuses_what_it_does_not_know(mesh):

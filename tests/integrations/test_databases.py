@@ -38,8 +38,8 @@ def test_a_search_in_a_database_finds_the_same(by, database, index, tmp_path):
     url = str(tmp_path / "database")
     database.write(index, url)
     nearest = functools.partial(database.nearest, url, index.manifest.folder)
-    found = dataclasses.replace(index, nearest=nearest).search(QUESTIONS, k=3, by=by)
-    for hits, expected in zip(found, index.search(QUESTIONS, k=3, by=by), strict=True):
+    from_database = dataclasses.replace(index, nearest=nearest).search(QUESTIONS, k=3, by=by)
+    for hits, expected in zip(from_database, index.search(QUESTIONS, k=3, by=by), strict=True):
         assert len(hits) == 3
         assert [hit.chunk for hit in hits] == [hit.chunk for hit in expected]
         scores = [hit.score for hit in expected]
@@ -86,8 +86,8 @@ def test_the_command_line_writes_to_a_database_and_searches_there(
     with monkeypatch.context() as patch:
         patch.setattr(dense, "top_k", None)
         assert call(*asked, "--from", name, *there) == 0
-    found = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(found)["passages"] == json.loads(expected)["passages"]
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last_line)["passages"] == json.loads(expected)["passages"]
 
 
 def test_a_flag_without_its_place_and_a_missing_client_are_one_line(call, capsys, monkeypatch):

@@ -26,10 +26,10 @@ def test_a_pipeline_ranks_as_the_index_does(index, place):
     pipeline.add_component("query", TextEmbedder(model))
     pipeline.add_component("search", InMemoryEmbeddingRetriever(store, top_k=3))
     pipeline.connect("query.embedding", "search.query_embedding")
-    found = pipeline.run({"query": {"text": QUESTION}})["search"]["documents"]
+    documents = pipeline.run({"query": {"text": QUESTION}})["search"]["documents"]
     expected = index.search([QUESTION], k=3, by="dense")[0]
-    assert [document.id for document in found] == [hit.chunk for hit in expected]
-    assert [x.score for x in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+    assert [document.id for document in documents] == [hit.chunk for hit in expected]
+    assert [x.score for x in documents] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
 def test_a_retriever_survives_yaml(index, place):

@@ -19,9 +19,9 @@ def test_a_vector_store_ranks_as_the_index_does(index, retriever):
     passages = [chunk.passage for chunk in index.chunks]
     store.add_texts(passages, ids=[chunk.id for chunk in index.chunks])
     expected = index.search([QUESTION], k=3, by="dense")[0]
-    found = store.similarity_search_with_score(QUESTION, k=3)
-    assert [document.id for document, _ in found] == [hit.chunk for hit in expected]
-    assert [score for _, score in found] == pytest.approx([x.score for x in expected], abs=1e-5)
+    scored = store.similarity_search_with_score(QUESTION, k=3)
+    assert [document.id for document, _ in scored] == [hit.chunk for hit in expected]
+    assert [score for _, score in scored] == pytest.approx([x.score for x in expected], abs=1e-5)
     # LangChain's asynchronous calls come from threads.
     assert asyncio.run(embeddings.aembed_query(QUESTION)) == embeddings.embed_query(QUESTION)
 

@@ -19,9 +19,11 @@ def test_an_index_of_llama_index_ranks_as_ours_does(index, retriever):
     nodes = [TextNode(id_=chunk.id, text=chunk.passage) for chunk in index.chunks]
     theirs = VectorStoreIndex(nodes, embed_model=embedding)
     expected = index.search([QUESTION], k=3, by="dense")[0]
-    found = theirs.as_retriever(similarity_top_k=3).retrieve(QUESTION)
-    assert [x.node.node_id for x in found] == [hit.chunk for hit in expected]
-    assert [x.score for x in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+    scored_nodes = theirs.as_retriever(similarity_top_k=3).retrieve(QUESTION)
+    assert [x.node.node_id for x in scored_nodes] == [hit.chunk for hit in expected]
+    assert [x.score for x in scored_nodes] == pytest.approx(
+        [hit.score for hit in expected], abs=1e-5
+    )
 
 
 def test_single_batched_and_asynchronous_vectors_are_the_same(retriever):

@@ -63,9 +63,9 @@ def outcome(how, causal: bool, kernel: str, *qkv):
 
 
 def agree(how, causal: bool, kernel: str, dtype: str, tolerance: float) -> None:
-    wanted, found = (outcome(how, causal, which, *inputs(dtype)) for which in ("xla", kernel))
+    wanted, ours = (outcome(how, causal, which, *inputs(dtype)) for which in ("xla", kernel))
     assert float(jnp.abs(wanted[0]).max()) > 1
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(
             np.asarray(x, np.float32), np.asarray(y, np.float32), rtol=tolerance, atol=tolerance
         )
@@ -118,10 +118,10 @@ def test_a_program_for_an_accelerator_calls_the_kernel_without_a_bias(
     """A program of another device can be lowered here, though not run."""
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        given = inputs("bfloat16")
+        arrays = inputs("bfloat16")
         monkeypatch.setattr(jax, "default_backend", lambda: platform)
         program = jax.jit(lambda *qkv: outcome.__wrapped__(stream, True, kernel, *qkv)).trace(
-            *given
+            *arrays
         )
         text = program.lower(lowering_platforms=(platform,)).as_text()
     # With a bias the calls would be `fmhaScaleBiasSoftmax` and so on.

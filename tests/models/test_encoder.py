@@ -21,8 +21,8 @@ def test_positions_count_the_tokens_that_are_no_padding(mesh):
     tokens = np.array([[0, 9, 3, 8, 1, 0], [0, 7, 1, 3, 3, 3]], np.int32)
     mask = np.array([[1, 1, 1, 1, 1, 0], [1, 1, 1, 0, 0, 0]], bool)
     read = lambda family: encoder.Config.from_hf(tiny.config(family))
-    found = positions(tokens, mask, read("roberta"))
-    np.testing.assert_array_equal(found, [[4, 5, 3, 6, 7, 3], [4, 5, 6, 3, 3, 3]])
+    ours = positions(tokens, mask, read("roberta"))
+    np.testing.assert_array_equal(ours, [[4, 5, 3, 6, 7, 3], [4, 5, 6, 3, 3, 3]])
     for family in ("bert", "distilbert"):
         np.testing.assert_array_equal(
             positions(tokens, mask, read(family)), [[0, 1, 2, 3, 4, 5]] * 2

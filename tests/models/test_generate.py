@@ -91,8 +91,8 @@ def test_neither_seats_nor_room_nor_order_change_a_text(budget, folder, monkeypa
     monkeypatch.setattr(generate, "RING", 8)
     heard.clear()
     order = np.random.default_rng(budget).permutation(len(LONG))
-    found = lm.generate([LONG[i] for i in order], max_new_tokens=40, batch_tokens=budget)
-    assert found == [wanted[i] for i in order]
+    texts = lm.generate([LONG[i] for i in order], max_new_tokens=40, batch_tokens=budget)
+    assert texts == [wanted[i] for i in order]
     assert sum(name == "_prefill" for name, _ in heard) > 2 and any(
         name == "_select" for name, _ in heard
     )
@@ -166,8 +166,8 @@ def test_a_token_that_generation_config_names_ends_a_text(folder, tmp_path, mesh
     (tmp_path / "model" / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [second]})
     )
-    found = open_model(tmp_path / "model")
-    assert set(found.stop_ids) == {*lm.stop_ids, second}
+    reopened = open_model(tmp_path / "model")
+    assert set(reopened.stop_ids) == {*lm.stop_ids, second}
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_by_number(folder, mesh):

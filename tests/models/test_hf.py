@@ -37,16 +37,16 @@ def golden(family: str) -> dict[str, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def evaluate(cfg, room, model, given):
+def evaluate(cfg, room, model, inputs):
     """((loss, {hidden, logits}), gradient) of the loss that goldens.py describes."""
 
     def objective(model):
-        hidden = model(given["tokens"], given["mask"], cfg, room)
-        loss = (hidden * given["direction"]).sum() / len(hidden)
+        hidden = model(inputs["tokens"], inputs["mask"], cfg, room)
+        loss = (hidden * inputs["direction"]).sum() / len(hidden)
         out = {"hidden": hidden}
         if hasattr(model, "logits"):
-            out["logits"] = model.logits(layout.pick(hidden, given["last"]), cfg)
-            wanted = layout.pick(out["logits"], given["wanted"])
+            out["logits"] = model.logits(layout.pick(hidden, inputs["last"]), cfg)
+            wanted = layout.pick(out["logits"], inputs["wanted"])
             loss = loss + (jax.nn.logsumexp(out["logits"], axis=-1) - wanted).mean()
         return loss, out
 
@@ -58,32 +58,30 @@ def forward(cfg, model, tokens, mask):
     return model(tokens, mask, cfg)
 
 
-def run(folder: Path, given: dict[str, np.ndarray], unpadded: bool = False):
+def run(folder: Path, inputs: dict[str, np.ndarray], unpadded: bool = False):
     """What `evaluate` gives for a checkpoint on the mesh that is set, on the host; and the gradient
     as it is.
     """
     model, cfg, _ = hf.load_model(str(folder))
     # Three places more than the device with the most tokens needs.
     room = (
-        int(given["mask"].reshape(layout.batch_multiple(), -1).sum(axis=1).max()) + 3
+        int(inputs["mask"].reshape(layout.batch_multiple(), -1).sum(axis=1).max()) + 3
         if unpadded
         else None
     )
-    given = {n: given[n] for n in ("tokens", "mask", "direction", "wanted")} | {
-        "last": goldens.last(given["mask"])
+    inputs = {n: inputs[n] for n in ("tokens", "mask", "direction", "wanted")} | {
+        "last": goldens.last(inputs["mask"])
     }
-    (loss, out), gradient = evaluate(cfg, room, model, jax.tree.map(layout.rows, given))
+    (loss, out), gradient = evaluate(cfg, room, model, jax.tree.map(layout.rows, inputs))
     out = {name: np.asarray(value) for name, value in out.items()} | {"loss": float(loss)}
-    out["hidden"] = out["hidden"] * given["mask"][..., None]
+    out["hidden"] = out["hidden"] * inputs["mask"][..., None]
     return out, gradient, cfg
 
 
-def same(found: dict, wanted: dict) -> None:
+def same(ours: dict, wanted: dict) -> None:
     for name in ("hidden", "logits", "loss"):
         if name in wanted:
-            np.testing.assert_allclose(
-                found[name], wanted[name], rtol=1e-4, atol=1e-5, err_msg=name
-            )
+            np.testing.assert_allclose(ours[name], wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
@@ -92,39 +90,39 @@ def same_slopes(gradient, cfg, base: Path, wanted: dict) -> None:
         hf.export(gradient, cfg, Path(folder), base=base, extra_tensors={})
         with safe_open(Path(folder) / "model.safetensors", "numpy") as file:
             assert sorted(file.keys()) == sorted(wanted["names"])
-            found = [goldens.slope(name, file.get_tensor(name)) for name in wanted["names"]]
-    np.testing.assert_allclose(found, wanted["slopes"], rtol=1e-4, atol=1e-5)
+            slopes = [goldens.slope(name, file.get_tensor(name)) for name in wanted["names"]]
+    np.testing.assert_allclose(slopes, wanted["slopes"], rtol=1e-4, atol=1e-5)
 
 
 # The others are compared in test_every_mesh_gives_what_transformers_gave_once.
 @pytest.mark.parametrize("family", ["llama", "mistral", "xlm-roberta", "distilbert"])
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_one_device_gives_what_transformers_gave_once(family, unpadded, checkpoint, mesh):
-    found, gradient, cfg = run(checkpoint(family), golden(family), unpadded)
-    same(found, golden(family))
+    ours, gradient, cfg = run(checkpoint(family), golden(family), unpadded)
+    same(ours, golden(family))
     same_slopes(gradient, cfg, checkpoint(family), golden(family))
 
 
 @FAMILIES
 def test_hidden_states_and_logits_are_those_of_transformers(family, checkpoint, mesh):
     pytest.importorskip("torch", reason="transformers computes with torch")
-    given = goldens.inputs(family, seed=2, length=40)
-    wanted = goldens.reference(checkpoint(family), family, given)
+    inputs = goldens.inputs(family, seed=2, length=40)
+    wanted = goldens.reference(checkpoint(family), family, inputs)
     model, cfg, _ = hf.load_model(str(checkpoint(family)))
-    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    hidden = forward(cfg, model, layout.rows(inputs["tokens"]), layout.rows(inputs["mask"]))
     np.testing.assert_allclose(
-        hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
+        hidden * inputs["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
     )
     if family in tiny.DECODERS:
-        logits = model.logits(layout.pick(hidden, layout.rows(goldens.last(given["mask"]))), cfg)
+        logits = model.logits(layout.pick(hidden, layout.rows(goldens.last(inputs["mask"]))), cfg)
         np.testing.assert_allclose(logits, wanted["logits"], rtol=1e-4, atol=1e-5)
 
 
 @functools.cache
 def on_one_device(family: str, folder: Path):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        found, gradient, _ = run(folder, golden(family))
-        return found, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
+        outputs, gradient, _ = run(folder, golden(family))
+        return outputs, jax.tree.map(np.asarray, jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize("family", ["qwen3", "bert"])
@@ -156,19 +154,19 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
 def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
     """Two families as they are padded, the others without padding."""
     wanted = golden(family)
-    found, gradient, cfg = run(
+    ours, gradient, cfg = run(
         checkpoint(family), wanted, unpadded=family in ("qwen3", "roberta", "distilbert")
     )
     assert not re.search(
         "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
     )
-    same(found, wanted)
+    same(ours, wanted)
     same_slopes(gradient, cfg, checkpoint(family), wanted)
     # More strictly, every number is that of one device up to rounding.
     one, one_gradient = on_one_device(family, checkpoint(family))
     for name, value in one.items():
         np.testing.assert_allclose(
-            found[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name
+            ours[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name
         )
     for leaf, value in zip(jax.tree.leaves(gradient), one_gradient, strict=True):
         np.testing.assert_allclose(
@@ -222,13 +220,13 @@ def test_an_encoder_sees_both_sides_and_no_padding(checkpoint, mesh):
 
 def test_a_pad_token_in_the_text_is_what_it_is_for_transformers(checkpoint, mesh):
     pytest.importorskip("torch", reason="transformers computes with torch")
-    given = goldens.inputs("roberta", seed=2, length=40)
-    given["tokens"][:, 1] = given["tokens"][::2, 5] = 3
-    wanted = goldens.reference(checkpoint("roberta"), "roberta", given)
+    inputs = goldens.inputs("roberta", seed=2, length=40)
+    inputs["tokens"][:, 1] = inputs["tokens"][::2, 5] = 3
+    wanted = goldens.reference(checkpoint("roberta"), "roberta", inputs)
     model, cfg, _ = hf.load_model(str(checkpoint("roberta")))
-    hidden = forward(cfg, model, layout.rows(given["tokens"]), layout.rows(given["mask"]))
+    hidden = forward(cfg, model, layout.rows(inputs["tokens"]), layout.rows(inputs["mask"]))
     np.testing.assert_allclose(
-        hidden * given["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
+        hidden * inputs["mask"][..., None], wanted["hidden"], rtol=1e-4, atol=1e-5
     )
 
 
@@ -295,12 +293,12 @@ def test_a_large_export_is_cut_into_files_that_an_index_names(tmp_path):
 
 def test_bfloat16_weights_are_computed_with_as_float32_if_asked(tmp_path, mesh):
     """16 bits on disk change the weights, not the computation."""
-    given = golden("llama")
+    inputs = golden("llama")
     rounded = {
         n: x.astype(jnp.bfloat16).astype(np.float32) for n, x in tiny.tensors("llama").items()
     }
-    full = run(tiny.write(tmp_path / "full", "llama", weights=rounded), given)[0]
-    half = run(tiny.write(tmp_path / "half", "llama", dtype="bfloat16"), given)[0]
+    full = run(tiny.write(tmp_path / "full", "llama", weights=rounded), inputs)[0]
+    half = run(tiny.write(tmp_path / "half", "llama", dtype="bfloat16"), inputs)[0]
     np.testing.assert_array_equal(half["hidden"], full["hidden"])
 
 
@@ -318,8 +316,8 @@ def test_an_export_leaves_nothing_of_one_that_was_there_before(tmp_path, mesh):
 def test_a_copy_of_the_tied_head_is_tolerated(tmp_path, checkpoint, mesh):
     weights = tiny.tensors("qwen3")
     weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    found = run(tiny.write(tmp_path, "qwen3", weights=weights), golden("qwen3"))[0]
-    same(found, golden("qwen3"))
+    ours = run(tiny.write(tmp_path, "qwen3", weights=weights), golden("qwen3"))[0]
+    same(ours, golden("qwen3"))
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -445,8 +443,8 @@ def test_only_the_files_that_the_index_names_are_read(tmp_path, mesh):
 
 @FAMILIES
 def test_a_bare_checkpoint_is_the_same_model(family, tmp_path, mesh):
-    found = run(tiny.write(tmp_path, family, bare=True), golden(family))[0]
-    same(found, golden(family))
+    ours = run(tiny.write(tmp_path, family, bare=True), golden(family))[0]
+    same(ours, golden(family))
 
 
 def test_the_names_of_the_first_checkpoints_are_read_and_kept(tmp_path, mesh):
@@ -505,9 +503,12 @@ def test_what_is_no_model_folder_is_said_so(tmp_path):
 
 
 def test_an_architecture_that_is_unknown_is_said_with_the_known_ones(tmp_path, mesh):
-    for changes, told in (({"model_type": "gemma2"}, "'gemma2'"), ({"model_type": None}, "None")):
+    for changes, message in (
+        ({"model_type": "gemma2"}, "'gemma2'"),
+        ({"model_type": None}, "None"),
+    ):
         wanted = (
-            f"^{tmp_path}/config.json: model_type {told} is not implemented; known: qwen3, .*bert"
+            f"{tmp_path}/config.json: model_type {message} is not implemented; known: qwen3, .*bert"
         )
         with pytest.raises(ValueError, match=wanted):
             hf.load_model(str(tiny.write(tmp_path, "bert", changes=changes)))
@@ -566,7 +567,7 @@ def test_quantised_weights_are_not_taken_for_numbers(kind, tmp_path, mesh):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b'{"a": 1', r"not JSON \(.*\)"),
         (b"", r"not JSON \(.*\)"),
@@ -575,9 +576,9 @@ def test_quantised_weights_are_not_taken_for_numbers(kind, tmp_path, mesh):
         (b"[]", "holds a list, not a dict"),
     ],
 )
-def test_a_broken_config_or_index_is_named(name, content, told, tmp_path, mesh):
+def test_a_broken_config_or_index_is_named(name, content, message, tmp_path, mesh):
     (tiny.write(tmp_path, "bert", files=2) / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {told}; fetch the file again$"):
+    with pytest.raises(ValueError, match=f"^{tmp_path}/{name}: {message}; fetch the file again$"):
         hf.load_model(str(tmp_path))
 
 

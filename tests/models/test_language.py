@@ -94,9 +94,9 @@ def expected(path) -> tuple[np.ndarray, np.ndarray]:
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         lm = open_model(path)
         rows = [split(lm.tokenizer, *pair) for pair in PAIRS]
-        found = token_log_probabilities(lm, [ids for ids, _ in rows])
+        log_probs = token_log_probabilities(lm, [ids for ids, _ in rows])
     return (
-        np.array([x[start - 1 :].sum() for x, (_, start) in zip(found, rows, strict=True)]),
+        np.array([x[start - 1 :].sum() for x, (_, start) in zip(log_probs, rows, strict=True)]),
         np.array([len(ids) - start for ids, start in rows]),
     )
 
@@ -128,10 +128,10 @@ def test_log_likelihood_is_that_of_transformers(folder, mesh):
         for i, (ids, start) in enumerate(rows)
     ]
     counts = [len(ids) - start for ids, start in rows]
-    found = lm.log_likelihood(PAIRS)
-    np.testing.assert_array_equal(found.tokens, counts)
-    np.testing.assert_allclose(found.sum, sums, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(found.mean, np.array(sums) / counts, rtol=1e-5, atol=1e-4)
+    ours = lm.log_likelihood(PAIRS)
+    np.testing.assert_array_equal(ours.tokens, counts)
+    np.testing.assert_allclose(ours.sum, sums, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(ours.mean, np.array(sums) / counts, rtol=1e-5, atol=1e-4)
 
 
 @functools.cache
@@ -198,10 +198,10 @@ def test_a_token_that_the_tokenizer_puts_behind_a_text_is_none_of_it(tmp_path, m
     assert (
         len(ended.tokenizer("salt")["input_ids"]) == len(plain.tokenizer("salt")["input_ids"]) + 1
     )
-    wanted, found = plain.log_likelihood(pairs), ended.log_likelihood(pairs)
-    np.testing.assert_array_equal(found.tokens, wanted.tokens)
+    wanted, ours = plain.log_likelihood(pairs), ended.log_likelihood(pairs)
+    np.testing.assert_array_equal(ours.tokens, wanted.tokens)
     np.testing.assert_array_equal(
-        found.sum[[0, 2]], wanted.sum[[0, 2]]
+        ours.sum[[0, 2]], wanted.sum[[0, 2]]
     )  # an empty prompt begins with another stop token
     prompts = ["The king", "Salt and"]
     assert ended.generate(prompts, max_new_tokens=6) == plain.generate(prompts, max_new_tokens=6)
@@ -209,9 +209,9 @@ def test_a_token_that_the_tokenizer_puts_behind_a_text_is_none_of_it(tmp_path, m
 
 def test_sharing_prefixes_changes_nothing_on_any_mesh(folder, any_mesh):
     sums, counts = expected(folder("plain"))
-    found = open_model(folder("plain")).log_likelihood(PAIRS)
-    np.testing.assert_array_equal(found.tokens, counts)
-    np.testing.assert_allclose(found.sum / counts, sums / counts, rtol=0, atol=1e-5)
+    ours = open_model(folder("plain")).log_likelihood(PAIRS)
+    np.testing.assert_array_equal(ours.tokens, counts)
+    np.testing.assert_allclose(ours.sum / counts, sums / counts, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -312,9 +312,9 @@ def test_the_gradient_of_token_log_probs_is_that_of_transformers(kind, shape, fo
     values = reference(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
     policy_loss(values, torch.tensor(weights * mask)[:, 1:]).backward()
     parameters = dict(reference.named_parameters())
-    found = load_file(tmp_path / "model.safetensors")
-    assert found.keys() == parameters.keys()
-    for name, value in found.items():
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert tensors.keys() == parameters.keys()
+    for name, value in tensors.items():
         wanted = parameters[name].grad.numpy()
         scale = np.abs(wanted).max()
         assert scale > 1e-2, name
@@ -358,7 +358,7 @@ def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
     pairs = [
         ("Read: The Tidal Board sat.\nQ: Who?\nA:", answer) for answer in ("a", "y", "no\nyes")
     ] + [("", "The Board")]
-    found = lm.log_likelihood(pairs).mean
+    means = lm.log_likelihood(pairs).mean
     rows = lm.tokenizer([prompt + answer for prompt, answer in pairs])["input_ids"]
     early, right = [], []
     for (prompt, answer), ids, scores in zip(
@@ -373,13 +373,13 @@ def test_the_window_of_the_original_code_is_one_token_early(folder, mesh):
         early[1], abs=1e-6
     )  # one-token answers: both get the score of the prompt's colon
     assert abs(right[0] - right[1]) > 0.1
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-5)
-    assert (np.abs(found - np.array(early)) > 1e-3).all()
+    np.testing.assert_allclose(means, right, rtol=0, atol=1e-5)
+    assert (np.abs(means - np.array(early)) > 1e-3).all()
 
 
 def test_no_pairs(folder, mesh):
-    found = open_model(folder("plain")).log_likelihood([])
-    assert found.sum.shape == found.tokens.shape == (0,)
+    scores = open_model(folder("plain")).log_likelihood([])
+    assert scores.sum.shape == scores.tokens.shape == (0,)
 
 
 @pytest.mark.parametrize("prompt", ["A:", "", "A: "])
@@ -435,15 +435,15 @@ def test_the_passage_is_cut_where_the_model_ends_and_nothing_else(folder, mesh):
                 slot: prompts.fill(TEMPLATES[name], passage=left, **filled)
                 for name, slot in scored_prompts.TARGETS.items()
             }
-            found = lm.log_likelihood(
+            ours = lm.log_likelihood(
                 [(text.removesuffix(filled[slot]), filled[slot]) for slot, text in texts.items()]
             )
             assert [row[name] for name in scored_prompts.TARGETS] == pytest.approx(
-                found.mean.tolist(), abs=1e-5
+                ours.mean.tolist(), abs=1e-5
             )
             assert [
                 row[f"{name}_tokens"] for name in scored_prompts.TARGETS
-            ] == found.tokens.tolist()
+            ] == ours.tokens.tolist()
             sizes = [len(lm.tokenizer(text)["input_ids"]) for text in texts.values()]
             assert max(sizes) <= limit
             assert not row["cut"] or max(sizes) >= limit - 16

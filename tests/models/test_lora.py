@@ -152,13 +152,13 @@ def test_factors_have_the_letters_of_their_weight(checkpoint, spread):
 def test_a_merged_weight_keeps_its_type(checkpoint, mesh):
     model, cfg, _ = hf.load_model(str(checkpoint("qwen3")), dtype="bfloat16")
     adapter = used(fresh(checkpoint("qwen3"), cfg, ("up",)))
-    found = lora.merge(model, adapter).blocks.up[...]
-    assert found.dtype == jnp.bfloat16 and adapter.a["up"].dtype == jnp.float32
+    merged = lora.merge(model, adapter).blocks.up[...]
+    assert merged.dtype == jnp.bfloat16 and adapter.a["up"].dtype == jnp.float32
     exact = np.asarray(model.blocks.up[...], np.float32) + 7 / 3 * (
         np.asarray(adapter.a["up"]) @ np.asarray(adapter.b["up"])
     )
     np.testing.assert_allclose(
-        np.asarray(found, np.float32), exact, rtol=2**-8
+        np.asarray(merged, np.float32), exact, rtol=2**-8
     )  # rounded once, at the end
 
 
@@ -177,8 +177,8 @@ def step(folder: Path):
     adapter = used(fresh(folder, cfg))
     state = fit.State.create(adapter, optimizer)
     before = jax.tree.map(np.asarray, (model, adapter))
-    given = goldens.inputs("qwen3", seed=4, rows=16)
-    texts = lambda n: (layout.rows(given["tokens"][:n]), layout.rows(given["mask"][:n]))
+    inputs = goldens.inputs("qwen3", seed=4, rows=16)
+    texts = lambda n: (layout.rows(inputs["tokens"][:n]), layout.rows(inputs["mask"][:n]))
     positive = np.eye(8, 16, dtype=bool)
     batch = {
         "queries": texts(8),
@@ -240,20 +240,20 @@ def theirs(folder: Path):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def slope(cfg, model, adapter, given):
+def slope(cfg, model, adapter, inputs):
     """The gradient of the merged model's hidden states along a direction, per row."""
-    hidden = lambda adapter: lora.merge(model, adapter)(given["tokens"], given["mask"], cfg)
+    hidden = lambda adapter: lora.merge(model, adapter)(inputs["tokens"], inputs["mask"], cfg)
     return jax.grad(
-        lambda adapter: (hidden(adapter) * given["direction"]).sum() / len(given["tokens"])
+        lambda adapter: (hidden(adapter) * inputs["direction"]).sum() / len(inputs["tokens"])
     )(adapter)
 
 
-def hidden_of(model, given: dict):
+def hidden_of(model, inputs: dict):
     import torch
 
     return model(
-        input_ids=torch.tensor(given["tokens"], dtype=torch.long),
-        attention_mask=torch.tensor(given["mask"]).long(),
+        input_ids=torch.tensor(inputs["tokens"], dtype=torch.long),
+        attention_mask=torch.tensor(inputs["mask"]).long(),
     ).last_hidden_state
 
 
@@ -262,12 +262,12 @@ def same_hidden(folder: Path, adapter: lora.Adapter, family: str, reference) -> 
     matters at all.
     """
     model, cfg, _ = hf.load_model(str(folder))
-    given = goldens.inputs(family, seed=7)
+    inputs = goldens.inputs(family, seed=7)
     seen = lambda m: (
-        forward(cfg, m, layout.rows(given["tokens"]), layout.rows(given["mask"]))
-        * given["mask"][..., None]
+        forward(cfg, m, layout.rows(inputs["tokens"]), layout.rows(inputs["mask"]))
+        * inputs["mask"][..., None]
     )
-    wanted = hidden_of(reference, given).detach().numpy() * given["mask"][..., None]
+    wanted = hidden_of(reference, inputs).detach().numpy() * inputs["mask"][..., None]
     np.testing.assert_allclose(seen(lora.merge(model, adapter)), wanted, rtol=1e-5, atol=1e-5)
     assert np.abs(np.asarray(seen(model)) - wanted).max() > 0.1
 
@@ -285,27 +285,27 @@ def test_peft_computes_what_we_computed(family, targets, checkpoint, tmp_path, m
     assert reference.peft_config["default"].task_type == "FEATURE_EXTRACTION"
     same_hidden(checkpoint(family), adapter, family, reference)
     # Exactly our modules have been adapted, and their gradients are ours.
-    given = goldens.inputs(family, seed=3)
+    inputs = goldens.inputs(family, seed=3)
     import torch
 
     (
-        (hidden_of(reference, given) * torch.tensor(given["direction"])).sum()
-        / len(given["tokens"])
+        (hidden_of(reference, inputs) * torch.tensor(inputs["direction"])).sum()
+        / len(inputs["tokens"])
     ).backward()
-    found = {
+    tensors = {
         n.replace(".default", ""): p.grad.numpy()
         for n, p in reference.named_parameters()
         if p.requires_grad
     }
     gradient = slope(
-        cfg, model, adapter, {n: layout.rows(given[n]) for n in ("tokens", "mask", "direction")}
+        cfg, model, adapter, {n: layout.rows(inputs[n]) for n in ("tokens", "mask", "direction")}
     )
     lora.save_peft(gradient, tmp_path / "gradient", base="")
     with safe_open(tmp_path / "gradient" / "adapter_model.safetensors", "numpy") as file:
-        assert set(found) == set(file.keys()) and len(found) == 2 * tiny.LAYERS * len(
+        assert set(tensors) == set(file.keys()) and len(tensors) == 2 * tiny.LAYERS * len(
             targets or MATRICES[family]
         )
-        for name, value in found.items():
+        for name, value in tensors.items():
             np.testing.assert_allclose(
                 file.get_tensor(name),
                 value,
@@ -388,7 +388,7 @@ def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spre
 
 
 @pytest.mark.parametrize(
-    ("drop", "add", "settings", "told"),
+    ("drop", "add", "settings", "message"),
     [
         (
             "layers.1.self_attn.v_proj.lora_B.weight",
@@ -408,7 +408,7 @@ def test_saved_and_loaded_is_the_same_adapter(family, checkpoint, tmp_path, spre
     ],
 )
 def test_an_adapter_that_would_be_computed_wrongly_is_refused(
-    drop, add, settings, told, checkpoint, tmp_path, mesh
+    drop, add, settings, message, checkpoint, tmp_path, mesh
 ):
     cfg = hf.load_model(str(checkpoint("qwen3")))[1]
     lora.save_peft(fresh(checkpoint("qwen3"), cfg, ("v",)), tmp_path, base="")
@@ -419,7 +419,7 @@ def test_an_adapter_that_would_be_computed_wrongly_is_refused(
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         lora.load_peft(tmp_path, checkpoint("qwen3"), cfg)
 
 

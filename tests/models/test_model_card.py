@@ -30,19 +30,19 @@ def base(tmp_path_factory):
 
 
 def test_the_front_matter_is_what_the_hub_reads(base, tmp_path, mesh):
-    found = ModelCard.load(saved(base, tmp_path) / "README.md").data
-    assert (found.library_name, found.pipeline_tag) == (
+    card_data = ModelCard.load(saved(base, tmp_path) / "README.md").data
+    assert (card_data.library_name, card_data.pipeline_tag) == (
         "sentence-transformers",
         "sentence-similarity",
     )
-    assert found.tags == [
+    assert card_data.tags == [
         "sentence-transformers",
         "sentence-similarity",
         "feature-extraction",
         "ark",
     ]
-    assert found.base_model is None  # a folder's name means nothing on the hub
-    assert set(found.to_dict()) == {"library_name", "pipeline_tag", "tags"}
+    assert card_data.base_model is None  # a folder's name means nothing on the hub
+    assert set(card_data.to_dict()) == {"library_name", "pipeline_tag", "tags"}
 
 
 def test_the_body_says_how_texts_become_vectors(base, tmp_path, mesh):
@@ -62,10 +62,10 @@ def test_a_model_of_the_hub_is_named_as_the_base(base, tmp_path, mesh):
     """By the folder that the hub's client downloads into."""
     cached = tmp_path / "models--Owner--A-Model" / "snapshots" / "0123abc"
     shutil.copytree(base, cached)
-    found = ModelCard.load(saved(cached, tmp_path / "saved") / "README.md")
-    assert found.data.base_model == "Owner/A-Model"
-    assert "| base model | [Owner/A-Model](https://huggingface.co/Owner/A-Model) |" in found.text
-    assert "# A-Model, saved by ark_jax" in found.text
+    card = ModelCard.load(saved(cached, tmp_path / "saved") / "README.md")
+    assert card.data.base_model == "Owner/A-Model"
+    assert "| base model | [Owner/A-Model](https://huggingface.co/Owner/A-Model) |" in card.text
+    assert "# A-Model, saved by ark_jax" in card.text
 
 
 def test_a_card_that_is_given_is_kept(base, tmp_path, mesh):
@@ -79,9 +79,9 @@ def test_what_is_known_of_a_training_stands_after_the_title(base, tmp_path, mesh
         folder, title="Tuned: again", base="o/m", about="On 3 questions.\n\n| a |\n|---|\n"
     )
     (folder / "README.md").write_text(text)
-    found = ModelCard.load(folder / "README.md")
-    assert found.data.base_model == "o/m"
-    assert found.text.strip().startswith(
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.base_model == "o/m"
+    assert card.text.strip().startswith(
         "# Tuned: again\n\nOn 3 questions.\n\n| a |\n|---|\n\n| | |\n|---|---|\n| base model |"
     )
 
@@ -102,21 +102,19 @@ def test_figures_stand_in_the_front_matter_as_the_hub_reads_them(base, tmp_path,
         folder, title='A "tuned": model', base="", about="", results=results
     )
     (folder / "README.md").write_text(text)
-    found = ModelCard.load(
-        folder / "README.md"
-    )  # which refuses a model-index that is not the hub's
-    assert (found.data.model_name, found.data.eval_results) == ('A "tuned": model', results)
-    assert found.data.library_name == "sentence-transformers" and found.text.strip().startswith(
+    card = ModelCard.load(folder / "README.md")  # which refuses a model-index that is not the hub's
+    assert (card.data.model_name, card.data.eval_results) == ('A "tuned": model', results)
+    assert card.data.library_name == "sentence-transformers" and card.text.strip().startswith(
         '# A "tuned": model'
     )
     # What the hub's own client writes of it is what stands there.
-    assert text.startswith(f"---\n{found.data.to_yaml()}\n---\n")
+    assert text.startswith(f"---\n{card.data.to_yaml()}\n---\n")
 
 
 def programs(folder: Path) -> list[str]:
     """The Python in a card, about the folder it stands in."""
-    found = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    return [program.replace("path/to/this/folder", str(folder)) for program in found]
+    blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return [program.replace("path/to/this/folder", str(folder)) for program in blocks]
 
 
 def run(program: str, file: Path) -> np.ndarray:
@@ -130,14 +128,14 @@ def run(program: str, file: Path) -> np.ndarray:
 )  # narrowed, too, which sentence-transformers leaves shorter than one
 def test_the_code_in_the_card_gives_the_same_vectors_in_both_libraries(width, base, tmp_path, mesh):
     theirs, ours = programs(saved(base, tmp_path, width=width))
-    found = run(ours, tmp_path / "ours.py")
+    vectors = run(ours, tmp_path / "ours.py")
     # The prompt is the card's own words: without it the first vector would be another.
     plain = Retriever.from_pretrained(str(base), width=width).encode(
         ["a question"], kind="document"
     )
-    assert np.abs(found[0] - plain[0]).max() > 0.01
+    assert np.abs(vectors[0] - plain[0]).max() > 0.01
     pytest.importorskip("sentence_transformers", reason="the reference implementation")
-    np.testing.assert_allclose(found, run(theirs, tmp_path / "theirs.py"), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, run(theirs, tmp_path / "theirs.py"), rtol=0, atol=1e-5)
 
 
 def test_no_name_opens_a_block_or_tag_of_the_card(base, tmp_path, mesh):

@@ -88,9 +88,9 @@ def test_logits_are_those_of_transformers(family, classifier, mesh):
         assert ("token_type_ids" in tokens) == (family == "bert")
         with torch.inference_mode():
             wanted.append(model(**tokens).logits[0].tolist())
-    found = scorer.score(PAIRS)
+    logits = scorer.score(PAIRS)
     assert np.shape(wanted) == (len(PAIRS), 1) and np.std(wanted) > 0.05
-    np.testing.assert_allclose(found, np.ravel(wanted), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits, np.ravel(wanted), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_cross_encoder_refuses_what_it_would_score_wrongly(head, encoder, tmp_pa
     assert "CrossEncoder refuses it" in card
     texts = [left for left, _ in PAIRS[:3]]
     body = library.SentenceTransformer(str(tmp_path / "body"), device="cpu")
-    found = scorer.retriever.encode(texts, kind="query")
-    np.testing.assert_allclose(body.encode(texts), found, rtol=0, atol=1e-5)
+    vectors = scorer.retriever.encode(texts, kind="query")
+    np.testing.assert_allclose(body.encode(texts), vectors, rtol=0, atol=1e-5)
 
 
 def mean_state(scorer: PairScorer, pair: tuple[str, str]) -> np.ndarray:
@@ -396,8 +396,8 @@ def test_the_digest_knows_every_part(encoder, mesh):
 
 def test_no_pairs(encoder, mesh):
     for head in HEADS:
-        found = PairScorer.from_pretrained(encoder("bert"), head=head).score([])
-        assert found.shape == (0,) and found.dtype == np.float32
+        scores = PairScorer.from_pretrained(encoder("bert"), head=head).score([])
+        assert scores.shape == (0,) and scores.dtype == np.float32
 
 
 @pytest.mark.parametrize(

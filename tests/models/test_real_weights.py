@@ -103,7 +103,7 @@ def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
     wanted = llama.log_likelihood(pairs)
     assert wanted.tokens[-1] > 300
     assert wanted.sum[1] > wanted.sum[2] + 5
-    found = {"llama": perplexity(llama, text)}
+    perplexities = {"llama": perplexity(llama, text)}
     for family in ("mistral", "qwen2", "qwen3"):
         lm = LanguageModel.from_pretrained(str(recast(source, tmp_path / family, family)))
         # transformers splits words as Qwen does wherever config.json says qwen2, whatever
@@ -116,17 +116,19 @@ def test_smollm2_is_the_same_model_in_every_family(real_models, tmp_path, mesh):
         np.testing.assert_allclose(
             values.mean, wanted.mean, rtol=0, atol=1e-4 if family == "qwen3" else 1e-5
         )
-        found[family] = math.exp(-values.mean[-1])
+        perplexities[family] = math.exp(-values.mean[-1])
         if family == "qwen3":
             for changes in ({"qk_norm": False}, {"norm_eps": 1e-6}):
                 other = dataclasses.replace(lm, cfg=dataclasses.replace(lm.cfg, **changes))
-                assert perplexity(other, text) > 10 * found["qwen3"], (
+                assert perplexity(other, text) > 10 * perplexities["qwen3"], (
                     changes
                 )  # so that the norms do count
         del lm
         shutil.rmtree(tmp_path / family)
-    assert list(found.values()) == pytest.approx([found["llama"]] * 4, rel=1e-4)
-    assert found["llama"] == pytest.approx(perplexity_of_transformers(source, text), rel=1e-4)
+    assert list(perplexities.values()) == pytest.approx([perplexities["llama"]] * 4, rel=1e-4)
+    assert perplexities["llama"] == pytest.approx(
+        perplexity_of_transformers(source, text), rel=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -136,7 +138,7 @@ def test_smollm2_is_that_of_transformers(real_models, mesh):
     from transformers import AutoModelForCausalLM
 
     lm = LanguageModel.from_pretrained(real_models["generator"])
-    found = lm.log_likelihood(PAIRS)
+    ours = lm.log_likelihood(PAIRS)
     reference = AutoModelForCausalLM.from_pretrained(
         real_models["generator"], dtype=torch.float32
     ).eval()
@@ -146,8 +148,8 @@ def test_smollm2_is_that_of_transformers(real_models, mesh):
         with torch.no_grad():
             values = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
         wanted = [float(values[at - 1, ids[at]]) for at in range(len(context), len(ids))]
-        assert found.tokens[i] == len(wanted)
-        assert found.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
+        assert ours.tokens[i] == len(wanted)
+        assert ours.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
 
 
 @pytest.mark.slow
@@ -175,11 +177,11 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
             )
     pairs = pairs[:500]
     assert len(pairs) == 500 and len({prompt[:100] for prompt, _ in pairs}) > 20
-    found = lm.log_likelihood(pairs)
+    ours = lm.log_likelihood(pairs)
     whole = [lm.tokenizer(prompt + target)["input_ids"] for prompt, target in pairs]
     starts = [len(lm.tokenizer(prompt.rstrip())["input_ids"]) for prompt, _ in pairs]
     np.testing.assert_array_equal(
-        found.tokens, [len(ids) - start for ids, start in zip(whole, starts, strict=True)]
+        ours.tokens, [len(ids) - start for ids, start in zip(whole, starts, strict=True)]
     )
     reference = AutoModelForCausalLM.from_pretrained(
         real_models["generator"], dtype=torch.float32
@@ -198,7 +200,7 @@ def test_smollm2_on_real_pairs_is_that_of_transformers(real_models, mesh):
             for x, i in zip(hidden, chosen, strict=True):
                 scores = reference.lm_head(x[starts[i] - 1 : len(whole[i]) - 1]).log_softmax(-1)
                 wanted[i] = scores.gather(1, torch.tensor(whole[i][starts[i] :])[:, None]).mean()
-    np.testing.assert_allclose(found.mean, wanted, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours.mean, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -223,9 +225,9 @@ def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_pat
     # the prompt's last line break to an answer that is not tokenised by itself.
     scorer.lm.tokenizer = tokenizer
     wanted = yes_no.published_scores(folder, asked, tokenizer)
-    found = 1 / (1 + np.exp(-scorer.score(asked)))
+    ours = 1 / (1 + np.exp(-scorer.score(asked)))
     assert np.std(wanted) > 1e-3
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -372,12 +374,12 @@ def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
         )
         for i, (row, kind) in enumerate(zip(rows[:8], ["read", "extract"] * 4, strict=True))
     ]
-    found = lm.generate(asked, max_new_tokens=48)
+    ours = lm.generate(asked, max_new_tokens=48)
     theirs = AutoModelForCausalLM.from_pretrained(
         real_models["generator"], dtype=torch.float32
     ).eval()
     lengths, parted = set(), 0
-    for prompt, text in zip(asked, found, strict=True):
+    for prompt, text in zip(asked, ours, strict=True):
         ids = torch.tensor([lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]])
         lengths.add(ids.shape[1])
         with torch.no_grad():
@@ -415,9 +417,9 @@ def test_smollm2_scores_its_samples_as_transformers_does(real_models, mesh):
         real_models["generator"], dtype=torch.float32
     ).eval()
     asked = [lm.chat("Name a colour of the sea."), lm.chat("Say yes or no: is ice cold?")]
-    found = lm.sample(asked, n=4, max_new_tokens=12, seed=3)
-    assert len(set(found.texts)) > 4 and 0 < found.ended.sum() < 8
-    for number, ids, log_probs in zip(found.prompts, found.ids, found.log_probs, strict=True):
+    samples = lm.sample(asked, n=4, max_new_tokens=12, seed=3)
+    assert len(set(samples.texts)) > 4 and 0 < samples.ended.sum() < 8
+    for number, ids, log_probs in zip(samples.prompts, samples.ids, samples.log_probs, strict=True):
         row = torch.tensor([[*lm.prompt_ids(asked)[number], *ids.tolist()]])
         with torch.no_grad():
             logits = theirs(row, logits_to_keep=len(ids) + 1).logits[0, :-1]

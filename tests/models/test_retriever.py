@@ -104,15 +104,15 @@ def test_pooling_is_done_in_float32(mesh):
 
 
 def test_vectors_are_the_same_on_any_mesh(folder, any_mesh):
-    found = open_retriever(folder("lasttoken")).encode(TEXTS, kind="query")
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    np.testing.assert_allclose(found, on_one_device(folder("lasttoken")), rtol=0, atol=1e-5)
+    vectors = open_retriever(folder("lasttoken")).encode(TEXTS, kind="query")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(vectors, on_one_device(folder("lasttoken")), rtol=0, atol=1e-5)
 
 
 def test_means_are_the_same_on_a_mesh(folder):
     with jax.set_mesh(layout.make_mesh((2, 2, 2))):
-        found = open_retriever(folder("mean")).encode(TEXTS, kind="query")
-    np.testing.assert_allclose(found, on_one_device(folder("mean")), rtol=0, atol=1e-5)
+        vectors = open_retriever(folder("mean")).encode(TEXTS, kind="query")
+    np.testing.assert_allclose(vectors, on_one_device(folder("mean")), rtol=0, atol=1e-5)
 
 
 def test_vectors_are_the_same_in_any_batch(folder, mesh):
@@ -214,14 +214,14 @@ def test_a_saved_retriever_gives_its_vectors_in_sentence_transformers(
 def test_a_folder_that_sentence_transformers_saves_is_read(folder, tmp_path, mesh):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     library.SentenceTransformer(str(folder("lasttoken")), device="cpu").save(str(tmp_path))
-    found = open_retriever(tmp_path)
-    assert (found.pooling, found.prompts, found.max_length) == (
+    retriever = open_retriever(tmp_path)
+    assert (retriever.pooling, retriever.prompts, retriever.max_length) == (
         "lasttoken",
         PROMPTS,
         tiny.POSITIONS,
     )
     np.testing.assert_allclose(
-        found.encode(TEXTS, kind="query"), on_one_device(folder("lasttoken")), rtol=0, atol=1e-5
+        retriever.encode(TEXTS, kind="query"), on_one_device(folder("lasttoken")), rtol=0, atol=1e-5
     )
 
 
@@ -351,10 +351,10 @@ def test_the_folder_of_a_retriever_is_not_written_over(folder, mesh):
 
 
 def test_width_keeps_the_first_components_at_unit_length(folder, mesh):
-    found = open_retriever(folder("mean"), width=20).encode(TEXTS, kind="query")
+    vectors = open_retriever(folder("mean"), width=20).encode(TEXTS, kind="query")
     wanted = on_one_device(folder("mean"))[:, :20]
     wanted = wanted / np.sqrt((wanted**2).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("modules.json", '[{"type"', r"not JSON \(.*\); fetch"),
         ("modules.json", "{}", "holds a dict, not a list; fetch"),
@@ -438,14 +438,14 @@ def test_an_unknown_pooling_is_refused_by_name(changes, named, bert, mesh):
         ("tokenizer.json", '{"version": "1.0", "model', "or another tokenizer file cannot be read"),
     ],
 )
-def test_a_broken_file_is_named(name, content, told, bert, mesh):
+def test_a_broken_file_is_named(name, content, message, bert, mesh):
     (bert / name).write_text(content)
-    with pytest.raises(ValueError, match=f"^{bert}/{name}.*{told}"):
+    with pytest.raises(ValueError, match=f"^{bert}/{name}.*{message}"):
         open_retriever(bert)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         (
             "1_Pooling/config.json",
@@ -456,9 +456,9 @@ def test_a_broken_file_is_named(name, content, told, bert, mesh):
         ("model.safetensors", r"no \*.safetensors; "),
     ],
 )
-def test_a_missing_file_is_named(name, told, bert, mesh):
+def test_a_missing_file_is_named(name, message, bert, mesh):
     (bert / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"^{bert}: {told}"):
+    with pytest.raises(FileNotFoundError, match=f"^{bert}: {message}"):
         open_retriever(bert)
 
 
@@ -518,12 +518,12 @@ def test_an_untied_model_saved_without_its_head_is_a_retriever(tmp_path, mesh):
     """Qwen3-Embedding-8B is one."""
     weights = tiny.tensors("llama")
     del weights["lm_head.weight"]
-    found = open_retriever(
+    retriever = open_retriever(
         tiny.write(tmp_path / "headless", "llama", tokenizer="end", bare=True, weights=weights)
     )
     wanted = open_retriever(tiny.write(tmp_path / "whole", "llama", tokenizer="end"))
     np.testing.assert_array_equal(
-        found.encode(TEXTS[:3], kind="query"), wanted.encode(TEXTS[:3], kind="query")
+        retriever.encode(TEXTS[:3], kind="query"), wanted.encode(TEXTS[:3], kind="query")
     )
 
 
@@ -551,11 +551,11 @@ def test_minilm_is_the_published_model(real_models, mesh):
     """
     retriever = open_retriever(real_models["retriever"])
     assert (retriever.pooling, retriever.max_length, retriever.width) == ("mean", 256, 384)
-    found = retriever.encode(
+    vectors = retriever.encode(
         ["This is an example sentence", "Each sentence is converted"], kind="document"
     )
     np.testing.assert_allclose(
-        found[:, :3], [[0.0677, 0.0635, 0.0487], [0.0864, 0.1028, 0.0054]], rtol=0, atol=1e-4
+        vectors[:, :3], [[0.0677, 0.0635, 0.0487], [0.0864, 0.1028, 0.0054]], rtol=0, atol=1e-4
     )
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     reference = library.SentenceTransformer(real_models["retriever"], device="cpu")

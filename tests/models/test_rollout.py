@@ -74,43 +74,43 @@ def test_draws_are_the_same_and_log_probs_teacher_forced_on_any_mesh(shape, path
 
 
 def check_rollouts(lm: LanguageModel, wanted: list[list[int]]) -> None:
-    found = draw(lm)
-    assert lists(found) == wanted
-    assert len({tuple(ids) for ids in lists(found)}) > 12
-    assert found.prompts.tolist() == [0] * 5 + [1] * 5 + [2] * 5
-    assert found.samples.tolist() == [0, 1, 2, 3, 4] * 3
-    prompt_ids = [lm.prompt_ids(THREE)[i] for i in found.prompts]
-    wanted = teacher_forced(lm, prompt_ids, lists(found))
-    assert {row.dtype for row in found.log_probs} == {np.dtype(np.float32)}
-    assert list(map(len, found.log_probs)) == list(map(len, found.ids))
+    rollouts = draw(lm)
+    assert lists(rollouts) == wanted
+    assert len({tuple(ids) for ids in lists(rollouts)}) > 12
+    assert rollouts.prompts.tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert rollouts.samples.tolist() == [0, 1, 2, 3, 4] * 3
+    prompt_ids = [lm.prompt_ids(THREE)[i] for i in rollouts.prompts]
+    wanted = teacher_forced(lm, prompt_ids, lists(rollouts))
+    assert {row.dtype for row in rollouts.log_probs} == {np.dtype(np.float32)}
+    assert list(map(len, rollouts.log_probs)) == list(map(len, rollouts.ids))
     np.testing.assert_allclose(
-        np.concatenate(found.log_probs), np.concatenate(wanted), rtol=0, atol=2e-5
+        np.concatenate(rollouts.log_probs), np.concatenate(wanted), rtol=0, atol=2e-5
     )
 
 
 def test_a_reply_ends_with_its_end_token_or_is_cut(path, mesh):
     lm = open_model(path)
-    found = draw(lm, n=40, max_new_tokens=3, log_probs=False)
-    assert found.log_probs is None
+    rollouts = draw(lm, n=40, max_new_tokens=3, log_probs=False)
+    assert rollouts.log_probs is None
     assert set(lm.stop_ids) == set(ENDS)
-    for ids, ended, text in zip(found.ids, found.ended, found.texts, strict=True):
+    for ids, ended, text in zip(rollouts.ids, rollouts.ended, rollouts.texts, strict=True):
         *before, last = ids.tolist()
         assert not set(before) & set(ENDS)
         assert (last in ENDS) == ended
         assert ended or len(ids) == 3
         spoken = before if ended else ids
         assert text == lm.tokenizer.decode(spoken, skip_special_tokens=True)
-    lengths = list(map(len, found.ids))
-    shapes = set(zip(lengths, found.ended.tolist(), strict=True))
+    lengths = list(map(len, rollouts.ids))
+    shapes = set(zip(lengths, rollouts.ended.tolist(), strict=True))
     assert shapes == {(1, True), (2, True), (3, True), (3, False)}
 
 
 def test_a_text_may_have_other_tokens_than_were_drawn(path, mesh):
     """So ids must be kept: scores of the text would be those of other tokens."""
     lm = open_model(path)
-    found = draw(lm)
-    again = lm.tokenizer(found.texts, add_special_tokens=False)["input_ids"]
-    spoken = [ids[:-1] if ids[-1] in ENDS else ids for ids in lists(found)]
+    rollouts = draw(lm)
+    again = lm.tokenizer(rollouts.texts, add_special_tokens=False)["input_ids"]
+    spoken = [ids[:-1] if ids[-1] in ENDS else ids for ids in lists(rollouts)]
     assert sum(a != b for a, b in zip(again, spoken, strict=True)) > 3
 
 
@@ -126,11 +126,15 @@ def fit(counts: np.ndarray, probabilities: np.ndarray) -> float:
 def test_tokens_are_drawn_as_often_as_the_model_says(temperature, path, mesh):
     """The first token of a reply, and the second after the most frequent first."""
     lm = open_model(path)
-    found = draw(lm, THREE[:2], n=4000, max_new_tokens=2, temperature=temperature, log_probs=False)
+    rollouts = draw(
+        lm, THREE[:2], n=4000, max_new_tokens=2, temperature=temperature, log_probs=False
+    )
     prompt_ids = lm.prompt_ids(THREE[:2])
     for i, prompt in enumerate(prompt_ids):
         replies = [
-            ids for ids, number in zip(lists(found), found.prompts, strict=True) if number == i
+            ids
+            for ids, number in zip(lists(rollouts), rollouts.prompts, strict=True)
+            if number == i
         ]
         count = lambda tokens: np.bincount(tokens, minlength=tiny.VOCAB)
         first = count([ids[0] for ids in replies])
@@ -168,8 +172,8 @@ def test_draws_are_those_of_seed_place_and_sample(path, mesh):
     prompts = THREE[:1] * 3
 
     def by_place(*places, **changes) -> list[list[list[int]]]:
-        found = lists(draw(lm, prompts, places=places, log_probs=False, **changes))
-        return [found[:5], found[5:10], found[10:]]
+        rollouts = lists(draw(lm, prompts, places=places, log_probs=False, **changes))
+        return [rollouts[:5], rollouts[5:10], rollouts[10:]]
 
     first, second, third = by_place(4, 5, 4)
     assert first == third != second
@@ -188,16 +192,16 @@ def test_draws_are_those_of_seed_place_and_sample(path, mesh):
     samples=st.integers(1, 4),
 )
 def test_no_two_replies_have_the_same_numbers(places, samples):
-    found = draw_numbers(places, len(places), samples)
-    rows = [tuple(row) for row in found.tolist()]
+    numbers = draw_numbers(places, len(places), samples)
+    rows = [tuple(row) for row in numbers.tolist()]
     assert rows[: len(places) * samples] == [(*p, j) for p in places for j in range(samples)]
     assert len(set(rows)) == len(places) * samples
 
 
 def test_no_prompt_gives_no_reply(path, mesh):
-    found = draw(open_model(path), [])
-    assert (found.ids, found.texts, found.log_probs) == ([], [], [])
-    assert found.prompts.shape == found.samples.shape == found.ended.shape == (0,)
+    rollouts = draw(open_model(path), [])
+    assert (rollouts.ids, rollouts.texts, rollouts.log_probs) == ([], [], [])
+    assert rollouts.prompts.shape == rollouts.samples.shape == rollouts.ended.shape == (0,)
 
 
 def test_token_log_likelihoods_add_up_to_log_likelihoods(path, mesh):
@@ -205,12 +209,12 @@ def test_token_log_likelihoods_add_up_to_log_likelihoods(path, mesh):
     pairs = [(prompt, target) for prompt in THREE for target in (" the clerks", " x", " Board and")]
     encoded = lm._encode_pairs(pairs)
     split = [(ids[: len(ids) - n], ids[len(ids) - n :]) for ids, n in encoded]
-    found = lm.token_log_likelihood(*zip(*split, strict=True))
+    log_likelihoods = lm.token_log_likelihood(*zip(*split, strict=True))
     wanted = lm.log_likelihood(pairs)
-    assert [row.sum() for row in found] == wanted.sum.tolist()
-    assert list(map(len, found)) == wanted.tokens.tolist()
+    assert [row.sum() for row in log_likelihoods] == wanted.sum.tolist()
+    assert list(map(len, log_likelihoods)) == wanted.tokens.tolist()
     np.testing.assert_allclose(
-        np.concatenate(found),
+        np.concatenate(log_likelihoods),
         np.concatenate(teacher_forced(lm, *zip(*split, strict=True))),
         atol=2e-5,
     )

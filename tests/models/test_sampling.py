@@ -42,9 +42,9 @@ def check_draws(temperature, top_p, wanted) -> None:
             jnp.full_like(keys[:, 0], made, jnp.int32),
         )
     )
-    found = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=0.015)  # four standard deviations
-    assert (found[np.array(wanted) == 0] == 0).all()
+    shares = np.bincount(np.asarray(draw(logits, keys, 1)), minlength=4) / n
+    np.testing.assert_allclose(shares, wanted, rtol=0, atol=0.015)  # four standard deviations
+    assert (shares[np.array(wanted) == 0] == 0).all()
     other = np.asarray(draw(logits, keys, 2)) == np.asarray(draw(logits, keys, 1))
     assert other.mean() == pytest.approx(np.square(wanted).sum(), abs=0.02)  # each step draws anew
 

@@ -94,7 +94,7 @@ def test_what_it_does_not_serve_on_a_cpu_is_told(family, saved, mesh):
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "changes", "told"),
+    ("family", "name", "changes", "message"),
     [
         (
             "bert",
@@ -173,18 +173,18 @@ def test_what_it_does_not_serve_on_a_cpu_is_told(family, saved, mesh):
         ("qwen3", "config.json", {"use_sliding_window": True}, "use_sliding_window is not served"),
     ],
 )
-def test_the_check_sees_what_is_wrong(family, name, changes, told, saved, tmp_path, mesh):
+def test_the_check_sees_what_is_wrong(family, name, changes, message, saved, tmp_path, mesh):
     saved(family)[1].save_pretrained(tmp_path)
     edit(tmp_path, name, **changes)
-    assert [problem for problem in tei.problems(tmp_path) if told in problem]
+    assert [problem for problem in tei.problems(tmp_path) if message in problem]
 
 
 def test_the_check_sees_what_is_absent(saved, tmp_path, mesh):
     for name in ("tokenizer.json", "1_Pooling/config.json", "modules.json", "model.safetensors"):
         saved("bert")[1].save_pretrained(tmp_path / name)
         (tmp_path / name / name).unlink()
-        found = tei.problems(tmp_path / name)
-        assert found and name in found[0]
+        problems = tei.problems(tmp_path / name)
+        assert problems and name in problems[0]
 
 
 # --- transformers and sentence-transformers -------------------------------------------------------
@@ -198,19 +198,19 @@ def test_auto_model_gives_the_hidden_states_that_are_pooled(family, saved, mesh)
     from transformers import AutoModel, AutoTokenizer
 
     folder, retriever = saved(family)
-    model, told = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not told["missing_keys"] or all("pooler" in name for name in told["missing_keys"])
+    model, loading = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"] or all("pooler" in name for name in loading["missing_keys"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     pool = {"mean": lambda x: x.mean(0), "cls": lambda x: x[0], "lasttoken": lambda x: x[-1]}[
         retriever.pooling
     ]
     theirs = []
     for text in TEXTS:  # one by one: no padding that could go wrong
-        given = tokenizer(
+        tokens = tokenizer(
             (PROMPTS["query"] + text).strip(), truncation=True, max_length=48, return_tensors="pt"
         )
         with torch.no_grad():
-            x = pool(model.eval()(**given).last_hidden_state[0]).numpy()
+            x = pool(model.eval()(**tokens).last_hidden_state[0]).numpy()
         theirs.append(x / np.linalg.norm(x))
     np.testing.assert_allclose(retriever.encode(TEXTS, kind="query"), theirs, rtol=0, atol=1e-5)
 

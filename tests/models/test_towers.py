@@ -199,8 +199,8 @@ def test_towers_on_a_mesh(saved, bases):
     with jax_mesh((1, 1, 1)):
         wanted = open_two(bases).encode(TEXTS, kind="document")
     with jax_mesh((2, 2, 2)):
-        found = Towers.from_pretrained(saved).encode(TEXTS, kind="document")
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        vectors = Towers.from_pretrained(saved).encode(TEXTS, kind="document")
+    np.testing.assert_allclose(vectors, wanted, rtol=0, atol=1e-5)
 
 
 def jax_mesh(shape):
@@ -221,8 +221,8 @@ def test_a_width_that_is_cut_is_kept(bases, tmp_path, mesh):
     towers.save_pretrained(tmp_path / "cut")
     again = Towers.from_pretrained(tmp_path / "cut")
     assert (again.query.width, again.document.width) == (20, 20)
-    found = again.encode(TEXTS, kind="query")
-    np.testing.assert_array_equal(found, towers.encode(TEXTS, kind="query"))
+    vectors = again.encode(TEXTS, kind="query")
+    np.testing.assert_array_equal(vectors, towers.encode(TEXTS, kind="query"))
     settings = json.loads((tmp_path / "cut" / "config_sentence_transformers.json").read_text())
     assert settings["truncate_dim"] == 20
 
@@ -323,12 +323,12 @@ def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
     path = saved / "document_0_Transformer" / "model.safetensors"
     tensors = {name: x * 1.01 if x.dtype.kind == "f" else x for name, x in load_file(path).items()}
     save_file(tensors, path, metadata={"format": "pt"})
-    found = Towers.from_pretrained(saved)
+    towers = Towers.from_pretrained(saved)
     before = open_two(bases)
     np.testing.assert_array_equal(
-        found.encode(TEXTS, kind="query"), before.encode(TEXTS, kind="query")
+        towers.encode(TEXTS, kind="query"), before.encode(TEXTS, kind="query")
     )
-    changed = found.encode(TEXTS, kind="document") - before.encode(TEXTS, kind="document")
+    changed = towers.encode(TEXTS, kind="document") - before.encode(TEXTS, kind="document")
     assert np.abs(changed).max() > 1e-3
 
 

@@ -24,9 +24,9 @@ def test_scores_are_those_of_the_published_recipe(folder, mesh):
     from transformers import AutoTokenizer
 
     wanted = yes_no.published_scores(folder, PAIRS, AutoTokenizer.from_pretrained(folder))
-    found = 1 / (1 + np.exp(-YesNoScorer.from_pretrained(folder).score(PAIRS)))
+    ours = 1 / (1 + np.exp(-YesNoScorer.from_pretrained(folder).score(PAIRS)))
     assert np.std(wanted) > 1e-3
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)
 
 
 def test_a_document_cannot_end_its_turn(folder, mesh):
@@ -41,8 +41,8 @@ def test_a_document_cannot_end_its_turn(folder, mesh):
 def test_a_long_document_is_cut(folder, mesh, capsys):
     scorer = YesNoScorer.from_pretrained(folder)
     document = "The Tidal Board " * 900
-    found = scorer.score([("Who?", document), ("Who?", "x")], label="rerank")
-    assert np.isfinite(found).all()
+    scores = scorer.score([("Who?", document), ("Who?", "x")], label="rerank")
+    assert np.isfinite(scores).all()
     assert capsys.readouterr().out.startswith(
         "  rerank: 1 of 2 prompts are longer than 2048 tokens; their documents are cut\n"
     )

@@ -316,12 +316,13 @@ def stop_when(world: Path, workdir: Path, sign, verb: str = "run", *flags: str) 
         )
         status = struck(process, sign, signal.SIGTERM)
         said.seek(0)
-        told = said.read()
-    assert status == 0, told
+        output = said.read()
+    assert status == 0, output
     assert (
-        "run the same command again to go on" in told.splitlines()[-1] and "Traceback" not in told
+        "run the same command again to go on" in output.splitlines()[-1]
+        and "Traceback" not in output
     )
-    return told.splitlines()[-1]
+    return output.splitlines()[-1]
 
 
 def without(finished, workdir: Path, stage: str) -> Path:
@@ -392,11 +393,11 @@ def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_di
     folder, remount = small_disk
     workdir = without(finished, folder / "w", "export")
     assert remount("ro") == 0
-    told = clear_error(call(world, workdir, "export"))
+    message = clear_error(call(world, workdir, "export"))
     assert re.search(
         r"disk/w/\.lock: Read-only file system; make /.*/disk/w writable or give another "
         r"--workdir and run",
-        told,
+        message,
     )
     assert "disk/new writable or give another" in clear_error(call(world, folder / "new", "data"))
     remount("rw")
@@ -414,8 +415,8 @@ def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     leave = {"stage1": 700_000}.get(stage, 4096)  # of training, the first checkpoint
     (folder / "others").write_bytes(bytes(free - leave))
-    told = clear_error(call(world, workdir, stage))
-    assert "disk/w" in told and "free some space" in told
+    message = clear_error(call(world, workdir, stage))
+    assert "disk/w" in message and "free some space" in message
     assert outputs(workdir) == before
     (folder / "others").unlink()
     done = call(world, workdir, stage)
@@ -432,8 +433,8 @@ def test_training_that_diverges_says_where(world, finished, tmp_path):
         "error: stage 1: step 2 gave loss" in done.stderr
         and "the state before it is in" in done.stderr
     )
-    told = json.loads((tmp_path / "w" / ".partial" / "stage1" / "non_finite.json").read_text())
-    assert told["step"] == 2 and len(told["questions"]) == 4 and "#" in told["chunks"][0]
+    report = json.loads((tmp_path / "w" / ".partial" / "stage1" / "non_finite.json").read_text())
+    assert report["step"] == 2 and len(report["questions"]) == 4 and "#" in report["chunks"][0]
 
 
 def test_a_changed_setting_reruns_what_depends_on_it_and_says_why(world, finished, mesh, tmp_path):
@@ -486,11 +487,11 @@ def test_each_stage_may_train_an_adapter_of_the_one_before(world, finished, mesh
         handed_on, _, _ = hf.load_model(str(folder / "model"))
         merged = lora.merge(start, lora.load_peft(folder / "adapter", before, cfg))
         moved = 0
-        for found, expected, was in zip(
+        for ours, expected, was in zip(
             *map(jax.tree.leaves, (handed_on, merged, start)), strict=True
         ):
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-            moved += not np.array_equal(found, was)
+            np.testing.assert_allclose(ours, expected, rtol=1e-6, atol=1e-6)
+            moved += not np.array_equal(ours, was)
         assert moved == 2
         before, named = folder / "model", f"{stage}/model"
 

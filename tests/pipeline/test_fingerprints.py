@@ -28,9 +28,9 @@ def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
     def change(name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
         model_digest.cache_clear()
-        found = model_digest(str(tmp_path))
-        assert found not in seen, name
-        seen.add(found)
+        digest = model_digest(str(tmp_path))
+        assert digest not in seen, name
+        seen.add(digest)
 
     change("1_Pooling/config.json", b'{"mean": fals}')  # as long as before
     change("chat_template.jinja", b"{{ messages }}")
@@ -61,13 +61,13 @@ def digest(path) -> str:
     return input_digest(str(path))
 
 
-@pytest.mark.parametrize("given", [".", "questions/val", "section-stories/val"])
-def test_a_split_is_its_stories_and_its_questions(given, stories):
-    assert len(readers.load(stories / given).questions) == 1
-    before = digest(stories / given)
+@pytest.mark.parametrize("questions", [".", "questions/val", "section-stories/val"])
+def test_a_split_is_its_stories_and_its_questions(questions, stories):
+    assert len(readers.load(stories / questions).questions) == 1
+    before = digest(stories / questions)
     for path in sorted(stories.rglob("*.csv")):
         path.write_text(path.read_text().replace("Ada", "Eve"))
-        after = digest(stories / given)
+        after = digest(stories / questions)
         assert after != before, path
         before = after
 

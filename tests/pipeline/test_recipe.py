@@ -135,17 +135,17 @@ def test_no_tool_knows_a_stage_of_ark():
     """
     names = ark_stage_names()
     assert {"extract", "rewrite", "score", "positives", "stage2", "mine3", "merged"} <= names
-    found = []
+    mentions = []
     for path in (REPOSITORY / "ark_jax").rglob("*.py"):
         if {"recipes", "presets"} & set(path.parts):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and node.value in names:
-                found.append(f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.value}")
+                mentions.append(f"{path.relative_to(REPOSITORY)}:{node.lineno} {node.value}")
     other_meanings = (
         r"train/batches.py:\d+ positives|train/list_batches.py:\d+ candidates|"
         r"(data/formats/beir|data/beir_writer|serve/embeddings|integrations/\w+).py:\d+ score"
     )
-    assert [name for name in found if not re.search(other_meanings, name)] == []
+    assert [name for name in mentions if not re.search(other_meanings, name)] == []
     for path in (REPOSITORY / "ark_jax" / "cli").glob("*.py"):
         assert not re.search(r"\bstage[0-3]\b", path.read_text()), path

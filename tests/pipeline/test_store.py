@@ -100,10 +100,10 @@ def test_what_is_damaged_is_made_again_for_all(tmp_path):
 @pytest.mark.parametrize("moment", ["file_digest", "_put_into_place", "replace"])
 def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_path, monkeypatch):
     """Hashing gigabytes takes a while, and checkpoints must be there until the manifest is."""
-    found = []
+    outcomes = []
 
     def run(context, folder):
-        found.append(sorted(path.name for path in folder.iterdir()))
+        outcomes.append(sorted(path.name for path in folder.iterdir()))
         (folder / "checkpoints").mkdir(exist_ok=True)
         (folder / "checkpoints" / "7").write_text("state")
         (folder / "model").write_text("weights")
@@ -132,7 +132,7 @@ def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_pa
         *(["manifest.json.new"] if moment == "replace" else []),
         "model",
     ]
-    assert found == [
+    assert outcomes == [
         ["inputs.json"],
         *([] if moment == "_put_into_place" else [left]),
     ]  # there the manifest was written

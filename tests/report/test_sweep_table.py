@@ -31,9 +31,9 @@ def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):
     for run, error, fields in zip(runs, ("stopped", ""), (["--config.seed=7"], []), strict=True):
         run.workdir.mkdir()
         run.result_file.write_text(json.dumps({"error": error, "seconds": 1.0, "fields": fields}))
-    told = {row["run"]: row for row in sweep_table.collect_rows(runs, COMPARISON)}
-    assert (told["base"]["state"], told["x"]["state"]) == ("failed", "stale")
-    assert told["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
+    by_run = {row["run"]: row for row in sweep_table.collect_rows(runs, COMPARISON)}
+    assert (by_run["base"]["state"], by_run["x"]["state"]) == ("failed", "stale")
+    assert by_run["x"]["error"] == "made with no fields, base with --config.seed=7; run it again"
 
 
 def test_the_page_of_a_sweep_loads_nothing_and_escapes_names():

@@ -39,10 +39,10 @@ def scores(query: str, texts: list[str]) -> np.ndarray:
 )
 def test_bm25_is_its_formula(query, texts, k, data):
     scope = data.draw(st.lists(st.sampled_from(range(len(texts))), unique=True))
-    (found,), wanted = bm25([query], texts, [scope], k), scores(query, texts)
-    assert set(found) <= set(scope) and len(found) == min(k, sum(wanted[i] > 0 for i in scope))
+    (ranking,), wanted = bm25([query], texts, [scope], k), scores(query, texts)
+    assert set(ranking) <= set(scope) and len(ranking) == min(k, sum(wanted[i] > 0 for i in scope))
     best = sorted((wanted[i] for i in scope if wanted[i] > 0), reverse=True)[:k]
-    assert [wanted[i] for i in found] == pytest.approx(best, abs=1e-6)
+    assert [wanted[i] for i in ranking] == pytest.approx(best, abs=1e-6)
 
 
 def test_bm25_sees_stems_and_no_stop_words():

@@ -65,10 +65,13 @@ def test_top_k_is_a_stable_sort(n, k, block, screen, any_mesh, devices_only):
     keys[n // 2 :] = keys[: n - n // 2]
     queries = rng.integers(-2, 3, (5, 6)).astype(np.float32)
     queries[3] = 0
-    found, scores = top_k(queries, keys, k, block=block, screen=screen)
+    nearest, scores = top_k(queries, keys, k, block=block, screen=screen)
     expected, values = by_sorting(queries, keys, k)
-    assert found.shape == (5, min(n, k)) and (found.dtype, scores.dtype) == (np.int32, np.float32)
-    assert found.tolist() == expected.tolist()
+    assert nearest.shape == (5, min(n, k)) and (nearest.dtype, scores.dtype) == (
+        np.int32,
+        np.float32,
+    )
+    assert nearest.tolist() == expected.tolist()
     assert scores.tolist() == values.tolist()
 
 
@@ -76,9 +79,9 @@ def test_top_k_is_a_stable_sort(n, k, block, screen, any_mesh, devices_only):
 def test_top_k_of_real_numbers(screen, any_mesh, devices_only, again):
     rng = np.random.default_rng(0)
     keys, queries = unit(rng, 9000, 48), unit(rng, 17, 48)
-    found, scores = top_k(queries, keys, 25, screen=screen)
+    nearest, scores = top_k(queries, keys, 25, screen=screen)
     expected, values = by_sorting(queries, keys, 25)
-    assert found.tolist() == expected.tolist()
+    assert nearest.tolist() == expected.tolist()
     np.testing.assert_allclose(scores, values, atol=1e-7)
     # The screen is of use: it proves what it finds.
     assert sum(again) <= (0 if screen == "float32" else 4)
@@ -92,9 +95,9 @@ def test_keys_closer_than_the_screen_can_tell_are_told_apart(screen, any_mesh, d
     keys = (base + rng.normal(size=(2000, 64)) * (1e-4 if screen == "bfloat16" else 1e-8)).astype(
         np.float32
     )
-    found, _ = top_k(queries, keys, 20, screen=screen)
+    nearest, _ = top_k(queries, keys, 20, screen=screen)
     # Distances below float64's resolution of a sum are not asked for.
-    scores = np.take_along_axis(queries.astype(np.float64) @ keys.astype(np.float64).T, found, 1)
+    scores = np.take_along_axis(queries.astype(np.float64) @ keys.astype(np.float64).T, nearest, 1)
     np.testing.assert_allclose(scores, by_sorting(queries, keys, 20)[1], rtol=0, atol=1e-15)
     assert sum(again) == 3
 
@@ -118,14 +121,14 @@ def test_answers_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh, mon
 def test_keys_that_are_worse_than_padding_are_found(any_mesh, devices_only):
     keys = np.full((40, 1), -4.0, np.float32)
     keys[[30, 31, 33], 0] = [-3.0, -1.0, -2.0]
-    found, scores = top_k(np.ones((1, 1), np.float32), keys, 3)
-    assert found.tolist() == [[31, 33, 30]] and scores.tolist() == [[-1.0, -2.0, -3.0]]
+    nearest, scores = top_k(np.ones((1, 1), np.float32), keys, 3)
+    assert nearest.tolist() == [[31, 33, 30]] and scores.tolist() == [[-1.0, -2.0, -3.0]]
 
 
 @pytest.mark.parametrize("queries, keys, shape", [(0, 5, (0, 3)), (4, 0, (4, 0)), (0, 0, (0, 0))])
 def test_nothing_to_search(queries, keys, shape, mesh):
-    found, scores = top_k(np.zeros((queries, 2), np.float32), np.zeros((keys, 2), np.float32), 3)
-    assert found.shape == scores.shape == shape
+    nearest, scores = top_k(np.zeros((queries, 2), np.float32), np.zeros((keys, 2), np.float32), 3)
+    assert nearest.shape == scores.shape == shape
 
 
 def test_keys_may_lie_on_disk_in_half_precision(tmp_path, mesh, devices_only):

@@ -24,18 +24,20 @@ def cosine(degrees: float):
 
 def test_candidates_are_the_union_over_rewrites(mesh):
     queries = {"q": unit(1, 92)}
-    found = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=2)
-    assert found == {"q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]}
+    candidates = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=2)
+    assert candidates == {
+        "q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]
+    }
     # With room for one more each, c (19 degrees off) and c again (72): its better cosine counts.
-    found = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=3)
-    assert found["q"][4:] == [("c", cosine(19))]
+    candidates = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=3)
+    assert candidates["q"][4:] == [("c", cosine(19))]
 
 
 def test_candidates_come_from_a_questions_own_pool(mesh):
     queries = {"q": unit(0), "r": unit(0), "s": unit(0, 180)}
     pools = {"q": [3, 4, 5], "r": [5, 0], "s": [3, 4, 5]}
-    found = mining.dense_candidates(queries, pools, CHUNKS, IDS, top=10)
-    assert found == {
+    candidates = mining.dense_candidates(queries, pools, CHUNKS, IDS, top=10)
+    assert candidates == {
         "q": [("b", cosine(90)), ("a", cosine(100)), ("z", cosine(180))],
         "r": [("e", cosine(0)), ("z", cosine(180))],
         "s": [("z", cosine(0)), ("a", cosine(80)), ("b", cosine(90))],
@@ -44,10 +46,10 @@ def test_candidates_come_from_a_questions_own_pool(mesh):
 
 def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
     same = np.repeat(unit(30), 4, axis=0)
-    found = mining.dense_candidates(
+    candidates = mining.dense_candidates(
         {"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4
     )
-    assert [name for name, _ in found["q"]] == ["d#0", "d#1", "d#2", "d#3"]
+    assert [name for name, _ in candidates["q"]] == ["d#0", "d#1", "d#2", "d#3"]
 
 
 def test_nothing_to_mine(mesh):

@@ -35,8 +35,8 @@ def test_the_nearest_of_each_stay_in_whatever_parts_pairs_come(pairs, most, size
     ]
     # Of three vectors, as it is told, it drops pairs again and again.
     (i, j, cosines), total = limit_pairs(iter(parts), 3, most)
-    found = dict(zip(zip(i.tolist(), j.tolist(), strict=True), cosines.tolist(), strict=True))
-    assert found == {pair: pairs[pair] for pair in limit_naively(pairs, most)}
+    cosine_of = dict(zip(zip(i.tolist(), j.tolist(), strict=True), cosines.tolist(), strict=True))
+    assert cosine_of == {pair: pairs[pair] for pair in limit_naively(pairs, most)}
     assert total == len(pairs)
 
 

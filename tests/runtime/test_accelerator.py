@@ -59,9 +59,9 @@ def test_a_device_needs_its_file_and_its_plugin(file, module, expected, tmp_path
 def test_the_driver_tells_what_a_gpu_can(answer, capability, suiting, driver, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     driver(answer)
-    found = accelerator.find_device()
-    assert found == Device("gpu", capability)
-    assert accelerator.float_type("auto", found) == suiting
+    device = accelerator.find_device()
+    assert device == Device("gpu", capability)
+    assert accelerator.float_type("auto", device) == suiting
 
 
 def test_a_named_type_stays_and_a_cpu_computes_in_float32():

@@ -40,8 +40,8 @@ def test_openais_form_has_vectors_and_tokens(client, vectors):
     status, answer = client.post("/v1/embeddings", {"input": SENTENCES, "model": "any"})
     assert status == 200 and answer["object"] == "list" and answer["model"] == "tuned"
     assert [row["index"] for row in answer["data"]] == [0, 1, 2, 3]
-    given = np.array([row["embedding"] for row in answer["data"]])
-    np.testing.assert_allclose(given, vectors, atol=1e-5)
+    received = np.array([row["embedding"] for row in answer["data"]])
+    np.testing.assert_allclose(received, vectors, atol=1e-5)
     tokens = answer["usage"]["prompt_tokens"]
     assert tokens == answer["usage"]["total_tokens"] > 4 * 10
     one = client.post("/v1/embeddings", {"input": SENTENCES[0], "encoding_format": "base64"})[1]
@@ -56,8 +56,8 @@ def test_openais_own_client_is_served(client, vectors, monkeypatch):
     asks = openai.OpenAI(base_url=f"{client.url}/v1", api_key="none", max_retries=0)
     with asks:
         answer = asks.embeddings.create(model="tuned", input=SENTENCES)  # asks for base64
-        given = np.array([row.embedding for row in answer.data])
-        np.testing.assert_allclose(given, vectors, atol=1e-5)
+        received = np.array([row.embedding for row in answer.data])
+        np.testing.assert_allclose(received, vectors, atol=1e-5)
         few = asks.embeddings.create(model="tuned", input=SENTENCES[0], dimensions=8)
         cut = vectors[0, :8] / np.linalg.norm(vectors[0, :8])
         np.testing.assert_allclose(few.data[0].embedding, cut, atol=1e-5)
@@ -66,9 +66,9 @@ def test_openais_own_client_is_served(client, vectors, monkeypatch):
 
 
 def test_texts_are_embedded_as_text_embeddings_inference_does(client, vectors):
-    status, given = client.post("/embed", {"inputs": SENTENCES})
+    status, received = client.post("/embed", {"inputs": SENTENCES})
     assert status == 200
-    np.testing.assert_allclose(given, vectors, atol=1e-5)
+    np.testing.assert_allclose(received, vectors, atol=1e-5)
     assert len(client.post("/embed", {"inputs": SENTENCES[0]})[1]) == 1
     raw = np.array(client.post("/embed", {"inputs": SENTENCES, "normalize": False})[1])
     norms = np.linalg.norm(raw, axis=1)
@@ -80,9 +80,9 @@ def test_a_long_text_is_cut_where_that_is_asked_for(client):
     status, answer = client.post("/embed", {"inputs": [SENTENCES[0], LONG]})
     assert status == 413 and answer["error_type"] == "Validation"
     assert answer["error"].startswith("`inputs` must have at most 48 tokens, and 1 of them")
-    status, given = client.post("/embed", {"inputs": LONG, "truncate": True})
+    status, received = client.post("/embed", {"inputs": LONG, "truncate": True})
     longer = client.post("/embed", {"inputs": LONG + "salt", "truncate": True})[1]
-    assert status == 200 and given == longer
+    assert status == 200 and received == longer
     assert client.post("/v1/embeddings", {"input": LONG})[0] == 413
 
 
@@ -90,8 +90,8 @@ def test_the_kind_of_text_decides_the_prompt(world, client):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         retriever = Retriever.from_pretrained(world / "tuned")
         query = retriever.encode([QUESTION], kind="query")
-    given = client.post("/embed", {"inputs": QUESTION, "prompt_name": "query"})[1]
-    np.testing.assert_allclose(given, query, atol=1e-5)
+    received = client.post("/embed", {"inputs": QUESTION, "prompt_name": "query"})[1]
+    np.testing.assert_allclose(received, query, atol=1e-5)
 
 
 def test_pairs_are_ranked(world, client):

@@ -56,11 +56,11 @@ def test_the_page_loads_nothing_from_elsewhere(client):
 
 
 def test_the_columns_are_those_of_all_rankings(client):
-    status, found = client.post("/page/search", {"question": QUESTION})
-    assert status == 200 and found["status"] == "The best 5 passages by each of 4 rankings."
-    headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", found["results"])
+    status, answer = client.post("/page/search", {"question": QUESTION})
+    assert status == 200 and answer["status"] == "The best 5 passages by each of 4 rankings."
+    headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", answer["results"])
     assert headings == ["Before: base", "Tuned: tuned", "BM25", "Hybrid"]
-    assert "<script>" not in found["results"] and "&lt;script&gt;" in found["results"]
+    assert "<script>" not in answer["results"] and "&lt;script&gt;" in answer["results"]
     assert client.post("/page/answer", {"question": QUESTION})[0] == 422
     assert client.post("/page/search", {"question": " "})[0] == 400
 

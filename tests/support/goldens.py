@@ -50,7 +50,7 @@ def slope(name: str, gradient: np.ndarray) -> float:
     return float((gradient.astype(np.float64) * direction).sum() / np.linalg.norm(direction))
 
 
-def reference(folder: Path, family: str, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def reference(folder: Path, family: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Hidden states, logits after each row's last token, the loss, and every tensor's slope, by
     transformers.
 
@@ -62,16 +62,18 @@ def reference(folder: Path, family: str, given: dict[str, np.ndarray]) -> dict[s
 
     kind = AutoModelForCausalLM if family in tiny.DECODERS else AutoModel
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    mask = torch.tensor(given["mask"])
-    tokens = torch.tensor(given["tokens"], dtype=torch.long)
+    mask = torch.tensor(inputs["mask"])
+    tokens = torch.tensor(inputs["tokens"], dtype=torch.long)
     body, prefix = (model.model, "") if family in tiny.DECODERS else (model, tiny.PREFIX[family])
     hidden = body(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
-    loss = (hidden * torch.tensor(given["direction"])).sum() / len(tokens)
-    out = {"hidden": hidden.detach().numpy() * given["mask"][..., None]}
+    loss = (hidden * torch.tensor(inputs["direction"])).sum() / len(tokens)
+    out = {"hidden": hidden.detach().numpy() * inputs["mask"][..., None]}
     if family in tiny.DECODERS:
-        logits = model.lm_head(hidden[torch.arange(len(tokens)), torch.tensor(last(given["mask"]))])
+        logits = model.lm_head(
+            hidden[torch.arange(len(tokens)), torch.tensor(last(inputs["mask"]))]
+        )
         loss = loss + torch.nn.functional.cross_entropy(
-            logits, torch.tensor(given["wanted"], dtype=torch.long)
+            logits, torch.tensor(inputs["wanted"], dtype=torch.long)
         )
         out["logits"] = logits.detach().numpy()
     loss.backward()
@@ -92,11 +94,13 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for family in sys.argv[1:] or tiny.FAMILIES:
         with tempfile.TemporaryDirectory() as scratch:
-            given = inputs(family, seed=1)
-            found = reference(tiny.write(Path(scratch), family), family, given)
+            arrays = inputs(family, seed=1)
+            outputs = reference(tiny.write(Path(scratch), family), family, arrays)
         file = FOLDER / f"{family}.npz"
-        np.savez_compressed(file, **given, **found)
-        sys.stdout.write(f"{file.name}: {file.stat().st_size:,} bytes, loss {found['loss']:.4f}\n")
+        np.savez_compressed(file, **arrays, **outputs)
+        sys.stdout.write(
+            f"{file.name}: {file.stat().st_size:,} bytes, loss {outputs['loss']:.4f}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def collectives(text: str) -> list[Moved]:
     one shape, once. Not
     those among one device only.
     """
-    found = []
+    moves = []
     kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
     for line, times in _executed(text):
         match = re.search(rf" = (.*?) ({kinds})(?:-start)?\(", line)
@@ -154,10 +154,10 @@ def collectives(text: str) -> list[Moved]:
             arrays = [(shape, width * math.prod(shape)) for shape, width in arrays]
             if match[2] == "all-to-all":
                 arrays = [(arrays[0][0], sum(size for _, size in arrays))]
-            found += [
+            moves += [
                 Moved(match[2], shape, size, times, _participants(line)) for shape, size in arrays
             ]
-    return found
+    return moves
 
 
 WIDTHS = {
@@ -220,8 +220,8 @@ def compiled(cfg: decoder.Config, shape: tuple[int, int, int], batch: Batch) -> 
     jax.config.update("jax_num_cpu_devices", math.prod(shape))
     mesh = layout.make_mesh(shape)
     with jax.set_mesh(mesh):
-        objective, state, given = abstract(cfg, mesh, batch)
-        program = fit.train_step.lower(objective, OPTIMIZER, state, None, given, 1e-5).compile(
+        objective, state, arrays = abstract(cfg, mesh, batch)
+        program = fit.train_step.lower(objective, OPTIMIZER, state, None, arrays, 1e-5).compile(
             {"xla_backend_optimization_level": 0}
         )
     memory = program.memory_analysis()

@@ -50,7 +50,7 @@ def trl_losses() -> dict[str, dict]:
     import torch
     from trl import GRPOTrainer
 
-    given = {name: torch.tensor(x) for name, x in inputs().items()}
+    arrays = {name: torch.tensor(x) for name, x in inputs().items()}
     same = staticmethod(lambda x, *_, **__: x)
     one_process = type(
         "OneProcess",
@@ -61,7 +61,7 @@ def trl_losses() -> dict[str, dict]:
     for kind, mean in TRL_MEANS.items():
         for ratio in ("token", "sequence"):
             for kl in ("none", "k3"):
-                log_probs = given["log_probs"].clone().requires_grad_()
+                log_probs = arrays["log_probs"].clone().requires_grad_()
                 trainer = GRPOTrainer.__new__(GRPOTrainer)
                 settings = {
                     "aux_loss_enabled": False,
@@ -90,7 +90,7 @@ def trl_losses() -> dict[str, dict]:
                     ),
                 }
                 vars(trainer).update(settings)
-                rows, mask = len(given["mask"]), given["mask"].float()
+                rows, mask = len(arrays["mask"]), arrays["mask"].float()
                 loss = trainer._compute_loss(
                     trainer.model,
                     {
@@ -98,9 +98,9 @@ def trl_losses() -> dict[str, dict]:
                         "prompt_mask": torch.ones((rows, 1)),
                         "completion_ids": torch.zeros(mask.shape, dtype=torch.long),
                         "completion_mask": mask,
-                        "advantages": given["advantages"],
-                        "old_per_token_logps": given["old"],
-                        "ref_per_token_logps": given["reference"],
+                        "advantages": arrays["advantages"],
+                        "old_per_token_logps": arrays["old"],
+                        "ref_per_token_logps": arrays["reference"],
                         "num_items_in_batch": mask.sum(),
                     },
                 )
@@ -116,15 +116,15 @@ def tunix_losses() -> dict[str, dict]:
     from flax import nnx
     from tunix.rl import algo_core, common
 
-    given = inputs()
-    rows = len(given["mask"])
+    arrays = inputs()
+    rows = len(arrays["mask"])
     example = types.SimpleNamespace(
-        completion_ids=jnp.zeros(given["mask"].shape, int),
-        completion_mask=jnp.asarray(given["mask"], jnp.float32),
+        completion_ids=jnp.zeros(arrays["mask"].shape, int),
+        completion_mask=jnp.asarray(arrays["mask"], jnp.float32),
         prompt_ids=jnp.zeros((rows, 1), int),
-        advantages=given["advantages"],
-        old_per_token_logps=given["old"],
-        ref_per_token_logps=given["reference"],
+        advantages=arrays["advantages"],
+        old_per_token_logps=arrays["old"],
+        ref_per_token_logps=arrays["reference"],
     )
     out = {}
     original = common.compute_per_token_logps
@@ -150,7 +150,7 @@ def tunix_losses() -> dict[str, dict]:
                 model = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
                 return algo_core.grpo_loss_fn(model, example, settings, 0, 1)[0]
 
-            loss, gradient = jax.value_and_grad(compute)(jnp.asarray(given["log_probs"]))
+            loss, gradient = jax.value_and_grad(compute)(jnp.asarray(arrays["log_probs"]))
             out[f"{mean} token {kl}"] = golden(float(loss), np.asarray(gradient))
     common.compute_per_token_logps = original
     return out

@@ -115,13 +115,13 @@ def call(world: Path, workdir: Path, verb: str = "run", *flags: str) -> subproce
 
 def outputs(workdir: Path) -> dict:
     """What every stage produced: name -> file -> (size, sha256)."""
-    found = {
+    files = {
         path.parent.name: json.loads(path.read_text())["outputs"]
         for path in workdir.glob("*/manifest.json")
     }
     # The report shows how long each stage took, which no two runs share.
-    found.pop("report", None)
-    return found
+    files.pop("report", None)
+    return files
 
 
 def stage_by_stage(world: Path, workdir: Path) -> None:

@@ -144,8 +144,8 @@ def test_the_copy_of_a_positive_is_nobodys_negative():
         Example("q1", "d", ("b", "c"), ("d",)),
         Example("q2", "d", ("c", "b"), ("b", "d", "c")),
     ]
-    found = masks_by_name(rows, use_negatives=True, denominator="batch")
-    assert found == (["b", "c", "d"], ["bc", "bc"], ["d", "d"])
+    masks = masks_by_name(rows, use_negatives=True, denominator="batch")
+    assert masks == (["b", "c", "d"], ["bc", "bc"], ["d", "d"])
     assert batches.make_examples(*sources, {})[1].positives == ("c", "B")
 
 

@@ -88,17 +88,17 @@ def test_a_batch_of_any_size_in_any_pieces_on_any_devices(questions, chunks, sha
 
 
 def test_shares_are_placed_on_any_devices():
-    found, expected = (
+    ours, expected = (
         value_and_gradient(5, chunks, shape, losses.distil)
         for chunks, shape in ((2, (2, 2, 2)), (1, (1, 1, 1)))
     )
-    assert_equal(found, expected)
+    assert_equal(ours, expected)
     assert abs(expected[0] - whole_batch(5)[0]) > 0.01
 
 
-def assert_equal(found: tuple, wanted: tuple) -> None:
+def assert_equal(ours: tuple, wanted: tuple) -> None:
     """Compares losses and gradients."""
-    (value, gradient), (expected, exact) = found, wanted
+    (value, gradient), (expected, exact) = ours, wanted
     assert value == pytest.approx(expected, abs=1e-5) and expected > 0.1
     for name in exact:
         np.testing.assert_allclose(gradient[name], exact[name], atol=1e-5)

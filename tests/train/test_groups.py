@@ -42,7 +42,7 @@ def rows_in(arrays) -> list[tuple]:
     arrays = jax.tree.map(np.asarray, arrays)
     devices = layout.batch_multiple()
     prompts, rows = len(arrays.prompt_mask) // devices, len(arrays.labels) // devices
-    found = []
+    token_rows = []
     suffixes = arrays.completions
     for device in range(devices):
         row = device * rows
@@ -59,11 +59,11 @@ def rows_in(arrays) -> list[tuple]:
                 prompt = (*head.tolist(), int(inputs[0]))
                 old = tuple(arrays.old[row][visible].tolist())
                 advantage = float(arrays.advantages[row])
-                found.append((prompt, tuple(labels.tolist()), advantage, old))
+                token_rows.append((prompt, tuple(labels.tolist()), advantage, old))
                 left -= len(inputs)
                 row += 1
         assert not suffixes.mask[row : (device + 1) * rows].any()
-    return sorted(found)
+    return sorted(token_rows)
 
 
 @settings(max_examples=40)

@@ -93,8 +93,8 @@ def plain_gradient(folder):
         return jax.tree.map(np.asarray, f(lm.model, lm.cfg, x))
 
 
-def assert_same_gradient(found, expected) -> None:
-    (loss, gradient), (other_loss, other) = found, expected
+def assert_same_gradient(ours, expected) -> None:
+    (loss, gradient), (other_loss, other) = ours, expected
     assert float(loss) == pytest.approx(float(other_loss), rel=1e-5)
     largest = max(np.abs(x).max() for x in jax.tree.leaves(other))
     for x, y in zip(jax.tree.leaves(gradient), jax.tree.leaves(other), strict=True):
@@ -111,10 +111,10 @@ def differentiate(objective, trainable, frozen, arrays):
 def test_the_gradient_is_that_of_repeated_prompts(folder, any_mesh):
     lm = open_model(folder)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
-    found, metrics = differentiate(
+    gradient, metrics = differentiate(
         LikelihoodObjective(lm.cfg, SETTINGS, True), lm.model, None, arrays
     )
-    assert_same_gradient(found, plain_gradient(folder))
+    assert_same_gradient(gradient, plain_gradient(folder))
     assert metrics["completions"] == 10 and 0 < metrics["clip_fraction"] < 1
     assert 0 < metrics["entropy"] < np.log(tiny.VOCAB)
 
@@ -126,8 +126,8 @@ def test_packed_prompts_that_are_repeated_have_the_same_gradient(folder, mesh):
         log_probs = token_log_probs(model, lm.cfg, x["tokens"], x["visible"], capacity=160)
         return plain_loss(model, lm.cfg, x, log_probs)
 
-    found = jax.jit(jax.value_and_grad(loss))(lm.model)
-    assert_same_gradient(found, plain_gradient(folder))
+    gradient = jax.jit(jax.value_and_grad(loss))(lm.model)
+    assert_same_gradient(gradient, plain_gradient(folder))
 
 
 def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
@@ -140,11 +140,11 @@ def test_an_adapters_gradient_is_that_of_the_merged_model(folder, mesh):
     random = np.random.default_rng(0)
     adapter = jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.1, x.shape), x.dtype), adapter)
     arrays = group_arrays(GROUPS, BatchShape.holding([GROUPS]))
-    found, _ = differentiate(LikelihoodObjective(lm.cfg, SETTINGS), adapter, frozen, arrays)
+    gradient, _ = differentiate(LikelihoodObjective(lm.cfg, SETTINGS), adapter, frozen, arrays)
     x = jax.tree.map(layout.rows, repeated(GROUPS))
     loss = lambda adapter: plain_loss(lora.merge(frozen, adapter), lm.cfg, x)
     expected = jax.jit(jax.value_and_grad(loss))(adapter)
-    assert_same_gradient(found, expected)
+    assert_same_gradient(gradient, expected)
     assert split(0) == (lm.model, None)
 
 
@@ -168,10 +168,10 @@ def test_entropy_is_that_of_the_softmax_and_log_probs_are_the_scorers(folder, me
     entropies = -(np.exp(logs) * logs).sum(-1)[:, :-1]
     mask = np.asarray(arrays.mask)
     assert not np.asarray(log_probs)[~mask].any() and not np.asarray(entropy)[~mask].any()
-    for found, expected in ((log_probs, picked), (entropy, entropies)):
+    for ours, expected in ((log_probs, picked), (entropy, entropies)):
         # The two groups of one prompt stand side by side in the arrays.
         np.testing.assert_allclose(
-            np.sort(np.asarray(found)[mask]), np.sort(expected[predicted]), rtol=2e-5, atol=1e-5
+            np.sort(np.asarray(ours)[mask]), np.sort(expected[predicted]), rtol=2e-5, atol=1e-5
         )
 
 

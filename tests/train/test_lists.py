@@ -29,9 +29,9 @@ def epochs(folder, score=None, negatives=2) -> ListEpochs:
     )
 
 
-def chosen_in(found: ListEpochs, epoch: int, trainable=None) -> dict[int, list[int]]:
-    steps = range(epoch * found.steps, (epoch + 1) * found.steps)
-    return {k: x.tolist() for step in steps for k, x in found.step(step, trainable)}
+def chosen_in(list_epochs: ListEpochs, epoch: int, trainable=None) -> dict[int, list[int]]:
+    steps = range(epoch * list_epochs.steps, (epoch + 1) * list_epochs.steps)
+    return {k: x.tolist() for step in steps for k, x in list_epochs.step(step, trainable)}
 
 
 def test_each_epoch_has_each_list_once_in_another_order(tmp_path):
@@ -46,11 +46,11 @@ def test_each_epoch_has_each_list_once_in_another_order(tmp_path):
 def test_later_epochs_have_what_the_scorer_ranks_highest(tmp_path):
     asked = []
     score = lambda trainable: asked.append(trainable) or [SCORES * trainable, np.zeros(2)]
-    found = epochs(tmp_path, score)
-    assert found.may_change and not epochs(tmp_path, score, negatives=0).may_change
-    assert chosen_in(found, 0, 1.0)[0] == [0, 1, 2]
-    assert chosen_in(found, 1, 1.0) == {0: [0, 1, 3], 1: [0, 1]}
-    assert chosen_in(found, 2, -1.0)[0] == [0, 1, 2]
+    list_epochs = epochs(tmp_path, score)
+    assert list_epochs.may_change and not epochs(tmp_path, score, negatives=0).may_change
+    assert chosen_in(list_epochs, 0, 1.0)[0] == [0, 1, 2]
+    assert chosen_in(list_epochs, 1, 1.0) == {0: [0, 1, 3], 1: [0, 1]}
+    assert chosen_in(list_epochs, 2, -1.0)[0] == [0, 1, 2]
     assert asked == [1.0, -1.0]  # once an epoch
 
 

@@ -67,7 +67,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
         {"params": [x for x in trained if x.ndim == 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1.0, eps=1e-8)
-    found = []
+    our_losses = []
     for row in curve:
         for group in optimizer.param_groups:
             group["lr"] = row["learning_rate"]
@@ -76,7 +76,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
+        our_losses.append(loss.item())
     losses = [row["loss"] for row in curve]
-    np.testing.assert_allclose(losses, found, rtol=1e-4)
+    np.testing.assert_allclose(losses, our_losses, rtol=1e-4)
     assert losses[-1] < losses[0] - 0.1

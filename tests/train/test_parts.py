@@ -57,8 +57,8 @@ def test_the_gradient_in_parts_is_that_of_the_whole(folder, any_mesh, mean):
     in_parts = parts.split(groups, 1)
     assert len(in_parts) == max(-(-5 // layout.batch_multiple()), 1)
     batch = step_arrays(in_parts, BatchShape.holding(in_parts))
-    found = compute(lm.model, None, batch)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
+    of_parts = compute(lm.model, None, batch)
+    for a, b in zip(jax.tree.leaves(of_parts), jax.tree.leaves(whole), strict=True):
         largest = max(float(np.abs(b).max()), 1e-3)
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-6 * largest, rtol=2e-5)
 

@@ -79,7 +79,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 4), REWARDS), min_size=2, max_size=24)
 def test_advantages_depend_on_the_own_group_alone(step, scale, random):
     step = [*step, *step]  # no group of one
     groups, rewards = map(np.array, zip(*step, strict=True))
-    found = advantages(rewards, groups, scale=scale, eps=1e-3)
+    ours = advantages(rewards, groups, scale=scale, eps=1e-3)
     for group in np.unique(groups):
         own = rewards[groups == group]
         expected = own - own.mean()
@@ -87,11 +87,11 @@ def test_advantages_depend_on_the_own_group_alone(step, scale, random):
             expected = expected / (own.std(ddof=1) + 1e-3)
         elif scale == "leave_one_out":
             expected = [r - np.delete(own, i).mean() for i, r in enumerate(own)]
-        np.testing.assert_allclose(found[groups == group], expected, rtol=1e-6, atol=1e-7)
-        assert abs(found[groups == group].sum()) < 1e-4
+        np.testing.assert_allclose(ours[groups == group], expected, rtol=1e-6, atol=1e-7)
+        assert abs(ours[groups == group].sum()) < 1e-4
     order = random.sample(range(len(step)), len(step))
     again = advantages(rewards[order], groups[order], scale=scale, eps=1e-3)
-    np.testing.assert_allclose(again, found[order], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(again, ours[order], rtol=1e-6, atol=1e-7)
 
 
 @given(STEPS)
@@ -146,8 +146,8 @@ def test_what_is_wrong_with_rewards_is_told(rewards, groups, changes, message):
 
 def test_a_single_answer_in_a_dead_group_is_no_error():
     live = np.array([True, False])
-    found = advantages(np.array([0, 1, 1]), np.array([0, 0, 1]), live=live)
-    assert found[2] == 0 and found[0] == -found[1] != 0
+    ours = advantages(np.array([0, 1, 1]), np.array([0, 0, 1]), live=live)
+    assert ours[2] == 0 and ours[0] == -ours[1] != 0
 
 
 @pytest.mark.parametrize("mean", ["token", "sequence", "constant"])

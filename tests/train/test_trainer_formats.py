@@ -182,8 +182,8 @@ def test_sentence_transformers_trains_on_it(examples, tmp_path):
         *([f"negative_{i}" for i in (1, 2, 3)] if examples is EXAMPLES else []),
     ]
     seen, loss = [], library.sentence_transformer.losses.MultipleNegativesRankingLoss(model)
-    loss.register_forward_pre_hook(lambda module, given: seen.append(len(list(given[0]))))
-    told = library.SentenceTransformerTrainingArguments(
+    loss.register_forward_pre_hook(lambda module, arguments: seen.append(len(list(arguments[0]))))
+    settings = library.SentenceTransformerTrainingArguments(
         str(tmp_path / "out"),
         max_steps=1,
         per_device_train_batch_size=2,
@@ -194,7 +194,7 @@ def test_sentence_transformers_trains_on_it(examples, tmp_path):
         disable_tqdm=True,
         batch_sampler="no_duplicates",
     )
-    trainer = library.SentenceTransformerTrainer(model, told, train_dataset=rows, loss=loss)
+    trainer = library.SentenceTransformerTrainer(model, settings, train_dataset=rows, loss=loss)
     trainer.train()
     assert set(seen) == {len(rows.column_names)}
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]

@@ -70,11 +70,11 @@ def masks(asked: tuple, others: list[tuple], **changes) -> dict[str, list[str]]:
     epochs = triplet.Epochs(GRAPH, question, config)
     levels = Levels(*(np.array([row_of(GRAPH, fact)]) for fact in (asked, *others)))
     rows = np.arange(len(GRAPH))
-    found = triplet.pair_masks(epochs, np.array([0]), levels, rows)
+    by_name = triplet.pair_masks(epochs, np.array([0]), levels, rows)
     facts = ["".join(fact) for fact in GRAPH]
     return {
         name: [fact for fact, marked in zip(facts, mask[0], strict=True) if marked]
-        for name, mask in found.items()
+        for name, mask in by_name.items()
     }
 
 
@@ -82,18 +82,18 @@ ASKED, NEIGHBOUR, NEGATIVE = FACTS[0], ("a", "s", "e"), ("f", "r", "g")
 
 
 def test_the_drawn_triples_are_the_levels():
-    found = masks(ASKED, [NEIGHBOUR, NEGATIVE])
-    assert found == {"positive": ["arb"], "neighbour": ["ase"], "negative": ["frg"]}
+    by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE])
+    assert by_level == {"positive": ["arb"], "neighbour": ["ase"], "negative": ["frg"]}
 
 
 def test_a_batch_lends_the_triples_that_share_nothing():
-    found = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch")
-    assert found["negative"] == ["cse", "frg"] and found["neighbour"] == ["ase"]
+    by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch")
+    assert by_level["negative"] == ["cse", "frg"] and by_level["neighbour"] == ["ase"]
 
 
 def test_info_nce_takes_the_whole_batch_but_siblings():
-    found = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce")
-    assert sorted(found["negative"]) == ["ase", "cse", "drb", "esb", "frg"]
+    by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce")
+    assert sorted(by_level["negative"]) == ["ase", "cse", "drb", "esb", "frg"]
     plain = masks(ASKED, [NEIGHBOUR, NEGATIVE], negatives="batch", loss="nce", siblings="neighbour")
     assert sorted(plain["negative"]) == sorted("".join(fact) for fact in FACTS if fact != ASKED)
 

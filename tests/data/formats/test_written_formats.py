@@ -371,8 +371,8 @@ def test_a_misspelled_column_is_one_problem_of_the_file(tmp_path, suffix):
         path.write_text("\n".join(delimiter.join(line) for line in lines))
     corpus, problems = readers.read(tmp_path)
     message = "the column is missing, but there is 'document'; rename 'document' to 'documents'"
-    found = [(x.line, x.field, x.message) for x in problems if x.field == "documents"]
-    assert found == [(0, "documents", message)]
+    reported = [(x.line, x.field, x.message) for x in problems if x.field == "documents"]
+    assert reported == [(0, "documents", message)]
     assert problems.fatal and corpus.questions == []
 
 

@@ -75,9 +75,9 @@ def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
     ],
 )
 def test_scores_by_hand(changes, expected):
-    found = unified(TABLE, **changes)
-    assert found["q"] == pytest.approx(expected, abs=1e-6)
-    assert list(found) == ["q", "other"]
+    scores = unified(TABLE, **changes)
+    assert scores["q"] == pytest.approx(expected, abs=1e-6)
+    assert list(scores) == ["q", "other"]
 
 
 def test_a_lone_chunk_and_equal_scores_are_half():
@@ -109,10 +109,10 @@ def test_an_unknown_weighing_is_refused_by_name(changes):
 
 
 def test_the_best_are_selected_and_ties_go_by_name():
-    given = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
+    scores = {"q": {"d#2": 1.0, "d#10": 1.0, "d#0": -1.0, "d#1": 2.0}, "r": {"d#0": 0.0}}
     rows = [
         {"question": q, "chunk": chunk, "score": score}
-        for q, by_chunk in given.items()
+        for q, by_chunk in scores.items()
         for chunk, score in by_chunk.items()
     ]
     assert alignment.top_chunks(rows, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"]}

@@ -51,11 +51,11 @@ def refused(name: str, value: object) -> str:
 
 @pytest.mark.parametrize("name", config_goldens.NAMES)
 def test_a_config_is_as_recorded(name):
-    found, golden = config_goldens.resolve(name), config_goldens.read(name)
+    resolved, golden = config_goldens.resolve(name), config_goldens.read(name)
     changes = [
-        f"{field}: was {golden.get(field, 'absent')!r}, is {found.get(field, 'absent')!r}"
-        for field in {**golden, **found}
-        if (field in golden, golden.get(field)) != (field in found, found.get(field))
+        f"{field}: was {golden.get(field, 'absent')!r}, is {resolved.get(field, 'absent')!r}"
+        for field in {**golden, **resolved}
+        if (field in golden, golden.get(field)) != (field in resolved, resolved.get(field))
     ]
     assert not changes, f"{name}: {'; '.join(changes)}. If intended: {config_goldens.COMMAND}"
 

@@ -69,7 +69,7 @@ ARK = runpy.run_path(str(REPOSITORY / "configs" / "ark.py"))
 pytestmark = pytest.mark.usefixtures("mesh")
 
 
-def given(context: engine.Context, folder: Path) -> dict:
+def store_inputs(context: engine.Context, folder: Path) -> dict:
     """Stands in for the stages before training."""
     save_chunks(CHUNKS, folder)
     save_json({"pool": "documents"}, folder / POOL_FILE)
@@ -105,7 +105,7 @@ def settings(retriever: Path):
 
 def run(c, workdir: Path) -> dict[str, dict]:
     """Runs the minings and trainings of a config; returns what each counted."""
-    before = [engine.Stage(name, (), (), given) for name in ("data", "rewrite", "positives")]
+    before = [engine.Stage(name, (), (), store_inputs) for name in ("data", "rewrite", "positives")]
     training = [stage for stage in stages(c) if stage.name.startswith(("mine", "stage"))]
     engine.run([*before, *training], engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl")))
     return {
@@ -282,11 +282,11 @@ def test_presets_and_variants_are_words_behind_the_colon():
         both.train.stages == (3,) and both.mine.model == "base" and both.train.epochs == (3, 4, 3)
     )
     for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
-        told = (
+        message = (
             f"preset {words.split(',')[-1]!r}: must be one of best, paper, official, "
             "no_curriculum, stage=1"
         )
-        with pytest.raises(ValueError, match=re.escape(told)):
+        with pytest.raises(ValueError, match=re.escape(message)):
             get(words)
 
 
@@ -339,7 +339,7 @@ def test_copies_are_one_chunk_of_the_examples_or_not(merged, retriever, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "message"),
     [
         (
             "stages",
@@ -356,8 +356,8 @@ def test_copies_are_one_chunk_of_the_examples_or_not(merged, retriever, tmp_path
         ("learning_rates", (1e-5, 1e-5), "config.train.learning_rates"),
     ],
 )
-def test_stages_that_cannot_be_are_refused_by_name(field, value, told):
+def test_stages_that_cannot_be_are_refused_by_name(field, value, message):
     c = config.ark()
     c.train[field] = value
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         stages(c)

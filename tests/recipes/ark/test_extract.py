@@ -140,11 +140,12 @@ def test_with_a_third_of_the_requests_failing_the_graph_and_the_questions_are_th
         faults = collections.Counter(request.fault for request in server.requests)
     assert made(context) == made(sound[0]) and len(made(context)) >= 5
     assert sum(n for fault, n in faults.items() if fault) > 0.3 * sound[1] and len(faults) > 7
-    told = {stage: counts(context, stage)["llm"] for stage in ("extract", "rewrite")}
+    usage = {stage: counts(context, stage)["llm"] for stage in ("extract", "rewrite")}
     assert (
-        sum(x["retries"] for x in told.values()) + sum(x["asked_again"] for x in told.values()) > 6
+        sum(x["retries"] for x in usage.values()) + sum(x["asked_again"] for x in usage.values())
+        > 6
     )
-    assert sum(x["calls"] for x in told.values()) == sound[1]
+    assert sum(x["calls"] for x in usage.values()) == sound[1]
     assert counts(context, "rewrite")["quarantined"] == 0
 
 
@@ -154,12 +155,12 @@ def test_a_run_is_accounted_for(sound):
     assert (
         extract["calls"] + rewrite["calls"] == extract["requests"] + rewrite["requests"] == requests
     )
-    for told in (extract, rewrite):
-        assert told["cost"] == pytest.approx(
-            (told["input_tokens"] + 2 * told["output_tokens"]) / 1e6
+    for usage in (extract, rewrite):
+        assert usage["cost"] == pytest.approx(
+            (usage["input_tokens"] + 2 * usage["output_tokens"]) / 1e6
         )
-        assert told["input_tokens"] > 1_000 and told["output_tokens"] > 1_000
-        assert told["cached"] == told["asked_again"] == told["retries"] == 0
+        assert usage["input_tokens"] > 1_000 and usage["output_tokens"] > 1_000
+        assert usage["cached"] == usage["asked_again"] == usage["retries"] == 0
     logged = {row["stage"]: row["llm"] for row in read_rows(context.metrics.path) if "llm" in row}
     assert logged == {"extract": extract, "rewrite": rewrite}
     rows = list(read_rows(context.workdir / "llm" / "replies.jsonl"))
@@ -217,8 +218,8 @@ def test_a_question_that_cannot_be_rewritten_goes_on_as_it_is(sound, world, tmp_
     assert [r["text"] for r in rows if r["question"] == bad["id"]] == ["Which one?"] * 2
     others = lambda rows: [r for r in rows if r["question"] != bad["id"]]
     assert others(rows) == others(made(context)["rewrite/rewritten.parquet"])
-    told = counts(changed, "rewrite")
-    assert (told["quarantined"], told["not_rewritten"]) == (2, 0) and told["llm"][
+    rewritten = counts(changed, "rewrite")
+    assert (rewritten["quarantined"], rewritten["not_rewritten"]) == (2, 0) and rewritten["llm"][
         "asked_again"
     ] >= 2
 
@@ -252,7 +253,7 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
 def test_the_key_is_written_nowhere(world, tmp_path, capfd):
     """Not even where the server repeats it to a user."""
     call(world, tmp_path, "data")
-    for fault, told in (
+    for fault, message in (
         ("401", "run the same command"),
         ("500", "run the same command"),
         ("400", "rejects every request"),
@@ -271,7 +272,7 @@ def test_the_key_is_written_nowhere(world, tmp_path, capfd):
             )
             assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         print(done.stdout, done.stderr)
-        assert done.returncode == 1 and told in done.stderr, done.stderr
+        assert done.returncode == 1 and message in done.stderr, done.stderr
     with llm_server.serving(model) as server:
         run(world, tmp_path, server)
     said = "".join(capfd.readouterr())
@@ -302,10 +303,10 @@ def test_an_interrupt_says_at_once_how_to_go_on(world, tmp_path):
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
             at = time.monotonic()
-            told = process.communicate(timeout=30)[1]
+            errors = process.communicate(timeout=30)[1]
             assert time.monotonic() - at < 2
     assert (
         process.returncode == 130
-        and "run the same command again to go on" in told
-        and "Traceback" not in told
+        and "run the same command again to go on" in errors
+        and "Traceback" not in errors
     )

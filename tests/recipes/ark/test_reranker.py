@@ -35,7 +35,7 @@ QUESTIONS = [
 BEFORE = ("data", "positives", "mine3", "stage3")
 
 
-def given(context: engine.Context, folder: Path) -> dict:
+def store_inputs(context: engine.Context, folder: Path) -> dict:
     """Stands in for the stages before: question 4 is not kept, chunk 5 is a copy of 1."""
     save_chunks(CHUNKS, folder)
     save_json({"pool": "documents"}, folder / POOL_FILE)
@@ -73,7 +73,7 @@ def settings(retriever: Path):
 
 
 def run(c, workdir: Path, name: str = "reranker") -> engine.Context:
-    made = [engine.Stage(name, (), (), given) for name in BEFORE]
+    made = [engine.Stage(name, (), (), store_inputs) for name in BEFORE]
     made += [stage for stage in stages(c) if stage.name == name]
     context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
     engine.run(made, context)

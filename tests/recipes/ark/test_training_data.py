@@ -71,7 +71,7 @@ def workdir(tmp_path):
     def make(until: str = "") -> tuple:
         every = [
             dataclasses.replace(
-                stage, run=lambda *given, name=stage.name: run(name, *given), alone=True
+                stage, run=lambda *arguments, name=stage.name: run(name, *arguments), alone=True
             )
             for stage in stages(c)
         ]
@@ -94,14 +94,14 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
     capsys.readouterr()
     training_data.write_training_files(context_of(c, folder), form, stages(c))
     said = capsys.readouterr().out.splitlines()
-    found = {
+    files = {
         path.name: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         for path in (folder / f"export-{form}").iterdir()
     }
     second = [
         dataclasses.replace(e, negatives=("a",) if e.question == "q3" else ()) for e in EXAMPLES
     ]
-    assert found == {
+    assert files == {
         "stage1.jsonl": made(form, WITHOUT),
         "stage2.jsonl": made(form, second),
         "stage3.jsonl": made(form),
@@ -142,7 +142,7 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
 
 
 @pytest.mark.parametrize(
-    ("until", "change", "told"),
+    ("until", "change", "message"),
     [
         (
             "data",
@@ -162,10 +162,10 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
         ),
     ],
 )
-def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, told, workdir):
+def test_what_is_not_there_yet_is_named_and_nothing_is_written(until, change, message, workdir):
     c, folder = workdir(until)
     c.update_from_flattened_dict(change)
-    with pytest.raises(engine.Interrupted, match=told):
+    with pytest.raises(engine.Interrupted, match=message):
         training_data.write_training_files(context_of(c, folder), "flagembedding", stages(c))
     assert not list(folder.glob("export*"))
 

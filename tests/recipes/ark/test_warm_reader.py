@@ -49,10 +49,10 @@ def test_the_reader_learns_and_answers_in_its_form(run, monkeypatch, mesh):
     loaded = []
     load = ask.load_generator
     monkeypatch.setattr(ask, "load_generator", lambda *x: loaded.append(x[1]) or load(*x))
-    found, _ = reader.answer_prompts(run, [prompt], form)
+    replies, _ = reader.answer_prompts(run, [prompt], form)
     assert loaded == [str(run / "warm" / "model")]
     (direct,) = tuned.generate([tuned.as_data(prompt)], max_new_tokens=4, stop=form.stop)
-    assert found[prompt] == form.parse(direct, 1).answer
+    assert replies[prompt] == form.parse(direct, 1).answer
 
 
 @pytest.mark.slow

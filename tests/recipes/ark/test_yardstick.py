@@ -108,11 +108,11 @@ def test_only_as_many_are_answered_as_asked_for(yardstick):
     references = {q.id: q.answers for q in load_questions(yardstick, "held_out")}
     page = (yardstick / "report" / "report.html").read_text()
     for metric in ANSWERS:
-        given = [
+        answer_counts = [
             answers.ANSWER_METRICS[metric](row["answer"], references[row["question"]])
             for row in answered
         ]
-        assert table["base"][metric]["mean"] == pytest.approx(np.mean(given))
+        assert table["base"][metric]["mean"] == pytest.approx(np.mean(answer_counts))
         assert "against_base" in table["merged"][metric]
         assert f">{metric_heading(metric)}<" in page
     assert "No answers were read" not in page
@@ -136,27 +136,28 @@ def test_without_answers_the_rest_is_measured_and_told(yardstick, tmp_path):
 
 def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
     texts, pools = [f"text {i}" for i in range(9)], {"q0": range(3, 9), "q1": range(3)}
-    found = mining.baseline_candidates("random", {"q0": "?", "q1": "?"}, pools, texts, top=4)
-    assert {q: len(set(chunks)) for q, chunks in found.items()} == {"q0": 4, "q1": 3}
-    assert all(set(found[q]) <= set(pools[q]) for q in found)
+    candidates = mining.baseline_candidates("random", {"q0": "?", "q1": "?"}, pools, texts, top=4)
+    assert {q: len(set(chunks)) for q, chunks in candidates.items()} == {"q0": 4, "q1": 3}
+    assert all(set(candidates[q]) <= set(pools[q]) for q in candidates)
     assert (
-        mining.baseline_candidates("random", {"q0": "!"}, pools, texts, top=4)["q0"] == found["q0"]
+        mining.baseline_candidates("random", {"q0": "!"}, pools, texts, top=4)["q0"]
+        == candidates["q0"]
     )
-    assert found["q0"] != sorted(found["q0"])
+    assert candidates["q0"] != sorted(candidates["q0"])
 
 
 def test_a_preset_is_a_run_of_a_sweep():
     c = config.ark()
     assert config.differences(c, "best") == {}
     c.train.epochs, c.score.shard = (9, 9, 9), 7
-    found = config.differences(c, "official")
+    differences = config.differences(c, "official")
     assert (
-        found["train.epochs"] == (3, 4, 3)
-        and found["mine.top"] == 10
-        and found["graph.floor"] == 0.0
+        differences["train.epochs"] == (3, 4, 3)
+        and differences["mine.top"] == 10
+        and differences["graph.floor"] == 0.0
     )
-    assert not {"score.shard", "score.references"} & set(found)
-    c.update_from_flattened_dict(found)
+    assert not {"score.shard", "score.references"} & set(differences)
+    c.update_from_flattened_dict(differences)
     for section in config.METHOD_SECTIONS:
         assert {
             k: v for k, v in c[section].items() if f"{section}.{k}" not in config.INCIDENTAL_FIELDS
@@ -178,9 +179,9 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
     parts = {}
     for words in ("", "tune", "gold", "sweep=study"):
         c = study["get_config"](words)
-        found = split_questions(readers.load(c.data.path).questions, (), c)
+        split = split_questions(readers.load(c.data.path).questions, (), c)
         parts[words] = {
-            part: {q.id for q in getattr(found, part)} for part in ("train", "held_out", "unused")
+            part: {q.id for q in getattr(split, part)} for part in ("train", "held_out", "unused")
         }
     assert [len(parts[""][part]) for part in ("train", "held_out")] == [trained_on, held_out]
     assert parts["gold"] == parts["sweep=study"] == parts[""]

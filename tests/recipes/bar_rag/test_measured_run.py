@@ -39,14 +39,14 @@ def test_every_reader_gets_the_same_sets(run):
     for kind, count in ((measures.RETRIEVED, 2), ("top 1", 1), ("top 3", 3)):
         for system in READERS:
             rows = sets(run, system=system, set=kind)
-            found = {row["question"]: row["chunk_ids"] for row in rows}
-            assert found == {id: ids[:count] for id, ids in pools.items()}
+            chunk_ids = {row["question"]: row["chunk_ids"] for row in rows}
+            assert chunk_ids == {id: ids[:count] for id, ids in pools.items()}
             assert all(row["answer"] is not None for row in rows)
     passages = texts(run)
     for system in READERS:
         rows = sets(run, system=system, set=measures.NEEDED)
-        found = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
-        assert found == {
+        chunk_ids = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
+        assert chunk_ids == {
             pooled.id: [
                 f"The bell of {pooled.question.documents[0]} is of {pooled.question.answers[0]}."
             ]
@@ -102,19 +102,19 @@ def test_cited_passages_are_removed_or_kept(run):
 
 
 def test_readers_are_compared_with_the_warm_one(run):
-    found = load_json(run / "evaluate" / "metrics.json")
-    assert [row["system"] for row in found["table"]] == READERS and found["base"] == "warm"
+    metrics = load_json(run / "evaluate" / "metrics.json")
+    assert [row["system"] for row in metrics["table"]] == READERS and metrics["base"] == "warm"
     rows = sets(run, set=measures.RETRIEVED)
-    for row in found["table"]:
+    for row in metrics["table"]:
         own = [x["p"] for x in rows if x["system"] == row["system"]]
         assert row["values"]["p"]["mean"] == pytest.approx(np.mean(own))
         assert ("against_base" in row["values"]["p"]) == (row["system"] != "warm")
-    untuned, warm, _ = (row["values"]["p"] for row in found["table"])
+    untuned, warm, _ = (row["values"]["p"] for row in metrics["table"])
     # The questions of two documents have two signs.
     assert untuned["against_base"]["p"] == 0.5
     assert warm["mean"] > 10 * untuned["mean"]
-    assert list(found["sizes"]) == ["1", "3"]
-    for kind, table in (("top 3", found["sizes"]["3"]), (measures.NEEDED, found["needed"])):
+    assert list(metrics["sizes"]) == ["1", "3"]
+    for kind, table in (("top 3", metrics["sizes"]["3"]), (measures.NEEDED, metrics["needed"])):
         for row in table:
             own = sets(run, system=row["system"], set=kind)
             for metric in measures.METRICS:
@@ -125,10 +125,10 @@ def test_readers_are_compared_with_the_warm_one(run):
 
 
 def test_ways_to_choose_passages_are_compared_under_the_selectors_reader(run):
-    found = load_json(run / "evaluate" / "metrics.json")["ways"]
-    assert found["reader"] == "warm"
-    assert [row["system"] for row in found["table"]] == ["random", "nearest", "selected"]
-    for way, counts in found["histograms"].items():
+    ways = load_json(run / "evaluate" / "metrics.json")["ways"]
+    assert ways["reader"] == "warm"
+    assert [row["system"] for row in ways["table"]] == ["random", "nearest", "selected"]
+    for way, counts in ways["histograms"].items():
         rows = sets(run, set=way)
         assert len(rows) == sum(counts) == 4 and {len(row["chunk_ids"]) for row in rows} == {2}
         assert {row["system"] for row in rows} == {"warm"}

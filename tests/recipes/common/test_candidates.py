@@ -50,17 +50,17 @@ def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
     documents = {chunk.id: document for document, group in chunks.items() for chunk in group}
     everything, answered = [chunk for group in chunks.values() for chunk in group], 0
     for question in load_questions(context, "train"):
-        found = [chunk for chunk, _ in candidates[question.id]]
-        assert len(found) == len(set(found)) == 16
-        own = [chunk for chunk in found if documents[chunk] in question.documents]
+        chosen = [chunk for chunk, _ in candidates[question.id]]
+        assert len(chosen) == len(set(chosen)) == 16
+        own = [chunk for chunk in chosen if documents[chunk] in question.documents]
         assert len(own) >= 8  # half are the first of its documents
         # The answer is part of what BM25 is asked.
         asked, texts = " ".join((question.question, *question.answers)), Passages(chunks)
         best = bm25([asked], list(texts.values()), [range(len(texts))], 1)[0][0]
-        answered += everything[best].id in found
-    found = {documents[chunk] for ranked in candidates.values() for chunk, _ in ranked}
+        answered += everything[best].id in chosen
+    chosen = {documents[chunk] for ranked in candidates.values() for chunk, _ in ranked}
     assert answered > 0.6 * len(candidates)
-    assert found == set(documents.values())  # held-out documents are searched too
+    assert chosen == set(documents.values())  # held-out documents are searched too
 
 
 def test_questions_without_documents_search_the_whole_corpus(world, tmp_path, monkeypatch, capsys):

@@ -131,9 +131,9 @@ def test_the_closing_table_marks_what_differs():
 )
 def test_the_verdict_tells_what_chance_may_explain(moved, says):
     table = tabulated(stage1=[x + y for x, y in zip(BASE, moved, strict=True)])
-    told = evaluate.verdict(table, COLUMNS, ("stage1", "stage2"))
-    assert told.startswith(says) and "(paired randomisation test, two-sided)." in told
-    assert told.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
+    verdict = evaluate.verdict(table, COLUMNS, ("stage1", "stage2"))
+    assert verdict.startswith(says) and "(paired randomisation test, two-sided)." in verdict
+    assert verdict.endswith("nDCG@10 fell at stage1.") == (moved[0] < 0)
 
 
 def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
@@ -144,12 +144,12 @@ def test_a_verdict_may_go_both_ways_and_speaks_of_the_last_stage():
         if row["system"] == "stage2":
             row["recall@5"] -= 0.2
     table = tabulate(measured, COLUMNS, draws=200, flips=5000, seed=3)
-    told = evaluate.verdict(table, ("ndcg@10", "recall@5"), ("stage1", "stage2"))
-    assert told.startswith(
+    verdict = evaluate.verdict(table, ("ndcg@10", "recall@5"), ("stage1", "stage2"))
+    assert verdict.startswith(
         "Better and worse than the base on the held-out questions: nDCG@10 +0.100 (p = 0.016), "
         "recall@5 -0.150 (p = 0.016) (paired"
     )
-    assert told.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
+    assert verdict.endswith("Holm-corrected over systems). nDCG@10 fell at stage1.")
 
 
 def test_gold_may_be_passages_or_answers(run):

@@ -47,8 +47,8 @@ def test_the_pooled_table_is_that_of_one_run_over_all_questions(tmp_path):
     assert pooled.table == tabulate(at_once, METRICS, draws=200, flips=500, seed=3)
     assert pooled.metrics == METRICS
     assert pooled.rows == [{"run": "1", **x} for x in first] + [{"run": "2", **x} for x in second]
-    told = pooled.table[1]["values"]["ndcg@10"]["against_base"]
-    assert told["difference"] == pytest.approx((3 * 0.25 + 2 * 0.5) / 5)
+    difference = pooled.table[1]["values"]["ndcg@10"]["against_base"]
+    assert difference["difference"] == pytest.approx((3 * 0.25 + 2 * 0.5) / 5)
     assert pooled.notes[1].startswith("5 held-out questions: a difference")
 
 

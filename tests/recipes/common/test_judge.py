@@ -76,8 +76,8 @@ def answered(workdir, url: str, **changes) -> engine.Context:
     save_rows(
         [
             {"system": name, "question": q, "answer": answer, "ranked": RANKED[name]}
-            for name, given in GIVEN.items()
-            for q, answer in zip(QUESTIONS, given, strict=True)
+            for name, sample in GIVEN.items()
+            for q, answer in zip(QUESTIONS, sample, strict=True)
         ],
         workdir / "evaluate" / "questions.parquet",
     )
@@ -114,7 +114,7 @@ def by_length(messages: list[dict]) -> str:
 
 def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
     with llm_server.serving(by_length) as server:
-        told, rows, counts = compare(tmp_path, server)
+        results, rows, counts = compare(tmp_path, server)
         asked = [
             (
                 *shown(request.body["messages"]),
@@ -123,8 +123,8 @@ def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
             )
             for request in server.requests
         ]
-    [pair] = told.pop("pairs")
-    assert told == {
+    [pair] = results.pop("pairs")
+    assert results == {
         "judge": "toy",
         "repeats": 2,
         "temperature": 0.7,
@@ -138,21 +138,21 @@ def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
         "same": 1,
     }
     assert list(pair["criteria"]) == list(judge.CRITERIA)
-    for found in pair["criteria"].values():
+    for tally in pair["criteria"].values():
         # short and salt win and the other three lose. The last question is a tie that no
         # judge sees.
         assert (
-            found["won"],
-            found["lost"],
-            found["tied"],
-            found["inconsistent"],
-            found["disqualified"],
+            tally["won"],
+            tally["lost"],
+            tally["tied"],
+            tally["inconsistent"],
+            tally["disqualified"],
         ) == (4, 6, 0, 0, 0)
         assert (
-            found["win_rate"]["mean"] == pytest.approx(2.5 / 6)
-            and found["by_repeat"] == [pytest.approx(2.5 / 6)] * 2
+            tally["win_rate"]["mean"] == pytest.approx(2.5 / 6)
+            and tally["by_repeat"] == [pytest.approx(2.5 / 6)] * 2
         )
-        assert found["position_bias"] == 0 and found["agreement"] == 1 and found["decided"] == 0.4
+        assert tally["position_bias"] == 0 and tally["agreement"] == 1 and tally["decided"] == 0.4
     different = [(a, b) for a, b in zip(GIVEN["stage3"], GIVEN["base"], strict=True) if a != b]
     assert sorted(asked) == sorted(
         (*order, 0.7, 512) for a, b in different for order in ((a, b), (b, a)) for _ in range(2)
@@ -174,15 +174,15 @@ def test_a_judge_of_short_answers_finds_them_in_either_place(tmp_path):
 
 def test_a_judge_who_prefers_the_first_is_found_out(tmp_path):
     with llm_server.serving(lambda messages: says("1")) as server:
-        told, rows, _ = compare(tmp_path, server)
-    for found in told["pairs"][0]["criteria"].values():
+        results, rows, _ = compare(tmp_path, server)
+    for tally in results["pairs"][0]["criteria"].values():
         assert (
-            found["position_bias"] == 1.0
-            and found["agreement"] == 0
-            and found["inconsistent"] == 10
+            tally["position_bias"] == 1.0
+            and tally["agreement"] == 0
+            and tally["inconsistent"] == 10
         )
         assert (
-            found["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5} and found["decided"] is None
+            tally["win_rate"] == {"mean": 0.5, "low": 0.5, "high": 0.5} and tally["decided"] is None
         )
     assert {row["overall"] for row in rows} == {"first"}
 
@@ -211,9 +211,9 @@ def test_rubbish_is_asked_for_again_and_then_counts_for_nobody(tmp_path):
 
     refuse = lambda conversation, attempt: "refusal" if "q2" in conversation else None
     with llm_server.serving(judge_of_moods, refuse) as server:
-        told, rows, counts = compare(tmp_path, server)
+        results, rows, counts = compare(tmp_path, server)
     lost = {row["question"]: row for row in rows if row["disqualified"]}
-    assert sorted(lost) == ["q0", "q2"] and told["disqualified"] == counts["reasons"] == {
+    assert sorted(lost) == ["q0", "q2"] and results["disqualified"] == counts["reasons"] == {
         "no reply": 4,
         "unreadable": 4,
     }
@@ -223,18 +223,18 @@ def test_rubbish_is_asked_for_again_and_then_counts_for_nobody(tmp_path):
         and lost["q0"]["overall"] == ""
     )
     assert lost["q2"]["disqualified"].startswith("no reply: refused")
-    found = told["pairs"][0]["criteria"]["overall"]
-    assert (found["disqualified"], found["unjudged"], found["won"], found["lost"]) == (4, 2, 2, 4)
-    assert found["win_rate"]["mean"] == pytest.approx((0 + 1 + 0 + 0.5) / 4)
+    tally = results["pairs"][0]["criteria"]["overall"]
+    assert (tally["disqualified"], tally["unjudged"], tally["won"], tally["lost"]) == (4, 2, 2, 4)
+    assert tally["win_rate"]["mean"] == pytest.approx((0 + 1 + 0 + 0.5) / 4)
     assert counts["llm"]["asked_again"] == 8
 
 
 def test_a_judge_of_nothing_but_rubbish_gives_no_rate(tmp_path):
     with llm_server.serving(lambda messages: "no") as server:
-        told, _, _ = compare(tmp_path, server, against=("stage1",))
-    found = told["pairs"][0]["criteria"]["faithfulness"]
-    assert found["win_rate"] is None and found["position_bias"] is None and found["unjudged"] == 6
-    assert found["by_repeat"] == [None, None]
+        results, _, _ = compare(tmp_path, server, against=("stage1",))
+    tally = results["pairs"][0]["criteria"]["faithfulness"]
+    assert tally["win_rate"] is None and tally["position_bias"] is None and tally["unjudged"] == 6
+    assert tally["by_repeat"] == [None, None]
 
 
 def test_the_same_verdicts_give_the_same_files_and_are_asked_once(tmp_path):
@@ -252,11 +252,11 @@ def test_the_same_verdicts_give_the_same_files_and_are_asked_once(tmp_path):
             for name in ("judge.json", "verdicts.parquet")
         ]
         # A third repeat asks for no more than itself.
-        told, _, _ = compare(tmp_path / "a", server, against=("base", "stage1"), repeats=3)
+        results, _, _ = compare(tmp_path / "a", server, against=("base", "stage1"), repeats=3)
         assert len(server.requests) == 3 * 2 * (5 + 6)
         compare(tmp_path / "b", server, against=("base", "stage1"), repeats=3)
-        assert json.loads((tmp_path / "b" / "judge" / "judge.json").read_text()) == told
-    assert [pair["against"] for pair in told["pairs"]] == ["base", "stage1"]
+        assert json.loads((tmp_path / "b" / "judge" / "judge.json").read_text()) == results
+    assert [pair["against"] for pair in results["pairs"]] == ["base", "stage1"]
 
 
 def test_equal_answers_need_no_judge(tmp_path):
@@ -272,8 +272,8 @@ def test_equal_answers_need_no_judge(tmp_path):
             == 0
             == len(server.requests)
         )
-    found = json.loads((tmp_path / "judge" / "judge.json").read_text())["pairs"][0]
-    assert found["same"] == 6 and found["criteria"]["overall"]["win_rate"]["mean"] == 0.5
+    pair = json.loads((tmp_path / "judge" / "judge.json").read_text())["pairs"][0]
+    assert pair["same"] == 6 and pair["criteria"]["overall"]["win_rate"]["mean"] == 0.5
 
 
 def test_a_system_without_answers_is_refused_by_name(tmp_path):
@@ -314,8 +314,8 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     context = answered(tmp_path, "http://x", against=("base", "stage1"), price=(5.0, 7.0))
     c, words = context.config, lambda texts: [len(text.split()) for text in texts]
     c.evaluate.baselines, c.evaluate.hybrids = (), ()
-    told = lambda done: estimate.answer_calls(c, context, systems(c), done, words)
-    [judged] = told(set())
+    planned_calls = lambda done: estimate.answer_calls(c, context, systems(c), done, words)
+    [judged] = planned_calls(set())
     assert (judged.label, judged.role, judged.total, judged.calls) == (
         "judge",
         "judge",
@@ -330,11 +330,11 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
         judged.cost == pytest.approx((5 * judged.input_tokens + 7 * judged.output_tokens) / 1e6)
         and judged.seconds > 0
     )
-    assert [(x.total, x.calls, x.cost) for x in told({"judge"})] == [(48, 0, 0.0)]
+    assert [(x.total, x.calls, x.cost) for x in planned_calls({"judge"})] == [(48, 0, 0.0)]
     c.judge.update({"repeats": 0})
-    assert told(set()) == []
+    assert planned_calls(set()) == []
     c.reader.update({"backend": "openai", "model": "nobody-knows"})
-    [read] = told(set())
+    [read] = planned_calls(set())
     assert (read.label, read.role, read.calls, read.output_tokens, read.cost) == (
         "reading",
         "reader",
@@ -342,7 +342,7 @@ def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
         24 * 32,
         None,
     )
-    assert [x.calls for x in told({"evaluate"})] == [0]
+    assert [x.calls for x in planned_calls({"evaluate"})] == [0]
 
 
 def test_a_judge_beyond_the_limit_of_cost_is_not_begun(tmp_path):

@@ -49,19 +49,19 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
             model="toy",
             price=(1.0, 2.0),
         )
-        found, told = reader.answer_prompts(context, asked, FORM)
-        assert found == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
+        replies, counts = reader.answer_prompts(context, asked, FORM)
+        assert replies == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
         assert sorted(request.prompt for request in server.requests) == sorted(set(asked))
         body, headers = server.requests[0].body, server.requests[0].headers
         assert (body["model"], body["max_tokens"], body["temperature"]) == ("toy", 6, 0)
         assert headers["authorization"] == "Bearer sk-of-the-reader"
-        assert told["unanswered"] == 1
-        assert told["llm"]["cost"] == pytest.approx(
-            (told["llm"]["input_tokens"] + 2 * told["llm"]["output_tokens"]) / 1e6
+        assert counts["unanswered"] == 1
+        assert counts["llm"]["cost"] == pytest.approx(
+            (counts["llm"]["input_tokens"] + 2 * counts["llm"]["output_tokens"]) / 1e6
         )
-        assert told["llm"]["cost"] > 0
+        assert counts["llm"]["cost"] > 0
         again = reader.answer_prompts(context, [*asked, "Where?"], FORM)
-        assert again[0] == found | {"Where?": "Whereever"} and len(server.requests) == 4
+        assert again[0] == replies | {"Where?": "Whereever"} and len(server.requests) == 4
         assert again[1]["llm"]["cached"] == 3
     kinds = [row["kind"] for row in read_rows(tmp_path / "llm" / "replies.jsonl")]
     assert kinds == ["read"] * 4
@@ -82,7 +82,7 @@ def test_what_fails_at_the_readers_endpoint_is_told_in_its_name(tmp_path, monkey
 class Lamplighter:
     """A generator of 64 positions, whose tokens are words."""
 
-    max_length, told = 64, []
+    max_length, calls = 64, []
 
     def tokenizer(self, text: str, add_special_tokens: bool) -> dict:
         return {"input_ids": text.split()}
@@ -91,7 +91,7 @@ class Lamplighter:
         return f"<s> {turn} </s>"
 
     def generate(self, asked, *, done, **settings) -> None:
-        self.told.append((list(asked), settings))
+        self.calls.append((list(asked), settings))
         for i, text in enumerate(asked):
             done(i, f" {text.split()[1]} it was ")
 
@@ -106,20 +106,20 @@ def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, mon
         world(tmp_path),
     )
     context.config.generator.path = "smol"
-    found, told = reader.answer_prompts(context, asked, FORM)
-    assert found == {asked[0]: "Who it was", asked[1]: "When it was"} and loaded == [""]
-    [(given, settings)] = Lamplighter.told
-    assert given == ["<s> Who keeps the lamp? </s>", "<s> When was it lit? </s>"]
+    replies, counts = reader.answer_prompts(context, asked, FORM)
+    assert replies == {asked[0]: "Who it was", asked[1]: "When it was"} and loaded == [""]
+    [(prompts, settings)] = Lamplighter.calls
+    assert prompts == ["<s> Who keeps the lamp? </s>", "<s> When was it lit? </s>"]
     assert (settings["max_new_tokens"], settings["temperature"], settings["stop"]) == (
         6,
         0.0,
         ("\n",),
     )
-    assert told["unanswered"] == 0 and (told["llm"]["requests"], told["llm"]["output_tokens"]) == (
-        2,
-        6,
-    )
-    assert reader.answer_prompts(context, asked, FORM)[0] == found and loaded == [
+    assert counts["unanswered"] == 0 and (
+        counts["llm"]["requests"],
+        counts["llm"]["output_tokens"],
+    ) == (2, 6)
+    assert reader.answer_prompts(context, asked, FORM)[0] == replies and loaded == [
         ""
     ]  # what is known needs no model
     context.config.generator.dtype = "bfloat16"  # another model in effect

@@ -20,8 +20,8 @@ from ark_jax.text.tokens import load_tokenizer
 def test_each_system_ranks_and_the_last_stage_stands_last(run):
     run.c.evaluate.baselines, run.c.evaluate.retrievers = ("full", "bm25"), ("/models/other-one/",)
     run.c.evaluate.hybrids = ("bm25+stage3", "base+other-one")
-    found = rank(run)
-    assert list(found) == [
+    rankings = rank(run)
+    assert list(rankings) == [
         "base",
         "full",
         "bm25",
@@ -32,11 +32,13 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
         "stage2",
         "stage3",
     ]
-    assert found["full"] == {"q0": [], "q1": []}
-    assert found["bm25"] == {"q0": ["a#1", "a#2"], "q1": ["b#1", "b#0"]}
-    assert found["bm25+stage3"]["q1"] == fuse([found["bm25"]["q1"], found["stage3"]["q1"]], 20)
+    assert rankings["full"] == {"q0": [], "q1": []}
+    assert rankings["bm25"] == {"q0": ["a#1", "a#2"], "q1": ["b#1", "b#0"]}
+    assert rankings["bm25+stage3"]["q1"] == fuse(
+        [rankings["bm25"]["q1"], rankings["stage3"]["q1"]], 20
+    )
     for name in ("base", "other-one", "stage1"):
-        assert {q: sorted(ranked) for q, ranked in found[name].items()} == {
+        assert {q: sorted(ranked) for q, ranked in rankings[name].items()} == {
             "q0": ["a#0", "a#1", "a#2"],
             "q1": ["b#0", "b#1", "b#2"],
         }
@@ -48,7 +50,7 @@ def test_each_system_ranks_and_the_last_stage_stands_last(run):
     # Kept per system: a killed run embeds only what is not there.
     (run.folder / "ranked-stage2.parquet").unlink()
     assert (
-        rank(run) == found
+        rank(run) == rankings
         and run.embedded["stage2", "query"] == 2
         and run.embedded["base", "query"] == 1
     )
@@ -137,15 +139,15 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
     passages, cut = passages_for_reader(run.context, retrieved, QUESTIONS, form)
     assert cut == 1 and passages["base", "q0"] == "a lamp"
     assert passages["full", "q1"] == DOCUMENTS[1].text
-    given = passages["full", "q0"]
+    shown_text = passages["full", "q0"]
     assert (
-        DOCUMENTS[0].text.startswith(given)
-        and lm.max_length - 9 <= size(QUESTIONS[0], given, lm) + 7 < lm.max_length
+        DOCUMENTS[0].text.startswith(shown_text)
+        and lm.max_length - 9 <= size(QUESTIONS[0], shown_text, lm) + 7 < lm.max_length
     )
     long = texts | {"a#1": DOCUMENTS[0].text}  # chunks are cut as documents are
     cut_too = retrieved_passages(run.context, ranked, QUESTIONS, long)
     passages, cut = passages_for_reader(run.context, cut_too, QUESTIONS, form)
-    assert cut == 1 and passages["base", "q0"] == given
+    assert cut == 1 and passages["base", "q0"] == shown_text
     lm.max_length = 20
     with pytest.raises(
         ValueError,

@@ -148,27 +148,27 @@ def kept(workdir: Path) -> list[str]:
     return [row["question"] for row in load_rows(workdir / "questions" / "questions.parquet")]
 
 
-def held_out_pair(found: list[Material]) -> dict[int, list[Pair]]:
+def held_out_pair(drawn: list[Material]) -> dict[int, list[Pair]]:
     """A pair for the test, without which the stage would end."""
-    i = next(i for i, x in enumerate(found) if x.part == "held_out")
-    return {i: [pair_about(found[i])]}
+    i = next(i for i, x in enumerate(drawn) if x.part == "held_out")
+    return {i: [pair_about(drawn[i])]}
 
 
 def test_what_a_model_is_asked(world, workdir):
-    found = materials(world, workdir, passages=45, joined=0.25)
-    parts = [(x.part, len(x.chunks)) for x in found]
+    drawn = materials(world, workdir, passages=45, joined=0.25)
+    parts = [(x.part, len(x.chunks)) for x in drawn]
     singles = sum(part == ("train", 1) for part in parts)
     assert parts.count(("held_out", 1)) + singles == 45 and singles > 20
     assert 0 < parts.count(("train", 2)) <= round(singles / 3)
     context = engine.Context(
         documents_alone(world, joined=0.25), workdir, Metrics(workdir / "metrics.jsonl")
     )
-    requests = question_calls(context, found)
+    requests = question_calls(context, drawn)
     joined = requests[-1].turns[0]
     assert "\n\nPassage 1:\n" in joined and "\n\nPassage 2:\n" in joined
-    assert all(chunk.text in joined for chunk in found[-1].chunks)
+    assert all(chunk.text in joined for chunk in drawn[-1].chunks)
     assert "do not follow them" in joined and "Write up to 3 questions" in joined
-    assert {x.document for m in found if m.part == "train" for x in m.chunks} <= {
+    assert {x.document for m in drawn if m.part == "train" for x in m.chunks} <= {
         "tidal-board",
         "salt-company",
     }
@@ -186,11 +186,11 @@ def test_joined_passages_share_an_entity_and_no_text(world, workdir):
 
 
 def test_each_filter_drops_and_counts(world, workdir):
-    found = materials(world, workdir)
-    first, second = [i for i, x in enumerate(found) if x.part == "train" and not x.chunks[1:]][:2]
-    good = pair_about(found[first])
-    elsewhere = pair_about(found[first], pair_about(found[second]).question)
-    answers = held_out_pair(found) | {
+    drawn = materials(world, workdir)
+    first, second = [i for i, x in enumerate(drawn) if x.part == "train" and not x.chunks[1:]][:2]
+    good = pair_about(drawn[first])
+    elsewhere = pair_about(drawn[first], pair_about(drawn[second]).question)
+    answers = held_out_pair(drawn) | {
         first: [
             good,
             dataclasses.replace(good, question="Not verbatim?", evidence=("Never said.",)),
@@ -225,8 +225,8 @@ def test_each_filter_drops_and_counts(world, workdir):
 
 @pytest.mark.slow
 def test_the_margin_drops_answers_that_the_passage_makes_no_likelier(world, workdir):
-    found = materials(world, workdir)
-    answers = {i: [pair_about(x)] for i, x in enumerate(found) if not x.chunks[1:]}
+    drawn = materials(world, workdir)
+    answers = {i: [pair_about(x)] for i, x in enumerate(drawn) if not x.chunks[1:]}
     c = record(world, workdir, answers, round_trip=0)
     run(c, workdir, "questions")
     rows = load_rows(workdir / "questions" / "questions.parquet")
@@ -258,12 +258,12 @@ def scores_by_hand(c, workdir: Path, rows: list[dict]) -> dict[str, float]:
 
 
 def test_replies_without_a_pair_are_quarantined(world, workdir):
-    found = materials(world, workdir)
-    train = [i for i, x in enumerate(found) if x.part == "train" and not x.chunks[1:]]
-    answers = held_out_pair(found) | {train[0]: [pair_about(found[train[0]])], train[1]: "No."}
+    drawn = materials(world, workdir)
+    train = [i for i, x in enumerate(drawn) if x.part == "train" and not x.chunks[1:]]
+    answers = held_out_pair(drawn) | {train[0]: [pair_about(drawn[train[0]])], train[1]: "No."}
     counts = run(record(world, workdir, answers, round_trip=0), workdir, "questions")
     [row] = load_rows(workdir / "questions" / "quarantine.parquet")
-    assert counts["quarantined"] == 1 and row["item"] == f"questions/{found[train[1]].id}"
+    assert counts["quarantined"] == 1 and row["item"] == f"questions/{drawn[train[1]].id}"
     assert row["text"] == "No." and "could be read" in row["reason"]
 
 

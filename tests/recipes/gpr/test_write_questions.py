@@ -366,10 +366,10 @@ def test_an_endpoint_is_told_what_is_missing(tmp_path, monkeypatch):
     with serving(reply=answer_triples) as server:
         run = live(tmp_path, server.url)
         counts = write(run)
-    told = [x.prompt for x in server.requests if len(x.body["messages"]) == 3]
-    assert len(told) == counts["llm"]["asked_again"] == counts["calls"] == 61
-    assert all("Questions are missing: 1 for the " in text for text in told)
-    assert all("No " not in text and "of fact 2" in text for text in told)
+    remarks = [x.prompt for x in server.requests if len(x.body["messages"]) == 3]
+    assert len(remarks) == counts["llm"]["asked_again"] == counts["calls"] == 61
+    assert all("Questions are missing: 1 for the " in text for text in remarks)
+    assert all("No " not in text and "of fact 2" in text for text in remarks)
     assert counts["ends_without_a_name_to_ask_by"] == 4
     assert counts["questions"] + counts["ends_without_a_question"] == 2 * 363 - 4
     assert counts["drop_reasons"] == {

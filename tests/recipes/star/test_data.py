@@ -105,13 +105,13 @@ def test_what_cannot_be_learned_from_is_counted(world):
     ):
         question |= changes
     write(world, questions)
-    context, counts, found = run(world, **{"data.held_out": 0.0})
+    context, counts, question_counts = run(world, **{"data.held_out": 0.0})
     assert counts["train_without_topic"] == counts["train_without_answer_in_graph"] == 1
     assert ids(context, "train").isdisjoint({"q0", "q1", "q4"})
-    assert found["train_topic_is_answer"] == found["train_out_of_reach"] == 1
+    assert question_counts["train_topic_is_answer"] == question_counts["train_out_of_reach"] == 1
     gold = paths.load_paths(context, "train")
     assert len(gold) == 52 - 5 and len(gold["q5"]) == 1
-    measured, counts, found = run(world, **{"data.held_out": 0.8})
+    measured, counts, question_counts = run(world, **{"data.held_out": 0.8})
     missing = {"q0", "q1", "q2", "q3"} & ids(measured, "test")
     assert missing and missing.isdisjoint(paths.load_paths(measured, "test"))
 

@@ -31,18 +31,18 @@ def question(steps: Steps, *answers: str, absent: int = 0) -> PathQuestion:
     return PathQuestion("q", "?", "", answers, (nodes.find("Kismet")[0],), ids, absent)
 
 
-def found(steps: Steps, *paths: tuple[int, ...]) -> list[FoundPath]:
+def found_paths(steps: Steps, *paths: tuple[int, ...]) -> list[FoundPath]:
     topic = steps.graph.nodes.find("Kismet")[0]
     return [FoundPath(topic, path, -float(i)) for i, path in enumerate(paths)]
 
 
 def gold(steps: Steps, *paths: tuple[int, ...]) -> list[GoldPath]:
-    return [GoldPath(path.topic, path.steps, 1, 1) for path in found(steps, *paths)]
+    return [GoldPath(path.topic, path.steps, 1, 1) for path in found_paths(steps, *paths)]
 
 
 def test_of_several_paths(steps):
     asked = question(steps, "Dietrich", "Colman", absent=1)
-    paths = found(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
+    paths = found_paths(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
     values = measure(steps, asked, gold(steps, (STARRED,)), paths, (*STANDARD, "shortcut@2"))
     assert values == {
         "hit@1": 0.0,
@@ -57,7 +57,7 @@ def test_of_several_paths(steps):
 
 def test_f1_is_of_the_first_path(steps):
     asked = question(steps, "Dietrich")
-    values = measure(steps, asked, gold(steps, (STARRED,)), found(steps, (STARRED,)), ("f1",))
+    values = measure(steps, asked, gold(steps, (STARRED,)), found_paths(steps, (STARRED,)), ("f1",))
     assert values["f1"] == pytest.approx(2 / 3)
 
 
