@@ -45,8 +45,8 @@ def test_every_reader_gets_the_same_sets(run):
     passages = texts(run)
     for system in READERS:
         rows = sets(run, system=system, set=measures.NEEDED)
-        chunk_ids = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
-        assert chunk_ids == {
+        passages_read = {row["question"]: [passages[x] for x in row["chunk_ids"]] for row in rows}
+        assert passages_read == {
             pooled.id: [
                 f"The bell of {pooled.question.documents[0]} is of {pooled.question.answers[0]}."
             ]
