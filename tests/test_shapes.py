@@ -23,6 +23,7 @@ NUMERIC = (
     "models.generate",
     "models.packing",
     "models.prefix",
+    "models.prefix_attention",
     "models.sampling",
     "models.retriever",
     "train.losses",

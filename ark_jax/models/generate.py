@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import activation_spec
-from ark_jax.models import attention, decoder, packing, prefix, sampling
+from ark_jax.models import decoder, packing, prefix, prefix_attention, sampling
 from ark_jax.text import tokens as tk
 
 STEPS = 8  # decoding steps between two looks at which rows have ended
@@ -447,10 +447,10 @@ def _decode(
                 )
                 for old, y in zip(layer, new, strict=True)
             )
-            attended = attention.attend_newest(
+            attended = prefix_attention.attend_newest(
                 q,
-                attention.KeyValues(*layer, mask),
-                attention.KeyValues(*prefix_layer, shared.mask),
+                prefix_attention.KeyValues(*layer, mask),
+                prefix_attention.KeyValues(*prefix_layer, shared.mask),
             )
             x = block.finish(x, attended, cfg)
             written.append(layer)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.models import attention, decoder, packing
-from ark_jax.models.attention import KeyValues
+from ark_jax.models import attention, decoder, packing, prefix_attention
+from ark_jax.models.prefix_attention import KeyValues
 
 # Keys and values of all layers.
 PrefixCache = tuple[Float[Array, "l prefixes k s h"], Float[Array, "l prefixes k s h"]]
@@ -94,7 +94,7 @@ def run_suffixes(
         k, v = packing.unpack(k, by_row), packing.unpack(v, by_row)
         suffixes = KeyValues(k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3), causal_mask)
         prefixes = KeyValues(*layer_cache, prefix_mask)
-        out = attention.attend_with_prefixes(
+        out = prefix_attention.attend_with_prefixes(
             q, suffixes, prefixes, batch.prefix_indices, by_prefix, by_row
         )
         return out, (k, v) if keep else None
@@ -122,7 +122,9 @@ def run_slots(
         layer_cache: tuple[Array, Array],
     ):
         prefixes = KeyValues(*layer_cache, prefix_mask)
-        out = attention.attend_in_slots(q, k, v, prefixes, batch.prefix_indices, batch.texts, plan)
+        out = prefix_attention.attend_in_slots(
+            q, k, v, prefixes, batch.prefix_indices, batch.texts, plan
+        )
         return out, None
 
     x = packing.pack(model.embeddings(batch.tokens, cfg), plan)
