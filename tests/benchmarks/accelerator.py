@@ -8,16 +8,12 @@ and tokamax.
 """
 
 import argparse
-import contextlib
-import copy
 import dataclasses
 import functools
 import os
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -28,6 +24,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
+from accelerator_table import (
+    FAILED,
+    FULL,
+    TINY,
+    Row,
+    Sizes,
+    against,
+    counted_programs,
+    failure,
+    judged,
+    speed,
+    turns,
+)
+from accelerator_torch import torch_forward, torch_model, torch_training
 from support import tiny
 from support.matrices import random_matrix
 from timing import machine
@@ -39,7 +49,6 @@ from ark_jax.retrieval.dense import top_k
 from ark_jax.runtime.accelerator import KERNELS, device_in_use, float_type
 from ark_jax.train import contrastive, fit, flops, optim
 
-FAILED = "FAILED"
 # Types that a kernel offers. The largest error, as a share of the largest number, that rounding
 # may cause: where float32 products are computed in 10 or 8 bits (GPUs, TPUs), it is that of these.
 TYPES = {
@@ -51,107 +60,11 @@ TYPES = {
 LIMITS = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """How much is computed."""
-
-    checkpoint: Mapping[str, int]  # constants of support.tiny in place of its own
-    texts: int
-    tokens: int  # of the longest text
-    heads: tuple[int, int, int]  # query heads, key heads, numbers a head
-    product: tuple[int, int, int]
-    nodes: int
-    keys: int
-    rounds: int
-
-
-FULL = Sizes(
-    {
-        "VOCAB": 4096,
-        "WIDTH": 1024,
-        "LAYERS": 8,
-        "HEADS": 16,
-        "KV_HEADS": 8,
-        "HEAD_DIM": 128,
-        "FFN": 3072,
-    },
-    texts=32,
-    tokens=512,
-    heads=(16, 8, 128),
-    product=(16384, 1024, 3072),
-    nodes=100_000,
-    keys=200_000,
-    rounds=7,
-)
-TINY = Sizes({"LAYERS": 2}, 6, 24, (4, 2, 16), (64, 64, 64), 200, 500, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A line of the table; `verdict` is "ok", FAILED, "" for a mere figure, or why there is none.
-
-    A figure that nothing was compared with has no `peer`.
-    """
-
-    part: str
-    what: str
-    ours: str
-    peer: str = ""
-    verdict: str = ""
-
-
-def judged(part: str, what: str, error: float, limit: float) -> Row:
-    verdict = "ok" if error <= limit else f"{FAILED}: the limit is {limit:.0e}"  # NaN fails
-    return Row(part, what, f"error {error:.1e}", "", verdict)
-
-
-def turns(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of contenders that take turns, after one run each. They must block."""
-    for run in contenders.values():
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(samples) for name, samples in seconds.items()}
-
-
-@contextlib.contextmanager
-def counted_programs() -> Iterator[list[float]]:
-    """A list that gets the seconds of each compilation."""
-    compiled: list[float] = []
-
-    def record(event: str, seconds: float, **_) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(record)
-    try:
-        yield compiled
-    finally:
-        jax.monitoring.unregister_event_duration_listener(record)
-
-
-def against(seconds: Mapping[str, float], ours: str = "ours") -> str:
-    """Peers' times, and how many times faster ours is."""
-    peers = [
-        f"{name} {x * 1e3:,.1f} ms ({x / seconds[ours]:.2f} x)"
-        for name, x in seconds.items()
-        if name != ours
-    ]
-    return ", ".join(peers) or "torch does not see this device"
-
-
 def error_of(ours, wanted) -> float:
     """The largest difference of two trees, as a share of the largest number of its array."""
     leaves = zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True)
     pairs = [(np.asarray(x, np.float32), np.asarray(y, np.float32)) for x, y in leaves]
     return float(max(np.abs(x - y).max() / np.abs(y).max() for x, y in pairs))
-
-
-# --- what is measured -----------------------------------------------------------------------------
 
 
 def device_rows(sizes: Sizes) -> Iterator[Row]:
@@ -225,11 +138,6 @@ def absence(kernel: str) -> str:
     return ""
 
 
-def failure(part: str, what: str, error: Exception) -> Row:
-    message = f"{type(error).__name__}: {error}".splitlines()[0][:160].replace("|", "/")
-    return Row(part, what, "", "", f"{FAILED}: {message}")
-
-
 def product_rows(sizes: Sizes) -> Iterator[Row]:
     """What the device reaches in one product of activations and weights, its roof in practice."""
     for dtype in ("float32", "bfloat16"):
@@ -247,28 +155,6 @@ def product_seconds(sizes: Sizes, dtype: str) -> float:
     x, w = (jnp.asarray(rng.standard_normal(shape), dtype) for shape in ((m, k), (k, n)))
     multiply = jax.jit(functools.partial(jnp.dot, preferred_element_type=jnp.float32))
     return turns({"ours": lambda: jax.block_until_ready(multiply(x, w))}, sizes.rounds)["ours"]
-
-
-def speed(model_flops: float, tokens: int, seconds: float) -> str:
-    """Milliseconds, tokens and FLOPs a second, and MFU if the peak is known."""
-    pace = {"tokens_a_second": tokens / seconds, "flops_a_second": model_flops / seconds}
-    if peak := flops.peak(jax.devices()[0].device_kind):
-        pace["mfu"] = model_flops / seconds / len(jax.devices()) / peak
-    return f"{seconds * 1e3:,.1f} ms, {flops.describe(pace)}"
-
-
-def torch_model(folder: Path):
-    """transformers' model on the same device, and its torch device; None if torch lacks it."""
-    try:
-        import torch
-        from transformers import Qwen3Model
-    except ImportError:
-        return None, ""
-    platform = jax.default_backend()
-    place = "cuda" if platform == "gpu" and torch.cuda.is_available() else platform
-    if place not in ("cpu", "cuda"):
-        return None, ""
-    return Qwen3Model.from_pretrained(folder, dtype=torch.float32).to(place), place
 
 
 def forward_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
@@ -295,37 +181,6 @@ def forward_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         row = judged("forward", f"{sizes.texts} x {sizes.tokens} tokens, {dtype}", error, 5e-2)
         figure = f"{speed(count, ids.size, seconds['ours'])}, mean {row.ours}"
         yield dataclasses.replace(row, ours=figure, peer=against(seconds))
-
-
-def torch_forward(peer, place: str, ids: np.ndarray, dtype: str) -> dict[str, Callable]:
-    import torch
-
-    model = copy.deepcopy(peer).to(getattr(torch, dtype)).eval()
-    tokens = torch.from_numpy(ids).long().to(place)
-
-    @torch.no_grad()
-    def run(precision: str) -> None:
-        torch.set_float32_matmul_precision(precision)
-        model(input_ids=tokens, use_cache=False)
-        finish(place)
-
-    return torch_settings(run, dtype)
-
-
-def torch_settings(run: Callable[[str], None], dtype: str) -> dict[str, Callable]:
-    """torch as shipped, and in float32 with its fastest products too."""
-    settings = {"torch": "highest"}
-    if dtype == "float32":
-        settings["torch, medium"] = "medium"
-    return {name: functools.partial(run, precision) for name, precision in settings.items()}
-
-
-def finish(place: str) -> None:
-    """Waits for torch."""
-    import torch
-
-    if place == "cuda":
-        torch.cuda.synchronize()
 
 
 def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
@@ -379,36 +234,6 @@ def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         figure = speed(count, sum(lengths), seconds["ours"])
         what = f"step, {sizes.texts} x (8 + {sizes.tokens}) tokens, {dtype}"
         yield Row("training", what, f"{figure}, {first} programs", against(seconds), verdict)
-
-
-def torch_training(
-    peer, place: str, questions: np.ndarray, passages: np.ndarray, dtype: str
-) -> dict[str, Callable]:
-    """The same step; in bfloat16 by autocast, which keeps float32 weights as ours does."""
-    import torch
-
-    model = copy.deepcopy(peer).train()
-    sides = [torch.from_numpy(x).long().to(place) for x in (questions, passages)]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-
-    def vector(tokens):
-        last = model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
-        return torch.nn.functional.normalize(last.float(), dim=1)
-
-    def run(precision: str) -> None:
-        torch.set_float32_matmul_precision(precision)
-        with torch.autocast(place, torch.bfloat16, enabled=dtype == "bfloat16"):
-            left, right = map(vector, sides)
-        targets = torch.arange(len(left), device=place)
-        loss = torch.nn.functional.cross_entropy(left @ right.T / 0.05, targets)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss.item()
-        finish(place)
-
-    return torch_settings(run, dtype)
 
 
 def words(rng: np.random.Generator, count: int) -> str:
