@@ -61,7 +61,8 @@ MARKS = st.sampled_from(['{"questions": [', '"triple": 1', '"question": "a"', *'
 def test_no_reply_raises(text):
     for written in parse_triple_questions(text) or ():
         assert written.question.strip() and written.side in ("head", "tail", "")
-    assert questions_remark([text], [TAIL], 1) is None or sort_questions([text], [TAIL], 1)
+    usable, _ = sort_questions([text], [TAIL], 1)
+    assert (questions_remark([text], [TAIL], 1) is None) == bool(usable[TAIL])
 
 
 @pytest.mark.parametrize(
