@@ -311,9 +311,9 @@ def test_an_endpoint_that_is_down_has_no_key_or_another_model(monkeypatch):
             and KEY[:8] not in str(broken)
         )
         monkeypatch.delenv("ARK_TEST_KEY")
-        (there,) = asked(llm(server.url))
+        (answer,) = asked(llm(server.url))
         first, second = asked(llm(server.url, model="toi"))
-    assert there.state == "ok" and "without a key" in there.text
+    assert answer.state == "ok" and "without a key" in answer.text
     assert (first.state, second.state) == ("ok", "warning")
     assert "toi is not in its list of 1" in second.text and "toy" in second.fix
 
@@ -422,8 +422,8 @@ def test_a_model_of_the_hub_is_looked_up_and_not_fetched(tmp_path):
     )
     server.shutdown()
     assert done.returncode == 0 and "hf_abc" not in done.stdout, done.stderr
-    there, *absent, nothing = done.stdout.splitlines()
-    assert there == "ok       retriever.path: own/model, qwen3, to be fetched from the hub"
+    present, *absent, nothing = done.stdout.splitlines()
+    assert present == "ok       retriever.path: own/model, qwen3, to be fetched from the hub"
     for name, line, error in zip(
         names[1:], absent, ("RepositoryNotFound", "GatedRepo", "RemoteProtocol"), strict=True
     ):

@@ -93,10 +93,10 @@ def launch(tree: Path, *words: str, **variables: str) -> subprocess.CompletedPro
     keys = ("OPENAI_API_KEY", "HF_TOKEN", "WANDB_API_KEY", "PYTHONPATH")
     inherited = {name: value for name, value in os.environ.items() if name not in keys}
     path = f"{tree.parent / 'tools'}{os.pathsep}{os.environ['PATH']}"
-    own = {"PATH": path, "PODS": str(tree.parent / "pods"), "TPU": "slice", "ZONE": "a"}
+    settings = {"PATH": path, "PODS": str(tree.parent / "pods"), "TPU": "slice", "ZONE": "a"}
     return subprocess.run(
         [tree / "launch" / "tpu_pod.sh", *words],
-        env=inherited | own | variables,
+        env=inherited | settings | variables,
         capture_output=True,
         text=True,
         timeout=120,

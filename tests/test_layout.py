@@ -122,10 +122,10 @@ def test_a_training_step_is_that_of_one_device(family, shape, capfd):
     )
     assert metrics == pytest.approx(wanted, rel=2e-6)
     largest = [np.abs(value).max() for value in wanted_gradient]
-    for ours, value, most in zip(gradient, wanted_gradient, largest, strict=True):
+    for ours, value, highest in zip(gradient, wanted_gradient, largest, strict=True):
         # BERT's key biases move all scores of a row alike: their gradient is nothing but rounding.
-        np.testing.assert_allclose(ours, value, rtol=0, atol=1e-5 * most + 1e-7 * max(largest))
-    assert sum(most > 1e-3 * max(largest) for most in largest) >= len(largest) - 1
+        np.testing.assert_allclose(ours, value, rtol=0, atol=1e-5 * highest + 1e-7 * max(largest))
+    assert sum(highest > 1e-3 * max(largest) for highest in largest) >= len(largest) - 1
 
 
 # --- what travels --------------------------------------------------------------------------------
@@ -167,29 +167,29 @@ class Sizes:
         columns of the embeddings once,
         two sums a layer. Nothing is as large as the vocabulary, nothing but token ids has more rows
         than a device's own."""
-        own, d = rows // self.data // self.fsdp, self.cfg.width
+        local_rows, d = rows // self.data // self.fsdp, self.cfg.width
         out = collections.Counter()
         if self.fsdp > 1:
             out.update(("all-gather", matrix) for matrix in self.matrices)
             out["all-gather", (rows // self.data, length)] += 1  # token ids
-            out["all-to-all", (own, length, self.columns)] += 1
+            out["all-to-all", (local_rows, length, self.columns)] += 1
         if self.tensor > 1:
-            out["all-gather", (own, length, d)] += 1  # the columns of the embeddings
-            out["all-reduce", (own * length, d)] += 2  # the products with o and down
+            out["all-gather", (local_rows, length, d)] += 1  # the columns of the embeddings
+            out["all-reduce", (local_rows * length, d)] += 2  # the products with o and down
         if self.bert and self.fsdp * self.tensor > 1:
             out["all-gather", (length, d)] += 1  # positions
         return out
 
     def backward(self, rows: int, length: int) -> collections.Counter:
         """What their gradient takes beyond that."""
-        own, d = rows // self.data // self.fsdp, self.cfg.width
+        local_rows, d = rows // self.data // self.fsdp, self.cfg.width
         out = collections.Counter()
         if self.fsdp > 1:
             out.update(("all-gather", matrix) for matrix in self.matrices)
             # Sums of which a device keeps its part: GPU and TPU compilers make them
             # reduce-scatters, XLA:CPU does not.
             out.update(("all-reduce", matrix) for matrix in self.gradients)
-            out["all-to-all", (own, length, self.columns)] += 1
+            out["all-to-all", (local_rows, length, self.columns)] += 1
         if self.data > 1:
             out.update(
                 ("all-reduce", tuple(n // self.fsdp if n == d else n for n in matrix))
@@ -199,8 +199,8 @@ class Sizes:
         if self.tensor > 1:
             # The transposed products with q, k, v, up and gate, each summed by
             # itself; those compilers make them two.
-            out["all-reduce", (own * length, d)] += 4 if self.bert else 5
-        return out + (self._biases(length) if self.bert else self._again(own * length))
+            out["all-reduce", (local_rows * length, d)] += 4 if self.bert else 5
+        return out + (self._biases(length) if self.bert else self._again(local_rows * length))
 
     def _biases(self, length: int) -> collections.Counter:
         """The gradients of what every device has whole: biases of q, k and v, and positions."""
@@ -335,8 +335,8 @@ def test_a_real_step_compiles_for_a_pod():
     # piece has for it) in bfloat16,
     # and what one layer works with, of which 2.4 GB are enough where the compiler joins no
     # element-wise steps.
-    kept = 36 * 4 * pod.BATCH.long * 4096 * 2
-    assert report["temporary"] < state / 3 + kept + 2.4e9
+    residuals = 36 * 4 * pod.BATCH.long * 4096 * 2
+    assert report["temporary"] < state / 3 + residuals + 2.4e9
 
 
 # --- bfloat16 ------------------------------------------------------------------------------------

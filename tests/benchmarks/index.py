@@ -46,7 +46,7 @@ def documents(count: int, seed: int) -> Iterator[Document]:
     for first in range(0, count, _BLOCK):
         ranks = random.zipf(1.2, (_BLOCK, WORDS)) % VOCABULARY
         for number, row in enumerate(ranks[: count - first].tolist(), first):
-            sentences = (row[at : at + 10] for at in range(0, WORDS, 10))
+            sentences = (row[start : start + 10] for start in range(0, WORDS, 10))
             text = " ".join(" ".join(f"w{rank}" for rank in words) + "." for words in sentences)
             yield Document(f"{seed}-{number}", f"Document {number}", text)
 
@@ -70,8 +70,8 @@ def small_encoder(folder: Path) -> Path:
         (folder / name).write_text(json.dumps(settings | {field: value}))
     weights = load_file(folder / "model.safetensors")
     later = re.compile(r"encoder\.layer\.[1-9]")
-    kept = {name: value for name, value in weights.items() if not later.search(name)}
-    save_file(kept, folder / "model.safetensors")
+    early_weights = {name: value for name, value in weights.items() if not later.search(name)}
+    save_file(early_weights, folder / "model.safetensors")
     return folder
 
 
@@ -114,8 +114,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         print(f"{machine()}\n\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         corpus, folder = Path(place) / "documents.jsonl", Path(place) / "index"
-        whole = "--embed" in sys.argv
-        model = demo_models()["retriever"] if whole else small_encoder(Path(place) / "model")
+        embeds = "--embed" in sys.argv
+        model = demo_models()["retriever"] if embeds else small_encoder(Path(place) / "model")
         write_corpus(corpus, count)
         with step("build"):
             ark.Index.build(folder, model, corpus, rules=RULES)

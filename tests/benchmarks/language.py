@@ -89,9 +89,9 @@ def pairs_of(chunks: int, questions: int) -> list[tuple[str, str]]:
 
 def tokenised(lm: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], int]]:
     """Ids of prompt and target, and how many are the target's."""
-    whole = lm.tokenizer([prompt + target for prompt, target in pairs])["input_ids"]
+    joined = lm.tokenizer([prompt + target for prompt, target in pairs])["input_ids"]
     before = lm.tokenizer([prompt.rstrip() for prompt, _ in pairs])["input_ids"]
-    return [(ids, len(ids) - len(context)) for ids, context in zip(whole, before, strict=True)]
+    return [(ids, len(ids) - len(context)) for ids, context in zip(joined, before, strict=True)]
 
 
 def values(logits: torch.Tensor, rows: Sequence[tuple[list[int], int]]) -> Iterator[float]:
@@ -119,8 +119,8 @@ def batched(lm, theirs, pairs) -> np.ndarray:
     """A careful scorer: sorted by length, one pass a batch, logits at target positions only."""
     rows, out = tokenised(lm, pairs), np.zeros(len(pairs))
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]))
-    for at in range(0, len(order), BATCH):
-        chosen = order[at : at + BATCH]
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
         tokens, mask = left([rows[i][0] for i in chosen])
         logits = theirs(
             tokens,
@@ -142,8 +142,8 @@ def with_prefix(lm, theirs, pairs) -> np.ndarray:
         known = theirs(torch.tensor([prefix]), use_cache=True, logits_to_keep=1).past_key_values
         known = [(layer.keys, layer.values) for layer in known.layers]
         order = sorted(group.members, key=lambda i: -len(rows[i][0]))
-        for at in range(0, len(order), BATCH):
-            chosen = order[at : at + BATCH]
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
             tokens, mask = left([rows[i][0][group.prefix_length :] for i in chosen])
             cache = DynamicCache(
                 [tuple(x.expand(len(chosen), -1, -1, -1) for x in pair) for pair in known]
@@ -325,8 +325,8 @@ def by_transformers(
         else sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     )
     out = [""] * len(rows)
-    for at in range(0, len(order), size):
-        chosen = order[at : at + size]
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
         tokens, mask = left([rows[i] for i in chosen])
         made = theirs.generate(
             tokens, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=0

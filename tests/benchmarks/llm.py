@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.llm_server import serving_in_process
-from timing import SHARE, _busy, _own, _quiet, machine
+from timing import SHARE, _busy, _own_seconds, _quiet, machine
 
 from ark_jax.llm import complete
 
@@ -64,10 +64,10 @@ if __name__ == "__main__":
 
     for latency in (1.0, 0.25):
         _quiet()
-        others, start, capacity = _busy() - _own(), time.monotonic(), WORKERS / latency
+        others, start, capacity = _busy() - _own_seconds(), time.monotonic(), WORKERS / latency
         with serving_in_process(latency=latency, capacity=WORKERS) as url:
             rate, busy = measure(url, round(capacity * seconds))
-        foreign = (_busy() - _own() - others) / (time.monotonic() - start)
+        foreign = (_busy() - _own_seconds() - others) / (time.monotonic() - start)
         noise = (
             f"   (other processes, with the server, took {foreign:.2f} cores)"
             if foreign > SHARE * os.cpu_count()

@@ -140,8 +140,8 @@ def beam() -> None:
         result = ours()
         theirs = loops["transformers, a forward a path"].search(steps, rules)
         same = sum(
-            [path.steps for path in paths] == [path for _, _, path in others]
-            for paths, others in zip(result.paths, theirs, strict=True)
+            [path.steps for path in paths] == [path for _, _, path in their_paths]
+            for paths, their_paths in zip(result.paths, theirs, strict=True)
         )
         contenders = {"ark_jax": ours} | {
             name: functools.partial(loop.search, steps, rules) for name, loop in loops.items()

@@ -60,8 +60,8 @@ def groups() -> list[Group]:
 def gradient_ours():
     """A function that computes loss and gradient, and returns the norm."""
     lm = ours()
-    whole = BatchShape.holding([groups()])
-    in_parts = parts.split(groups(), parts.prompts_of_part(whole, batch_tokens_of_device()))
+    shape = BatchShape.holding([groups()])
+    in_parts = parts.split(groups(), parts.prompts_of_part(shape, batch_tokens_of_device()))
     arrays = step_arrays(in_parts, BatchShape.holding(in_parts))
     objective = LikelihoodObjective(lm.cfg, PolicyLoss())
     compute = jax.jit(jax.grad(lambda model, batch: objective(model, None, batch)[0]))

@@ -38,13 +38,13 @@ def by_transformers(lm, theirs, texts: list[str], *, share: bool) -> torch.Tenso
         share: whether keys and values of the prompts are computed once and then repeated.
     """
     tokens, mask = left(lm.prompt_ids(texts))
-    kept = {}
+    caches = {}
     if share:
         cache = DynamicCache()
         theirs(tokens[:, :-1], attention_mask=mask[:, :-1], past_key_values=cache, logits_to_keep=1)
         cache.batch_repeat_interleave(SAMPLES)
         tokens, mask = (x.repeat_interleave(SAMPLES, 0) for x in (tokens, mask))
-        kept = {"past_key_values": cache}
+        caches = {"past_key_values": cache}
     return theirs.generate(
         tokens,
         attention_mask=mask,
@@ -56,7 +56,7 @@ def by_transformers(lm, theirs, texts: list[str], *, share: bool) -> torch.Tenso
         max_new_tokens=NEW,
         min_new_tokens=NEW,
         pad_token_id=0,
-        **kept,
+        **caches,
     )
 
 

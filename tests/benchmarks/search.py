@@ -78,18 +78,18 @@ def grown(run) -> float:
     now = lambda: (
         int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     )
-    before, most, done = now(), [0.0], threading.Event()
+    before, highest, done = now(), [0.0], threading.Event()
 
     def watch():
         while not done.wait(0.002):
-            most[0] = max(most[0], now())
+            highest[0] = max(highest[0], now())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     run()
     done.set()
     watcher.join()
-    return most[0] - before
+    return highest[0] - before
 
 
 def numpy_near(x: np.ndarray, block: int = 2048) -> np.ndarray:
@@ -185,8 +185,8 @@ def torch_top(queries: np.ndarray, keys: np.ndarray, block: int = 1000) -> np.nd
     queries, keys = map(torch.from_numpy, (queries, keys))
     return torch.cat(
         [
-            (queries[at : at + block] @ keys.T).topk(K).indices
-            for at in range(0, len(queries), block)
+            (queries[start : start + block] @ keys.T).topk(K).indices
+            for start in range(0, len(queries), block)
         ]
     ).numpy()
 

@@ -81,7 +81,7 @@ def mixed_texts(count: int) -> list[str]:
     words = " ".join(passages).split()
     sizes = np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), count)).astype(int)
     starts = rng.integers(0, len(words) - LONGEST, count)
-    pieces = [" ".join(words[at : at + n]) for at, n in zip(starts, sizes, strict=True)]
+    pieces = [" ".join(words[start : start + n]) for start, n in zip(starts, sizes, strict=True)]
     asked = itertools.cycle(questions)
     return [next(asked) if i % 4 == 0 else piece for i, piece in enumerate(pieces)]
 

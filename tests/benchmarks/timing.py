@@ -38,7 +38,7 @@ def _busy() -> float:
     return (user + nice + system + irq + soft) / TICK
 
 
-def _own() -> float:
+def _own_seconds() -> float:
     return sum(
         r.ru_utime + r.ru_stime
         for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -49,9 +49,9 @@ def _quiet(patience: float = 20.0) -> None:
     """Waits for a moment in which nobody else works."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
-        before = _busy() - _own()
+        before = _busy() - _own_seconds()
         time.sleep(0.25)
-        if _busy() - _own() - before <= 0.25 * SHARE * (os.cpu_count() or 1):
+        if _busy() - _own_seconds() - before <= 0.25 * SHARE * (os.cpu_count() or 1):
             return
 
 
@@ -66,10 +66,10 @@ def race(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7) -> 
     for _ in range(rounds):
         for name, run in contenders.items():
             _quiet()
-            others, start = _busy() - _own(), time.perf_counter()
+            others, start = _busy() - _own_seconds(), time.perf_counter()
             run()
             seconds = time.perf_counter() - start
-            foreign = (_busy() - _own() - others) / (seconds * (os.cpu_count() or 1))
+            foreign = (_busy() - _own_seconds() - others) / (seconds * (os.cpu_count() or 1))
             # Ticks are coarse: of a short sample a single one is more than the share.
             samples[name].append((seconds, foreign <= SHARE + 2 / TICK / seconds))
     out = {}
@@ -96,5 +96,5 @@ def machine() -> str:
     """What the figures were taken on."""
     info = Path("/proc/cpuinfo").read_text()
     names = re.findall(r"model name\s*: (.*)", info) or [platform.processor()]
-    wide = "AVX-512" if "avx512f" in info else "AVX2" if "avx2" in info else "no AVX2"
-    return f"{names[0]}, {os.cpu_count()} cores, {wide}, Python {platform.python_version()}"
+    vectors = "AVX-512" if "avx512f" in info else "AVX2" if "avx2" in info else "no AVX2"
+    return f"{names[0]}, {os.cpu_count()} cores, {vectors}, Python {platform.python_version()}"

@@ -90,11 +90,11 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, search) -> list[tuple[str,
 
 
 def by_ark(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:
-    at = {id: i for i, id in enumerate(SECTIONS)}
+    positions = {id: i for i, id in enumerate(SECTIONS)}
     rows = mining.dense_candidates(
         {str(i): versions for i, versions in enumerate(queries)},
         {
-            str(i): [at[id] for id in SECTIONS_BY_STORY[story]]
+            str(i): [positions[id] for id in SECTIONS_BY_STORY[story]]
             for i, (story, _, _) in enumerate(TRIPLES)
         },
         vectors,
@@ -106,10 +106,10 @@ def by_ark(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:
 
 def by_faiss(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:
     """The same union of what the versions of a question find, by an index for each story."""
-    at, out, indices = {id: i for i, id in enumerate(SECTIONS)}, [], {}
+    positions, out, indices = {id: i for i, id in enumerate(SECTIONS)}, [], {}
     for story, ids in SECTIONS_BY_STORY.items():
         indices[story] = faiss.IndexFlatIP(vectors.shape[1])
-        indices[story].add(np.ascontiguousarray(vectors[[at[id] for id in ids]]))
+        indices[story].add(np.ascontiguousarray(vectors[[positions[id] for id in ids]]))
     for versions, (story, _, _) in zip(queries, TRIPLES, strict=True):
         scores, columns = indices[story].search(versions, min(TOP, len(SECTIONS_BY_STORY[story])))
         best: dict[str, float] = {}
@@ -174,7 +174,7 @@ class ByLength(DefaultBatchSampler):
             if name not in ("anchor", "labels")
         )
         order = sorted(range(len(dataset)), key=length)
-        self.cut = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+        self.cut = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
     def __iter__(self):
         return (self.cut[i] for i in np.random.default_rng(self.epoch).permutation(len(self.cut)))
@@ -271,8 +271,8 @@ def versions(n: int = 10) -> list[str]:
     """Ten texts for each question, like rewritten ones: the question and another of its story."""
     out = []
     for story, question, _ in TRIPLES:
-        others = itertools.cycle([q for s, q, _ in TRIPLES if s == story])
-        out += [f"{question} {other}" for other in itertools.islice(others, n)]
+        story_questions = itertools.cycle([q for s, q, _ in TRIPLES if s == story])
+        out += [f"{question} {neighbour}" for neighbour in itertools.islice(story_questions, n)]
     return out
 
 

@@ -320,13 +320,13 @@ def test_no_reply_is_paid_for_twice(tmp_path):
         until(lambda: len(server.delivered) >= 2, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        kept = len(
+        replies = len(
             (tmp_path / "sweep" / "runs" / "cold" / "llm" / "replies.jsonl")
             .read_text()
             .splitlines()
         )
         asked_before = len(server.requests)
-        assert 1 <= kept < 10
+        assert 1 <= replies < 10
         code, out, err = done(
             make(
                 tmp_path,
@@ -340,7 +340,7 @@ def test_no_reply_is_paid_for_twice(tmp_path):
         assert code == 0, out + err
         asked = collections.Counter(request.prompt for request in server.requests)
     assert set(asked) == {f"{stage} {i}" for stage in ("extract", "rewrite") for i in range(5)}
-    assert sum(asked.values()) == asked_before + 10 - kept
+    assert sum(asked.values()) == asked_before + 10 - replies
     assert (
         len(
             (tmp_path / "sweep" / "runs" / "hot" / "llm" / "replies.jsonl").read_text().splitlines()
@@ -629,8 +629,8 @@ def get_config(words=""):
         trained = {row["id"] for row in read(path / "data" / "questions_train.parquet")}
         measured = [row for row in rows if row["run"] == name]
         assert {row["question"] for row in measured} == asked - trained
-        own = read(path / "evaluate" / "questions.parquet")
-        assert [{"run": name, **row} for row in own] == measured
+        fold_rows = read(path / "evaluate" / "questions.parquet")
+        assert [{"run": name, **row} for row in fold_rows] == measured
 
     results = json.loads((world / "sweep" / "pooled" / "metrics.json").read_text())
     assert [row["system"] for row in results["table"]] == ["base", "stage1"]

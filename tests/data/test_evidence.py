@@ -49,7 +49,7 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
 
 
 @pytest.mark.parametrize(
-    "answers, text, there",
+    "answers, text, contained",
     [
         (["1802"], "It burned in 1802.", True),
         (["The Long  Staff"], "he took the\nlong staff, and left", True),
@@ -72,13 +72,13 @@ def test_evidence_lies_in_the_chunks_that_hold_half_of_it():
         (["gold", "tin"], "a tin", True),  # one is enough
     ],
 )
-def test_a_chunk_contains_an_answer(answers, text, there):
+def test_a_chunk_contains_an_answer(answers, text, contained):
     chunks = [
         Chunk("c0", "d", 0, 9, 1, "other"),
         Chunk("c1", "d", 9, 20, 1, text),
         Chunk("c2", "d", 20, 40, 1, f"so: {text}"),
     ]
-    assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if there else [])
+    assert evidence.answer_chunks(answers, chunks) == ([["c1", "c2"]] if contained else [])
 
 
 def test_answers_that_no_document_holds_are_counted():

@@ -145,9 +145,9 @@ def test_metrics_stay_within_their_bounds(ranked, gold):
         assert retrieval.measure(best, single, names)["ndcg@10"] == pytest.approx(1)
         assert retrieval.measure(["other", *best], single, names)["ndcg@10"] < 1
     # Passages with a chunk of their own each are judgements of grade 1.
-    own = {holders[0]: 1 for holders in single}
-    assert retrieval.measure(ranked, [[id] for id in own], names) == pytest.approx(
-        retrieval.measure(ranked, own, names)
+    first_holder = {holders[0]: 1 for holders in single}
+    assert retrieval.measure(ranked, [[id] for id in first_holder], names) == pytest.approx(
+        retrieval.measure(ranked, first_holder, names)
     )
 
 
@@ -188,7 +188,7 @@ def table(name: str, columns: tuple[int, int, int], kind) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(
-    "published, run, qrels, level, most, compared",
+    "published, run, qrels, level, longest, compared",
     [
         ("out.test", "results.test", "qrels.test", 1, None, 11),
         ("out.test.a", "results.test", "qrels.test", 1, None, 44),
@@ -213,13 +213,13 @@ def table(name: str, columns: tuple[int, int, int], kind) -> dict[str, dict]:
         ("out.test.meas_params", "results.test", "qrels.test", 1, None, 11),
     ],
 )
-def test_measures_are_those_that_trec_eval_printed(published, run, qrels, level, most, compared):
+def test_measures_are_those_that_trec_eval_printed(published, run, qrels, level, longest, compared):
     wanted = {
         query: {name: value for name, value in printed.items() if name in OURS}
         for query, printed in table(published, (1, 0, 2), str).items()
     }
     lists = {
-        query: retrieval.ranking(scores)[:most]
+        query: retrieval.ranking(scores)[:longest]
         for query, scores in table(run, (0, 2, 4), float).items()
     }
     ours = retrieval.measures(lists, table(qrels, (0, 2, 3), int), list(OURS.values()), level=level)

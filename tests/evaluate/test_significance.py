@@ -166,10 +166,10 @@ def test_few_questions_can_tell_large_differences_only():
 def test_questions_of_one_document_are_drawn_and_flipped_together():
     """Four equal questions of a document tell as much as one."""
     values, names = np.repeat([0.1, 0.4, -0.2, 0.3, 0.2], 4), np.repeat(list("abcde"), 4)
-    kept = {"draws": 2000, "seed": 3}
-    alone = bootstrap_interval(values[::4], **kept)
-    assert bootstrap_interval(values, clusters=names.tolist(), **kept) == pytest.approx(alone)
-    flip = lambda x, **more: sign_flip(x[:, None], **kept, **more)
+    options = {"draws": 2000, "seed": 3}
+    alone = bootstrap_interval(values[::4], **options)
+    assert bootstrap_interval(values, clusters=names.tolist(), **options) == pytest.approx(alone)
+    flip = lambda x, **more: sign_flip(x[:, None], **options, **more)
     assert flip(values, clusters=names.tolist()) == pytest.approx(flip(values[::4]))
     assert flip(values) < 0.01 < flip(values[::4])
     with pytest.raises(ValueError, match="3 clusters for 20 values"):

@@ -109,27 +109,27 @@ def films(**settings) -> tuple[Steps, dict[str, int]]:
 
 
 def test_the_path_that_a_question_asks_for():
-    steps, at = films()
+    steps, index_of = films()
     questions = [
         "who starred in films inverse of directed by the one that directed by Kismet",
         "written by whom",
     ]
     scorer = WordScorer()
-    result = search(questions, [[at["Kismet"]]] * 2, steps, scorer, BeamRules(beam=3))
+    result = search(questions, [[index_of["Kismet"]]] * 2, steps, scorer, BeamRules(beam=3))
     assert [steps.names[step] for step in result.paths[1][0].steps] == ["written by"]
     best = [steps.names[step] for step in result.paths[0][0].steps]
     assert best == ["directed by", "inverse of directed by", "starred"]
-    reached = steps.reach(at["Kismet"], result.paths[0][0].steps)
-    assert reached.tolist() == sorted([at["Colman"], at["Sidney"]])
+    reached = steps.reach(index_of["Kismet"], result.paths[0][0].steps)
+    assert reached.tolist() == sorted([index_of["Colman"], index_of["Sidney"]])
     # One call a hop for both questions, but none for the first: Kismet has three relations.
     assert len(scorer.calls) == 3 and result.pairs == sum(map(len, scorer.calls))
     assert {question for question, _ in scorer.calls[0]} == set(questions)
 
 
 def test_end_is_offered_after_a_step_and_alone_after_the_last():
-    steps, at = films()
+    steps, index_of = films()
     scorer = HashScorer()
-    search(["q"], [[at["Kismet"]]], steps, scorer, BeamRules(beam=2, hops=2))
+    search(["q"], [[index_of["Kismet"]]], steps, scorer, BeamRules(beam=2, hops=2))
     ended = [[text.endswith(", end") for _, text in call] for call in scorer.calls]
     assert not any(ended[0]) and any(ended[1]) and not all(ended[1])
     if len(ended) > 2:
@@ -138,12 +138,12 @@ def test_end_is_offered_after_a_step_and_alone_after_the_last():
 
 def test_a_topic_is_no_answer_and_a_loop_goes_on():
     """From Alone, there is nothing but its own loop: a path that reaches nothing cannot end."""
-    steps, at = films()
-    result = search(["q"], [[at["Alone"]]], steps, HashScorer(), BeamRules())
+    steps, index_of = films()
+    result = search(["q"], [[index_of["Alone"]]], steps, HashScorer(), BeamRules())
     assert result.paths == [[]] and result.pairs > 0
-    paths = search(["q"], [[at["Kismet"]]], steps, HashScorer(), BeamRules(beam=99)).paths[0]
+    paths = search(["q"], [[index_of["Kismet"]]], steps, HashScorer(), BeamRules(beam=99)).paths[0]
     for path in paths:
-        assert at["Kismet"] not in steps.reach(path.topic, path.steps).tolist()
+        assert index_of["Kismet"] not in steps.reach(path.topic, path.steps).tolist()
 
 
 def test_a_topic_without_edges_no_topic_and_no_question():
@@ -161,8 +161,8 @@ def test_a_topic_without_edges_no_topic_and_no_question():
 
 
 def test_equal_scores_go_by_topic_and_steps():
-    steps, at = films()
-    topics = [at["The Searching Wind"], at["Kismet"]]
+    steps, index_of = films()
+    topics = [index_of["The Searching Wind"], index_of["Kismet"]]
     result = search(["q"], [topics], steps, HashScorer(levels=1), BeamRules(beam=99, hops=1))
     keys = [(topics.index(path.topic), path.steps) for path in result.paths[0]]
     assert keys == sorted(keys) and len(keys) == 5

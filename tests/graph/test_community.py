@@ -186,10 +186,10 @@ def scan(
     question: str,
     answers: list[str],
     chunks: list[str],
-    most: int,
+    limit: int,
 ) -> tuple:
     """The rules, term by term, over all nodes."""
-    first = lambda ranked: [i for _, i in sorted(ranked)[:most]]
+    first = lambda ranked: [i for _, i in sorted(ranked)[:limit]]
     held = [words(name) for name in graph.names]
     exact = [
         (0, i)
@@ -260,9 +260,9 @@ def quizzes(draw):
 def test_seeds_from_the_index_are_those_of_a_scan(quiz):
     graph, texts, asked = quiz
     seeds = SeedFinder(graph, texts, lambda text: [0])
-    for question, answers, chunks, most in asked:
-        result = seeds.find(question, answers, chunks, most)
-        assert (result.nodes, result.rule) == scan(graph, texts, question, answers, chunks, most)
+    for question, answers, chunks, limit in asked:
+        result = seeds.find(question, answers, chunks, limit)
+        assert (result.nodes, result.rule) == scan(graph, texts, question, answers, chunks, limit)
 
 
 def test_frequent_words_are_not_walked_through():

@@ -1003,9 +1003,9 @@ def test_the_graphs_of_nano_graphrag(run, model, nodes, edges, loops, blank, tim
         for reply in ["".join(replies)] if joined else replies:
             our_entities, related, lost = parse_reply(reply, chunk)
             assert lost == []
-            for kept, records in ((entities, our_entities), (relations, related)):
+            for all_records, records in ((entities, our_entities), (relations, related)):
                 extra = [record for record in records if head(record) in SURPLUS[run].get(key, [])]
-                kept += [record for record in records if record not in extra]
+                all_records += [record for record in records if record not in extra]
                 surplus.setdefault(key, []).extend(map(head, extra))
     assert {key: sorted(map(str, heads)) for key, heads in surplus.items() if heads} == {
         key: sorted(map(str, heads)) for key, heads in SURPLUS[run].items()

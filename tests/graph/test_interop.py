@@ -30,18 +30,18 @@ def graphs(draw, *, names, types, texts, similar=True) -> KnowledgeGraph:
     pairs = [(a, b) for a in range(n) for b in range(a + 1, n)]
     edge_lists = st.lists(st.sampled_from(pairs), unique=True).map(sorted) if pairs else st.just([])
     edges, alike = draw(edge_lists), draw(edge_lists) if similar else []
-    of = lambda strategy, n: draw(st.lists(strategy, min_size=n, max_size=n))
+    values = lambda strategy, n: draw(st.lists(strategy, min_size=n, max_size=n))
     return KnowledgeGraph(
         shown,
-        of(types, n),
-        of(lists, n),
-        of(lists, n),
+        values(types, n),
+        values(lists, n),
+        values(lists, n),
         np.array(edges, np.int32).reshape(-1, 2),
-        np.array(of(NUMBER, len(edges)), np.float32),
-        of(lists, len(edges)),
-        of(lists, len(edges)),
+        np.array(values(NUMBER, len(edges)), np.float32),
+        values(lists, len(edges)),
+        values(lists, len(edges)),
         np.array(alike, np.int32).reshape(-1, 2),
-        np.array(of(st.floats(-1, 1, width=32), len(alike)), np.float32),
+        np.array(values(st.floats(-1, 1, width=32), len(alike)), np.float32),
     )
 
 

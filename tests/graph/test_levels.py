@@ -28,8 +28,8 @@ def test_siblings_are_spared():
     for asks_tail, sibling in ((True, "arc"), (False, "drb")):
         positives, neighbours, negatives = drawn(DrawRules("skip"), asks_tail)
         assert set(positives) == {"arb"}
-        others = {"arc", "drb"} - {sibling}
-        assert set(neighbours) == {"ase", "esb", *others}
+        near_facts = {"arc", "drb"} - {sibling}
+        assert set(neighbours) == {"ase", "esb", *near_facts}
         assert set(negatives) == {"cse", "frg"}
 
 

@@ -112,24 +112,24 @@ def chain(*, inverse: bool = False) -> tuple[Steps, dict[str, int]]:
 
 
 def test_an_answer_that_is_out_of_reach_has_no_path():
-    steps, at = chain()
-    assert shortest_paths(steps, [at["a"]], [at["e"]], NO_LIMIT) == ([], "")
-    paths, _ = shortest_paths(steps, [at["a"]], [at["d"], at["e"]], NO_LIMIT)
-    assert paths == [GoldPath(at["a"], (0, 0, 0), 1, 1)]
-    assert shortest_paths(steps, [at["e"]], [at["a"]], NO_LIMIT) == ([], "")
+    steps, index_of = chain()
+    assert shortest_paths(steps, [index_of["a"]], [index_of["e"]], NO_LIMIT) == ([], "")
+    paths, _ = shortest_paths(steps, [index_of["a"]], [index_of["d"], index_of["e"]], NO_LIMIT)
+    assert paths == [GoldPath(index_of["a"], (0, 0, 0), 1, 1)]
+    assert shortest_paths(steps, [index_of["e"]], [index_of["a"]], NO_LIMIT) == ([], "")
 
 
 def test_a_topic_is_no_answer_of_its_own():
-    steps, at = chain(inverse=True)
-    assert shortest_paths(steps, [at["a"]], [at["a"]], NO_LIMIT) == ([], "")
-    paths, _ = shortest_paths(steps, [at["a"], at["b"]], [at["a"]], NO_LIMIT)
-    assert [(path.topic, len(path.steps)) for path in paths] == [(at["b"], 1)]
+    steps, index_of = chain(inverse=True)
+    assert shortest_paths(steps, [index_of["a"]], [index_of["a"]], NO_LIMIT) == ([], "")
+    paths, _ = shortest_paths(steps, [index_of["a"], index_of["b"]], [index_of["a"]], NO_LIMIT)
+    assert [(path.topic, len(path.steps)) for path in paths] == [(index_of["b"], 1)]
 
 
 def test_no_topic_and_no_answer():
-    steps, at = chain()
-    assert shortest_paths(steps, [], [at["a"]], NO_LIMIT) == ([], "")
-    assert shortest_paths(steps, [at["a"]], [], NO_LIMIT) == ([], "")
+    steps, index_of = chain()
+    assert shortest_paths(steps, [], [index_of["a"]], NO_LIMIT) == ([], "")
+    assert shortest_paths(steps, [index_of["a"]], [], NO_LIMIT) == ([], "")
 
 
 def test_the_most_precise_paths_are_kept():

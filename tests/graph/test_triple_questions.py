@@ -46,13 +46,13 @@ def test_path_question(tmp_path):
 
 
 def test_objects_of_every_kind(tmp_path):
-    own = {"id": "q", "question": TEXT, "answers": ["A"], "entities": ["e"], "group": "g"}
+    our_form = {"id": "q", "question": TEXT, "answers": ["A"], "entities": ["e"], "group": "g"}
     rog = {"id": "q", "question": TEXT, "answer": ["A"], "q_entity": ["e"], "a_entity": ["A."]}
     srtk = {"id": "q", "question": TEXT, "question_entities": ["e"], "answer_entities": ["A."]}
     nsm = {"id": 7, "question": TEXT, "answers": [{"kb_id": "m.1", "text": "A"}], "entities": [1]}
     nsm["answers"].append({"kb_id": "1971", "text": None})
     write(tmp_path / "entities.txt", "e0\ne1\n")
-    assert read(tmp_path / "a.jsonl", own) == [TripleQuestion("q", TEXT, ("A",), ("e",), "g")]
+    assert read(tmp_path / "a.jsonl", our_form) == [TripleQuestion("q", TEXT, ("A",), ("e",), "g")]
     expected = [TripleQuestion("q", TEXT, ("A",), ("e",), "", ("A.",))]
     assert read(tmp_path / "a.json", [rog]) == expected
     assert read(tmp_path / "srtk.jsonl", srtk) == [

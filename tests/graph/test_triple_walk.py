@@ -20,8 +20,8 @@ def walk_by_loops(graph, cosines, rows, rules: WalkRules) -> dict[int, float]:
             ends = {node for node in ends if not rules.hub or count(node) <= rules.hub}
             for row, (head, _, tail) in enumerate(facts):
                 if ends & {head, tail}:
-                    own = float(cosines[row])
-                    score = max(own, rules.share * best[start] + (1 - rules.share) * own)
+                    cosine = float(cosines[row])
+                    score = max(cosine, rules.share * best[start] + (1 - rules.share) * cosine)
                     scores[row] = max(scores.get(row, -9), score)
         best = scores
     return best

@@ -385,8 +385,8 @@ def test_a_429_pauses_every_request(after):
     times = [request.at for request in server.requests]
     refused = next(request.at for request in server.requests if request.fault)
     # One other request was under way. Its worker pauses before the next one, too.
-    assert sum(refused < at < refused + 0.55 for at in times) <= 1
-    assert sum(refused + 0.55 < at for at in times) >= 20
+    assert sum(refused < time < refused + 0.55 for time in times) <= 1
+    assert sum(refused + 0.55 < time for time in times) >= 20
 
 
 def test_another_error_pauses_its_request_only():

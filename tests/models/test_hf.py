@@ -192,12 +192,12 @@ def pull(cfg, model, tokens, mask, where):
     return jax.grad(lambda m: (m(tokens, mask, cfg) * where).sum())(model).embed[...]
 
 
-def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, at: int) -> set[int]:
+def effect(cfg, model, tokens: np.ndarray, mask: np.ndarray, position: int) -> set[int]:
     """The tokens that the hidden state at `at` depends on at all: all others' gradient is exactly
     zero.
     """
     where = np.zeros((1, len(tokens), tiny.WIDTH), np.float32)
-    where[0, at, 5] = 1
+    where[0, position, 5] = 1
     gradient = np.asarray(pull(cfg, model, *map(layout.rows, (tokens[None], mask[None], where))))
     return set(np.flatnonzero(np.abs(gradient).max(axis=1)))
 

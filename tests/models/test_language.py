@@ -124,7 +124,7 @@ def test_log_likelihood_is_that_of_transformers(folder, mesh):
             reference(tokens).logits.log_softmax(-1).numpy()
         )  # causal: padding on the right needs no mask
     sums = [
-        sum(values[i, at - 1, ids[at]] for at in range(start, len(ids)))
+        sum(values[i, position - 1, ids[position]] for position in range(start, len(ids)))
         for i, (ids, start) in enumerate(rows)
     ]
     counts = [len(ids) - start for ids, start in rows]

@@ -508,11 +508,11 @@ def test_the_loop_learns_and_goes_on_from_what_a_kill_leaves(checkpoint, tmp_pat
     model, cfg, _ = hf.load_model(str(base))
     tuned, _, _ = hf.load_model(str(whole / "model"))
     merged = lora.merge(model, lora.load_peft(whole / "adapter", base, cfg))
-    for (name, leaf), (_, own), (_, expected) in zip(
+    for (name, leaf), (_, ours), (_, expected) in zip(
         *(hf.named_parameters(m) for m in (tuned, model, merged)), strict=True
     ):
         np.testing.assert_allclose(leaf[...], expected[...], rtol=1e-6, atol=1e-6, err_msg=name)
-        assert same_bytes(leaf, own) == (name not in ("q", "v", "down")), name
+        assert same_bytes(leaf, ours) == (name not in ("q", "v", "down")), name
 
 
 def forward(cfg, model, tokens, mask):

@@ -352,9 +352,9 @@ def test_a_star_head_is_its_formula(family, encoder, mesh):
         states = [hidden[0]]
         for segment in (0, 1):
             place = int(np.flatnonzero(ids == tiny.VOCAB + segment)[0])
-            own = np.flatnonzero((segments == segment) & (np.arange(len(ids)) > place))
+            places = np.flatnonzero((segments == segment) & (np.arange(len(ids)) > place))
             keys, values = (
-                hidden[own] @ head[name] + head[f"{name}_bias"] for name in ("key", "value")
+                hidden[places] @ head[name] + head[f"{name}_bias"] for name in ("key", "value")
             )
             weights = np.exp(keys @ hidden[place] / np.sqrt(tiny.WIDTH))
             states.append(hidden[place] + weights / weights.sum() @ values)

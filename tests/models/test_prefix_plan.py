@@ -80,14 +80,14 @@ def test_a_plan_holds_every_row_once_behind_its_prefix(rows, budget, devices):
             for i, span in batch.spans.items():
                 places = streams[span.device][span.start : span.end]
                 (slot,) = {place[0] for place in places}
-                at = slot + span.device * len(batch.tokens) // devices
-                (text,) = {batch.texts[at, place[1]] for place in places}
-                assert (batch.texts[at] == text).sum() == len(places) >= 1
-                seat = span.device * each + batch.prefix_indices[at]  # on the slot's own device
+                row = slot + span.device * len(batch.tokens) // devices
+                (text,) = {batch.texts[row, place[1]] for place in places}
+                assert (batch.texts[row] == text).sum() == len(places) >= 1
+                seat = span.device * each + batch.prefix_indices[row]  # on the slot's own device
                 prefix = call.tokens[seat][call.mask[seat]].tolist()
                 columns = [place[1] for place in places]
-                ids = prefix + batch.tokens[at, columns].tolist()
-                assert batch.positions[at, columns].tolist() == list(range(len(prefix), len(ids)))
+                ids = prefix + batch.tokens[row, columns].tolist()
+                assert batch.positions[row, columns].tolist() == list(range(len(prefix), len(ids)))
                 held.append((i, ids))
             assert sum(span.end - span.start for span in batch.spans.values()) == is_token.sum()
     assert sorted(held) == [(i, ids) for i, (ids, _) in enumerate(rows)]

@@ -147,7 +147,9 @@ def test_smollm2_is_that_of_transformers(real_models, mesh):
         ids = [*([] if prompt else context), *lm.tokenizer(prompt + target)["input_ids"]]
         with torch.no_grad():
             values = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
-        wanted = [float(values[at - 1, ids[at]]) for at in range(len(context), len(ids))]
+        wanted = [
+            float(values[position - 1, ids[position]]) for position in range(len(context), len(ids))
+        ]
         assert ours.tokens[i] == len(wanted)
         assert ours.sum[i] == pytest.approx(sum(wanted), abs=1e-4 * len(wanted))
 

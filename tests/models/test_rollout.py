@@ -142,10 +142,14 @@ def test_tokens_are_drawn_as_often_as_the_model_says(temperature, path, mesh):
         second = count([ids[1] for ids in replies if ids[0] == token])
         logits = plain_pass(lm, [prompt, [*prompt, token]])
         scores = logits[0, len(prompt) - 1], logits[1, len(prompt)]
-        own, other = (log_softmax(np.array(scores) / t) for t in (temperature, 1.2 * temperature))
-        assert fit(first, np.exp(own[0])) > 1e-3 > 1e-6 > fit(first, np.exp(other[0]))
-        assert fit(second, np.exp(own[1])) > 1e-3
-        assert (second * (own[1] - own[0])).sum() > 10  # log-odds against a draw as for the first
+        log_probs_drawn, other = (
+            log_softmax(np.array(scores) / t) for t in (temperature, 1.2 * temperature)
+        )
+        assert fit(first, np.exp(log_probs_drawn[0])) > 1e-3 > 1e-6 > fit(first, np.exp(other[0]))
+        assert fit(second, np.exp(log_probs_drawn[1])) > 1e-3
+        assert (
+            second * (log_probs_drawn[1] - log_probs_drawn[0])
+        ).sum() > 10  # log-odds against a draw as for the first
 
 
 def test_few_slots_and_other_prompts_change_no_draw(path, mesh, heard, monkeypatch):

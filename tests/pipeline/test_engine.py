@@ -531,7 +531,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
     """What a random one says is no record: it is asked once more and then kept as it is, and
     nothing is asked again."""
     shutil.copytree(finished[0] / "data", tmp_path / "data")
-    kept = tmp_path / "llm" / "replies.jsonl"
+    reply_file = tmp_path / "llm" / "replies.jsonl"
     asked = sum(x.document in TRAINING for x in load_chunks(finished[0] / "data"))
     for _ in range(2):
         done = call(
@@ -542,7 +542,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
             and "error: the extraction gave no entity: look at extract/quarantine.parquet"
             in done.stderr
         )
-        replies = [json.loads(row) for row in kept.read_text().splitlines()]
+        replies = [json.loads(row) for row in reply_file.read_text().splitlines()]
         assert (
             len({row["item"] for row in replies}) == asked and len(replies) == 2 * asked
         )  # each once more with a remark

@@ -35,8 +35,10 @@ def test_a_model_is_another_when_anything_that_decides_its_numbers_is(tmp_path):
     change("1_Pooling/config.json", b'{"mean": fals}')  # as long as before
     change("chat_template.jinja", b"{{ messages }}")
     for layer in range(1, 24):  # a tensor of a MiB, wherever it lies
-        at = layer << 20
-        change("model.safetensors", weights[:at] + bytes(1 << 20) + weights[at + (1 << 20) :])
+        offset = layer << 20
+        change(
+            "model.safetensors", weights[:offset] + bytes(1 << 20) + weights[offset + (1 << 20) :]
+        )
     (tmp_path / "README.md").write_text("words about it")
     model_digest.cache_clear()
     assert model_digest(str(tmp_path)) in seen

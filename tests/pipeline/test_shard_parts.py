@@ -43,8 +43,8 @@ def test_however_often_it_is_killed_all_results_come_and_none_is_made_twice(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "_cores", lambda: 1)
         folder, made = tmp_path_factory.mktemp("stage"), []
-        for most in [*kills, 1000]:
-            results, done = run(folder, shards, most)
+        for limit in [*kills, 1000]:
+            results, done = run(folder, shards, limit)
             made += done
         assert results == [b"result %d" % i for i in range(shards)]
         if shards >= map_shards.FEW:

@@ -27,10 +27,10 @@ def pair(made: list, fail: str = "") -> list[engine.Stage]:
         (folder / "whole").write_text(name)
         return {}
 
-    of = lambda name, after: engine.Stage(
+    stage = lambda name, after: engine.Stage(
         name, after, (name,), lambda context, folder: run(context, folder, name)
     )
-    return [of("one", ()), of("two", ("one",)), of("three", ("one", "two"))]
+    return [stage("one", ()), stage("two", ("one",)), stage("three", ("one", "two"))]
 
 
 def work(root: Path, name: str, stages, **settings) -> None:

@@ -45,8 +45,8 @@ def test_no_difference_is_no_finding():
 
 def test_of_two_arms_p_is_corrected():
     made = runs()
-    others = {f"other{name}": ({**c, "y": 2}, o) for name, (c, o) in runs(0.005).items()}
-    rows = compare_arms(made | others, ["p"])
+    second_arm = {f"other{name}": ({**c, "y": 2}, o) for name, (c, o) in runs(0.005).items()}
+    rows = compare_arms(made | second_arm, ["p"])
     values = [row["values"]["p"]["against_base"] for row in rows[1:]]
     assert len(values) == 3 and all(value["p_holm"] >= value["p"] for value in values)
 

@@ -21,7 +21,7 @@ BEYOND = """[...document.querySelectorAll("body *")].filter(e => e.checkVisibili
     .map(e => e.outerHTML.slice(0, 120))"""
 
 
-def wide() -> dict:
+def wide_report() -> dict:
     """The sample with many metrics."""
     data = sample()
     data["metrics"] = [f"recall@{k}" for k in (1, 3, 5, 10, 20, 50, 100, 200, 500)]
@@ -53,7 +53,7 @@ def pages(tmp_path_factory):
     for name, data in {
         "full": sample(),
         "empty": empty(),
-        "wide": wide(),
+        "wide": wide_report(),
         "evil": evil(poisoned(sample())),
     }.items():
         (folder / f"{name}.html").write_text(render(data), encoding="utf-8")

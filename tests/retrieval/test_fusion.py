@@ -13,9 +13,9 @@ def test_fusion_by_hand():
     )  # three second places are more than one first
     assert fuse([[*"abcd"], []], 2) == ["a", "b"]
     # 1/120 + 1/125 < 1/61 < 1/120 + 1/124
-    ones, others = [f"o{i}" for i in range(58)], [f"p{i}" for i in range(64)]
-    assert fuse([["top", *ones, "a"], [*others, "a"]], 1) == ["top"]
-    assert fuse([["top", *ones, "a"], [*others[1:], "a"]], 1) == ["a"]
+    ones, longer = [f"o{i}" for i in range(58)], [f"p{i}" for i in range(64)]
+    assert fuse([["top", *ones, "a"], [*longer, "a"]], 1) == ["top"]
+    assert fuse([["top", *ones, "a"], [*longer[1:], "a"]], 1) == ["a"]
 
 
 def test_sums_of_equal_terms_are_equal_in_any_order():

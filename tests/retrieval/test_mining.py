@@ -82,11 +82,11 @@ def chosen(
 ) -> tuple[list[str], dict[str, int]]:
     """Names of the negatives, and what the rules took."""
     rules = {"margin": 0.0, "spared": (), "keep": 9} | changes
-    kept, dropped = mining.choose_negatives(
+    negatives, dropped = mining.choose_negatives(
         FOUND, positives, cosine=cosines, first_copy=mining.first_copies(TEXTS), **rules
     )
-    assert dict(kept).items() <= dict(FOUND).items()
-    return [name for name, _ in kept], dict(dropped)
+    assert dict(negatives).items() <= dict(FOUND).items()
+    return [name for name, _ in negatives], dict(dropped)
 
 
 @pytest.mark.parametrize(

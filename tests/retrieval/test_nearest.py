@@ -10,13 +10,13 @@ from ark_jax.retrieval.dense import near_pairs
 from ark_jax.retrieval.nearest import limit_pairs
 
 
-def limit_naively(pairs: dict[tuple[int, int], float], most: int) -> set[tuple[int, int]]:
+def limit_naively(pairs: dict[tuple[int, int], float], nearest: int) -> set[tuple[int, int]]:
     """The pairs that are among the first of either vector."""
     stays = set()
     for vector in {end for pair in pairs for end in pair}:
         of_vector = [pair for pair in pairs if vector in pair]
         of_vector.sort(key=lambda pair: (-pairs[pair], sum(pair) - vector))
-        stays |= set(of_vector[:most])
+        stays |= set(of_vector[:nearest])
     return stays
 
 
@@ -27,16 +27,16 @@ def pairs_with_cosines(draw) -> dict[tuple[int, int], float]:
 
 
 @given(pairs_with_cosines(), st.integers(1, 4), st.integers(1, 50))
-def test_the_nearest_of_each_stay_in_whatever_parts_pairs_come(pairs, most, size):
+def test_the_nearest_of_each_stay_in_whatever_parts_pairs_come(pairs, nearest, size):
     rows = np.array([(*pair, cosine) for pair, cosine in pairs.items()])
     parts = [
         (part[:, 0].astype(int), part[:, 1].astype(int), part[:, 2])
-        for part in (rows[at : at + size] for at in range(0, len(rows), size))
+        for part in (rows[start : start + size] for start in range(0, len(rows), size))
     ]
     # Of three vectors, as it is told, it drops pairs again and again.
-    (i, j, cosines), total = limit_pairs(iter(parts), 3, most)
+    (i, j, cosines), total = limit_pairs(iter(parts), 3, nearest)
     cosine_of = dict(zip(zip(i.tolist(), j.tolist(), strict=True), cosines.tolist(), strict=True))
-    assert cosine_of == {pair: pairs[pair] for pair in limit_naively(pairs, most)}
+    assert cosine_of == {pair: pairs[pair] for pair in limit_naively(pairs, nearest)}
     assert total == len(pairs)
 
 

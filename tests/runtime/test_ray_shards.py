@@ -44,8 +44,8 @@ def test_two_nodes_give_the_results_of_one_process_though_one_is_killed(cluster,
         results = map_shards.map_shards(shard_work.node_observer, range(100))
         while len({node for _, _, node, _ in seen}) < 2:
             seen.append(next(results))
-        here = ray.get_runtime_context().get_node_id()
-        elsewhere = {process for _, process, node, _ in seen if node != here}
+        node_id = ray.get_runtime_context().get_node_id()
+        elsewhere = {process for _, process, node, _ in seen if node != node_id}
         # The node goes first: Ray must not start a worker there again.
         cluster.remove_node(cluster.second, allow_graceful=False)
         for process in elsewhere:
@@ -56,7 +56,7 @@ def test_two_nodes_give_the_results_of_one_process_though_one_is_killed(cluster,
             list(map_shards.map_shards(shard_work.refuser, range(9)))
     shards, processes, nodes, jax = zip(*seen, strict=True)
     assert shards == tuple(range(100)) and not any(jax) and os.getpid() not in processes
-    assert set(nodes[-10:]) == {here}
+    assert set(nodes[-10:]) == {node_id}
     assert signal.getsignal(signal.SIGTERM) == handler
     assert "a worker says" not in capfd.readouterr().out
 

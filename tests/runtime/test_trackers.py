@@ -157,11 +157,11 @@ def events(folder: Path) -> list[tuple[str, float, int]]:
     for path in sorted(
         folder.glob("events.*"), key=lambda path: (path.stat().st_mtime_ns, path.name)
     ):
-        data, at = path.read_bytes(), 0
-        while at < len(data):
-            length = struct.unpack_from("<Q", data, at)[0]
-            event = proto.Event.FromString(data[at + 12 : at + 12 + length])
-            at += 16 + length
+        data, position = path.read_bytes(), 0
+        while position < len(data):
+            length = struct.unpack_from("<Q", data, position)[0]
+            event = proto.Event.FromString(data[position + 12 : position + 12 + length])
+            position += 16 + length
             if event.session_log.status == event.session_log.START:
                 rows = [row for row in rows if row[2] < event.step]
             rows += [(value.tag, value.simple_value, event.step) for value in event.summary.value]

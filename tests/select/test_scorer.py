@@ -88,8 +88,8 @@ def test_a_new_selector_draws_by_cosine(mesh):
 def test_draws_depend_on_no_other_question_and_no_mesh(any_mesh):
     selector = trained()
     alone = selector.draw([pool(3)], k=3, draws=4, seed=9, step=2)[0]
-    others = [pool(number, 4 + number) for number in range(9)]
-    together = selector.draw([*others, pool(3)], k=3, draws=6, seed=9, step=2)[-1]
+    pools = [pool(number, 4 + number) for number in range(9)]
+    together = selector.draw([*pools, pool(3)], k=3, draws=6, seed=9, step=2)[-1]
     np.testing.assert_array_equal(np.stack(together.sets)[:4], np.stack(alone.sets))
     np.testing.assert_allclose(together.log_probs[:4], alone.log_probs, atol=1e-5)
     np.testing.assert_array_equal(np.stack(alone.sets), DRAWS)

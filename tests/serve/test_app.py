@@ -149,7 +149,7 @@ def test_requests_of_any_length_compile_nothing(client):
     client.post("/search", {"question": QUESTION})
     before = retrievers._pooled_jit._cache_size()
     for size in range(1, 16):
-        texts = [" ".join(words[at : at + size]) for at in range(size)]
+        texts = [" ".join(words[start : start + size]) for start in range(size)]
         assert client.post("/embed", {"inputs": texts, "truncate": True})[0] == 200
     assert retrievers._pooled_jit._cache_size() == before
 

@@ -71,8 +71,8 @@ def test_vectors_are_those_of_any_other_batches_and_nothing_is_compiled_anew(mes
     words = tiny.DOCUMENTS.read_text(encoding="utf-8").split()
     rng = np.random.default_rng(0)
     draw = lambda: [
-        " ".join(words[at : at + size])
-        for at, size in zip(rng.integers(0, 900, 40), rng.integers(1, 40, 40), strict=True)
+        " ".join(words[start : start + size])
+        for start, size in zip(rng.integers(0, 900, 40), rng.integers(1, 40, 40), strict=True)
     ]
     texts = draw()
     expected = retriever.encode(texts, kind="query")

@@ -117,8 +117,8 @@ def test_the_released_rule_chooses_as_the_released_code_does():
 def test_citations_are_counted_as_by_the_released_code():
     # The released code ignores a thought without its first tag; none of these has one.
     for row in RELEASED["answers"]:
-        for most, name in ((31, "citations"), (5, "citations_of_five")):
-            parsed = cited.parse_answer(row["reply"], most)
+        for limit, name in ((31, "citations"), (5, "citations_of_five")):
+            parsed = cited.parse_answer(row["reply"], limit)
             assert len(parsed.citations) == row[name], row
 
 

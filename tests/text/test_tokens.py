@@ -57,14 +57,14 @@ def test_chunks_cover_every_token_and_repeat_exactly_the_overlap(text, size, dat
     plain = tokenizers.Tokenizer.from_str(RAW.to_str())
     plain.no_truncation()
     offsets = plain.encode(text, add_special_tokens=False).offsets
-    at = 0  # the first token of the span
+    first_token = 0  # the first token of the span
     for i, span in enumerate(spans):
-        last = at + span.tokens
-        assert (span.start, span.end) == (offsets[at][0], offsets[last - 1][1])
+        last = first_token + span.tokens
+        assert (span.start, span.end) == (offsets[first_token][0], offsets[last - 1][1])
         assert span.tokens == size or (i == len(spans) - 1 and span.tokens < size)
         assert span.tokens > overlap or i == 0, "a tail that the window before holds already"
-        at = last - overlap
-    assert (at + overlap if spans else 0) == len(offsets)
+        first_token = last - overlap
+    assert (first_token + overlap if spans else 0) == len(offsets)
     covered = {i for span in spans for i in range(span.start, span.end)}
     assert [c for i, c in enumerate(text) if not c.isspace() and i not in covered] == []
 
@@ -135,11 +135,11 @@ def test_arrays_of_a_batch():
 
 
 def test_texts_are_dealt_evenly():
-    where, most = balance([5, 9, 2, 2, 4], bins=2, slots=3)
-    assert where.tolist() == [3, 0, 1, 5, 4] and most == 11  # 9 and 2; 5, 4 and 2
-    where, most = balance([5, 9, 2, 2, 2, 2], bins=2, slots=3)
+    where, fullest = balance([5, 9, 2, 2, 4], bins=2, slots=3)
+    assert where.tolist() == [3, 0, 1, 5, 4] and fullest == 11  # 9 and 2; 5, 4 and 2
+    where, fullest = balance([5, 9, 2, 2, 2, 2], bins=2, slots=3)
     assert (
-        where.tolist() == [3, 0, 4, 5, 1, 2] and most == 13
+        where.tolist() == [3, 0, 4, 5, 1, 2] and fullest == 13
     )  # the second hand is full when the last two come
 
 
@@ -158,8 +158,8 @@ def balance_naively(lengths: list[int], bins: int, slots: int) -> tuple[list[int
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 9), st.integers(0, 2))
 def test_texts_go_where_a_look_at_every_bin_sends_them(lengths, bins, surplus):
     slots = -(-len(lengths) // bins) + surplus
-    where, most = balance(lengths, bins, slots)
-    assert (where.tolist(), most) == balance_naively(lengths, bins, slots)
+    where, fullest = balance(lengths, bins, slots)
+    assert (where.tolist(), fullest) == balance_naively(lengths, bins, slots)
 
 
 def test_more_texts_than_places_are_refused():

@@ -23,8 +23,8 @@ WORDS = ("tide", "lamp", "salt", "wool", "bell")
 def pair_list(number: int) -> PairList:
     """Which of the words is right: the one in the question. Lists differ in length and weights."""
     word = WORDS[number % 5]
-    others = [f"Kismet, {other}" for other in WORDS if other != word][: 2 + number % 3]
-    rights = (f"Kismet, {word}", "Kismet, end", *others)
+    negatives = [f"Kismet, {other}" for other in WORDS if other != word][: 2 + number % 3]
+    rights = (f"Kismet, {word}", "Kismet, end", *negatives)
     weights = tuple(0.5 + (number + i) % 4 / 2 for i in range(len(rights)))
     return PairList(f"the {word} of Kismet{' ?' * (number % 2)}", rights, weights, required=1)
 
@@ -125,7 +125,7 @@ def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, tmp_path_factory):
+def finished(folder, tmp_path_factory):
     """A run that nothing stopped: its folder, the trained scorer and the curve."""
     run = tmp_path_factory.mktemp("whole")
     return run, *train(folder, run)
@@ -133,8 +133,8 @@ def whole(folder, tmp_path_factory):
 
 # Before, inside and after the step that begins the second epoch, whose negatives are chosen anew.
 @pytest.mark.parametrize("step", [3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
-def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step, whole):
-    run, wanted, curve = whole
+def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step, finished):
+    run, wanted, curve = finished
     at_step(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match=f"step {step} of 6"):
         train(folder, tmp_path)
@@ -167,9 +167,9 @@ def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
     assert [np.linalg.matrix_rank(layer, tol=1e-5) for layer in change] == [3, 3]
 
 
-def test_an_adapter_begins_as_the_whole_scorer_does(adapted, whole):
-    assert losses_of(adapted[1])[0] == pytest.approx(losses_of(whole[2])[0], rel=1e-5)
-    assert abs(losses_of(adapted[1])[-1] - losses_of(whole[2])[-1]) > 1e-4
+def test_an_adapter_begins_as_the_whole_scorer_does(adapted, finished):
+    assert losses_of(adapted[1])[0] == pytest.approx(losses_of(finished[2])[0], rel=1e-5)
+    assert abs(losses_of(adapted[1])[-1] - losses_of(finished[2])[-1]) > 1e-4
 
 
 @pytest.mark.parametrize("head", ["star", pytest.param("cosine", marks=pytest.mark.slow)])
@@ -192,21 +192,21 @@ def test_a_stopped_adapter_goes_on_bitwise_the_same(folder, tmp_path, at_step, a
         np.testing.assert_array_equal(x, y)
 
 
-def test_the_scorer_chooses_other_negatives(folder, tmp_path, whole):
-    again = losses_of(whole[2])
+def test_the_scorer_chooses_other_negatives(folder, tmp_path, finished):
+    again = losses_of(finished[2])
     once = losses_of(train(folder, tmp_path, choose_again=False)[1])
     assert again[:3] == pytest.approx(once[:3], rel=1e-5)
     assert abs(again[3] - once[3]) > 1e-3
 
 
-def test_weights_count(folder, tmp_path, whole):
+def test_weights_count(folder, tmp_path, finished):
     plain = [dataclasses.replace(one, weights=(1.0,) * len(one.weights)) for one in LISTS]
     half = [dataclasses.replace(one, weights=(0.5, *one.weights[1:])) for one in plain]
     first = lambda lists, name: losses_of(train(folder, tmp_path / name, lists=lists, epochs=1)[1])[
         0
     ]
     assert first(half, "half") == pytest.approx(first(plain, "plain") / 2, rel=1e-5)
-    assert abs(losses_of(whole[2])[0] - first(plain, "again")) > 0.05
+    assert abs(losses_of(finished[2])[0] - first(plain, "again")) > 0.05
 
 
 def maker_of(folder, run, *, head="sum", lists=LISTS, **changes):

@@ -42,8 +42,8 @@ def info_nce_by_loops(queries, passages, positive, negative, temperature: float)
     """Equations 7 and 8, pair by pair, in double precision."""
     values, scores = [], queries.astype(np.float64) @ passages.astype(np.float64).T / temperature
     for q, c in np.argwhere(positive):
-        others = [n for n in np.flatnonzero(negative[q]) if n != c]
-        denominator = np.exp(scores[q, c]) + np.exp(scores[q, others]).sum()
+        rivals = [n for n in np.flatnonzero(negative[q]) if n != c]
+        denominator = np.exp(scores[q, c]) + np.exp(scores[q, rivals]).sum()
         values.append(-np.log(np.exp(scores[q, c]) / denominator))
     return float(np.mean(values)) if values else 0.0
 
@@ -133,7 +133,7 @@ def test_a_question_of_two_positives_is_two_rows_of_sentence_transformers(
 def test_a_loss_that_knows_of_no_mesh_gets_whole_arrays(any_mesh):
     """The same loss, with a plain product of vectors that lie on several devices."""
 
-    def own(queries, passages, positive, negative, *, temperature):
+    def plain_nce(queries, passages, positive, negative, *, temperature):
         scores = queries @ passages.T / temperature
         floored = jnp.where(negative, scores, -1e30)
         others = jax.nn.logsumexp(floored, axis=1, keepdims=True)
@@ -144,7 +144,7 @@ def test_a_loss_that_knows_of_no_mesh_gets_whole_arrays(any_mesh):
     arrays = [layout.rows(array) for array in batch.values()]
     both = [
         jax.jit(jax.value_and_grad(functools.partial(loss, temperature=0.05)))(*arrays)
-        for loss in (losses.info_nce, losses.on_whole_arrays(own))
+        for loss in (losses.info_nce, losses.on_whole_arrays(plain_nce))
     ]
     np.testing.assert_allclose(both[1][0], both[0][0], rtol=1e-6)
     np.testing.assert_allclose(both[1][1], both[0][1], atol=1e-5)
@@ -215,9 +215,9 @@ def test_who_counts_for_nothing(mesh):
     # Question 2 has no positive: whatever its vector, and with or without it, the mean is the same.
     inputs["queries"][2] = -inputs["queries"][2]
     assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-6)
-    others = [0, 1, 3, 4, 5, 6, 7]
+    rows = [0, 1, 3, 4, 5, 6, 7]
     assert float(
-        info_nce({k: x if k == "passages" else x[others] for k, x in inputs.items()})
+        info_nce({k: x if k == "passages" else x[rows] for k, x in inputs.items()})
     ) == pytest.approx(expected, rel=1e-6)
     # Nor do chunks that are in no mask: padding.
     inputs["passages"][-4:] = 1e3
@@ -338,9 +338,9 @@ def weighted_lists_by_loops(scores, present, weights) -> float:
     """Equation 5 of STAR, list by list, in double precision."""
     values, scores = [], scores.astype(np.float64)
     for k in np.flatnonzero(present[:, 0]):
-        others = [weights[k, i] * np.exp(scores[k, i]) for i in np.flatnonzero(present[k]) if i]
+        rivals = [weights[k, i] * np.exp(scores[k, i]) for i in np.flatnonzero(present[k]) if i]
         positive = np.exp(scores[k, 0])
-        values.append(-weights[k, 0] * np.log(positive / (positive + sum(others))))
+        values.append(-weights[k, 0] * np.log(positive / (positive + sum(rivals))))
     return float(np.mean(values)) if values else 0.0
 
 
@@ -383,8 +383,8 @@ def test_what_is_no_candidate_counts_for_nothing(mesh):
 
 def list_cross_entropy(inputs: dict) -> tuple[jax.Array, np.ndarray]:
     """The value, and its gradient with respect to the scores."""
-    scores, *others = map(layout.rows, inputs.values())
-    loss = lambda x: losses.list_cross_entropy(x, *others)
+    scores, *masks = map(layout.rows, inputs.values())
+    loss = lambda x: losses.list_cross_entropy(x, *masks)
     value, gradient = jax.jit(jax.value_and_grad(loss))(scores)
     return value, np.asarray(gradient)
 
@@ -444,8 +444,8 @@ def distilled_batch() -> dict[str, np.ndarray]:
 
 def distil(inputs: dict, temperature: float = 0.05) -> tuple[jax.Array, tuple]:
     """The value, and its gradients with respect to questions and passages."""
-    queries, passages, *others = map(layout.rows, inputs.values())
-    loss = lambda q, p: losses.distil(q, p, *others, temperature=temperature)
+    queries, passages, *masks = map(layout.rows, inputs.values())
+    loss = lambda q, p: losses.distil(q, p, *masks, temperature=temperature)
     return jax.jit(jax.value_and_grad(loss, (0, 1)))(queries, passages)
 
 
@@ -454,12 +454,12 @@ def test_distil_is_a_divergence_and_the_mass_of_the_candidates(any_mesh):
     inputs, values = distilled_batch(), []
     cosines = inputs["queries"].astype(np.float64) @ inputs["passages"].astype(np.float64).T
     for k in np.flatnonzero(inputs["shares"].any(1)):
-        candidates, others = inputs["shares"][k] > 0, inputs["negative"][k]
+        candidates, rivals = inputs["shares"][k] > 0, inputs["negative"][k]
         shares, weights = inputs["shares"][k, candidates], np.exp(cosines[k] / 0.05)
         mass = weights[candidates].sum()
         divergence = (shares * np.log(shares / (weights[candidates] / mass))).sum()
         entropy = -(shares * np.log(shares)).sum()
-        values.append(divergence + entropy - np.log(mass / weights[candidates | others].sum()))
+        values.append(divergence + entropy - np.log(mass / weights[candidates | rivals].sum()))
     assert len(values) == B - 1
     assert float(distil(inputs)[0]) == pytest.approx(np.mean(values), rel=1e-5)
 
@@ -486,9 +486,9 @@ def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
     wanted.backward()
     shares, entropy = np.zeros((B, B * ways), np.float32), 0.0
     for k in range(B):
-        own = np.array(score.shares(scores[k].tolist(), 0.7))
-        shares[k, k::B] = own
-        entropy -= (own * np.log(own)).sum() / B
+        teacher = np.array(score.shares(scores[k].tolist(), 0.7))
+        shares[k, k::B] = teacher
+        entropy -= (teacher * np.log(teacher)).sum() / B
     inputs = {
         "queries": columns[0],
         "passages": np.concatenate(columns[1:]),
@@ -497,6 +497,6 @@ def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
     }
     value, gradients = distil(inputs)
     assert float(value) - entropy == pytest.approx(wanted.item() / 0.05**2, rel=1e-5)
-    for own, parts in zip(gradients, (peer_columns[:1], peer_columns[1:]), strict=True):
+    for ours, parts in zip(gradients, (peer_columns[:1], peer_columns[1:]), strict=True):
         expected = np.concatenate([x.grad.numpy() for x in parts]) / 0.05**2
-        np.testing.assert_allclose(own, expected, atol=1e-5)
+        np.testing.assert_allclose(ours, expected, atol=1e-5)

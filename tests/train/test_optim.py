@@ -67,7 +67,7 @@ def test_a_decay_that_cannot_be_is_told(decay, floor):
 
 
 @pytest.mark.parametrize(
-    "kind, cfg, matrices, others",
+    "kind, cfg, matrices, vectors",
     [
         (
             encoder.Encoder,
@@ -84,7 +84,7 @@ def test_a_decay_that_cannot_be_is_told(decay, floor):
         ),
     ],
 )
-def test_matrices_decay_and_vectors_do_not(kind, cfg, matrices, others, mesh):
+def test_matrices_decay_and_vectors_do_not(kind, cfg, matrices, vectors, mesh):
     """Layers are stacked, so a bias has two axes as well: axes do not tell them apart."""
     shapes = jax.eval_shape(lambda: kind(cfg, rngs=nnx.Rngs(0)))
     filled = lambda value: jax.tree.map(lambda x: np.full(x.shape, value, np.float32), shapes)
@@ -102,7 +102,7 @@ def test_matrices_decay_and_vectors_do_not(kind, cfg, matrices, others, mesh):
         decayed[name] = tuple(np.unique(x).tolist())
     assert decayed == {
         **dict.fromkeys(matrices.split(), (0.25,)),
-        **dict.fromkeys(others.split(), (0.0,)),
+        **dict.fromkeys(vectors.split(), (0.0,)),
     }
 
 

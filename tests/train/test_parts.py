@@ -53,20 +53,20 @@ def test_the_gradient_in_parts_is_that_of_the_whole(folder, any_mesh, mean):
     loss = PolicyLoss(mean=mean, kl="k3", kl_coefficient=0.1, constant=4)
     objective = LikelihoodObjective(lm.cfg, loss, entropy=True)
     compute = jax.jit(jax.value_and_grad(lambda *x: objective(*x), has_aux=True))
-    whole = compute(lm.model, None, group_arrays(groups, BatchShape.holding([groups])))
+    at_once = compute(lm.model, None, group_arrays(groups, BatchShape.holding([groups])))
     in_parts = parts.split(groups, 1)
     assert len(in_parts) == max(-(-5 // layout.batch_multiple()), 1)
     batch = step_arrays(in_parts, BatchShape.holding(in_parts))
     of_parts = compute(lm.model, None, batch)
-    for a, b in zip(jax.tree.leaves(of_parts), jax.tree.leaves(whole), strict=True):
+    for a, b in zip(jax.tree.leaves(of_parts), jax.tree.leaves(at_once), strict=True):
         largest = max(float(np.abs(b).max()), 1e-3)
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=2e-6 * largest, rtol=2e-5)
 
 
 def test_a_part_has_about_the_budget(mesh):
-    whole = BatchShape.full(prompts=4, samples=8, prompt_tokens=512, completion_tokens=32)
-    assert parts.prompts_of_part(whole, 1024) == 1
-    assert parts.prompts_of_part(whole, 1500) == 2
-    assert parts.prompts_of_part(whole, 16384) == 4
+    shape = BatchShape.full(prompts=4, samples=8, prompt_tokens=512, completion_tokens=32)
+    assert parts.prompts_of_part(shape, 1024) == 1
+    assert parts.prompts_of_part(shape, 1500) == 2
+    assert parts.prompts_of_part(shape, 16384) == 4
     short = BatchShape.full(prompts=8, samples=1, prompt_tokens=130, completion_tokens=2)
     assert parts.prompts_of_part(short, 1024) == 8  # hardly more than a budget

@@ -81,12 +81,12 @@ def test_advantages_depend_on_the_own_group_alone(step, scale, random):
     groups, rewards = map(np.array, zip(*step, strict=True))
     ours = advantages(rewards, groups, scale=scale, eps=1e-3)
     for group in np.unique(groups):
-        own = rewards[groups == group]
-        expected = own - own.mean()
+        group_rewards = rewards[groups == group]
+        expected = group_rewards - group_rewards.mean()
         if scale == "sd":
-            expected = expected / (own.std(ddof=1) + 1e-3)
+            expected = expected / (group_rewards.std(ddof=1) + 1e-3)
         elif scale == "leave_one_out":
-            expected = [r - np.delete(own, i).mean() for i, r in enumerate(own)]
+            expected = [r - np.delete(group_rewards, i).mean() for i, r in enumerate(group_rewards)]
         np.testing.assert_allclose(ours[groups == group], expected, rtol=1e-6, atol=1e-7)
         assert abs(ours[groups == group].sum()) < 1e-4
     order = random.sample(range(len(step)), len(step))

@@ -185,8 +185,8 @@ def test_what_cannot_be_read_is_named_and_counted(tmp_path, capsys):
         "void.html": "",
     }.items():
         assert words in messages[name], messages
-    others = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
-    assert [(r.rows, r.message.split(" are")[0]) for r in others] == [
+    of_folder = [remark for remark in corpus.remarks if remark.file == str(tmp_path)]
+    assert [(r.rows, r.message.split(" are")[0]) for r in of_folder] == [
         (1, "1 files without a suffix (Makefile)"),
         (2, "2 files with the suffix .zip (a.zip, b.zip)"),
     ]

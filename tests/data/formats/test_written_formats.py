@@ -333,15 +333,15 @@ def test_a_test_set_brings_documents_of_its_own_or_has_those_of_the_input(tmp_pa
     (tmp_path / "test.jsonl").write_text(json.dumps(question))
     test, problems = readers.read_test(tmp_path / "test.jsonl", texts)
     assert ([q.id for q in test.questions], list(test.documents), problems) == (["a"], [], [])
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "questions.jsonl").write_text(json.dumps(question))
+    with_documents = tmp_path / "own"
+    with_documents.mkdir()
+    (with_documents / "questions.jsonl").write_text(json.dumps(question))
     for text, messages in (
         ("The tide rose.", []),
         ("It fell.", ["'d' has another text in the corpus; give one of them another id"]),
     ):
-        (own / "documents.jsonl").write_text(json.dumps({"id": "d", "text": text}))
-        test, problems = readers.read_test(own, texts)
+        (with_documents / "documents.jsonl").write_text(json.dumps({"id": "d", "text": text}))
+        test, problems = readers.read_test(with_documents, texts)
         assert [q.id for q in test.questions] == ["a"]
         assert [d.text for d in test.documents] == [text]
         assert [problem.message for problem in problems] == messages

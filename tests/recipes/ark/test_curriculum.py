@@ -75,7 +75,7 @@ def store_inputs(context: engine.Context, folder: Path) -> dict:
     save_json({"pool": "documents"}, folder / POOL_FILE)
     save_rows(QUESTIONS, folder / "questions_train.parquet")
     save_rows(REWRITTEN, folder / "rewritten.parquet")
-    others = {
+    texts = {
         q.id: [x.id for x in CHUNKS if x.document == q.documents[0] and x.id not in POSITIVES[q.id]]
         for q in QUESTIONS
     }
@@ -83,7 +83,7 @@ def store_inputs(context: engine.Context, folder: Path) -> dict:
         [
             {"question": q, "chunk": chunk, "score": float(-i), "positive": chunk in positives}
             for q, positives in POSITIVES.items()
-            for i, chunk in enumerate([*positives, *others[q]])
+            for i, chunk in enumerate([*positives, *texts[q]])
         ],
         folder / "positives.parquet",
     )
@@ -317,9 +317,9 @@ def test_rules_of_mining_are_settings(retriever, finished, tmp_path):
         )
         for q in QUESTIONS
     }
-    kept = mined(tmp_path, "mine2")
+    mined_rows = mined(tmp_path, "mine2")
     assert counts["dropped"]["aligned"] > 0 and not any(
-        next_best[q] in [x for x, _ in negatives] for q, negatives in kept.items()
+        next_best[q] in [x for x, _ in negatives] for q, negatives in mined_rows.items()
     )
 
 

@@ -181,10 +181,10 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
         and all("no reply: status 400" in x["reason"] for x in lost)
     )
     assert counts(context, "extract")["quarantine_reasons"] == {"no reply": len(chunks)}
-    kept = lambda context: [
+    other_facts = lambda context: [
         x for x in made(context)["extract/entities.parquet"] if x["chunk"] not in chunks
     ]
-    assert kept(context) == kept(sound[0]) and kept(context)
+    assert other_facts(context) == other_facts(sound[0]) and other_facts(context)
 
 
 def test_replies_that_never_take_the_form_are_set_aside_whole(world, tmp_path):
@@ -216,8 +216,8 @@ def test_a_question_that_cannot_be_rewritten_goes_on_as_it_is(sound, world, tmp_
         changed = run(world, tmp_path, server, ("extract", "graph", "communities", "rewrite"))
     rows = made(changed)["rewrite/rewritten.parquet"]
     assert [r["text"] for r in rows if r["question"] == bad["id"]] == ["Which one?"] * 2
-    others = lambda rows: [r for r in rows if r["question"] != bad["id"]]
-    assert others(rows) == others(made(context)["rewrite/rewritten.parquet"])
+    without_bad = lambda rows: [r for r in rows if r["question"] != bad["id"]]
+    assert without_bad(rows) == without_bad(made(context)["rewrite/rewritten.parquet"])
     rewritten = counts(changed, "rewrite")
     assert (rewritten["quarantined"], rewritten["not_rewritten"]) == (2, 0) and rewritten["llm"][
         "asked_again"
@@ -302,9 +302,9 @@ def test_an_interrupt_says_at_once_how_to_go_on(world, tmp_path):
             while len(server.requests) < 16:
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
-            at = time.monotonic()
+            began = time.monotonic()
             errors = process.communicate(timeout=30)[1]
-            assert time.monotonic() - at < 2
+            assert time.monotonic() - began < 2
     assert (
         process.returncode == 130
         and "run the same command again to go on" in errors

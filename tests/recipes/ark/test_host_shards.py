@@ -14,7 +14,7 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(world, tmp_path_factory):
+def one_process(world, tmp_path_factory):
     return data_and_extract(world, tmp_path_factory.mktemp("whole"))
 
 
@@ -23,13 +23,13 @@ def small_shards(monkeypatch, processes):
     monkeypatch.setattr(map_shards, "_cores", lambda: processes)
 
 
-def test_two_processes_write_the_files_of_one(world, whole, tmp_path, monkeypatch):
+def test_two_processes_write_the_files_of_one(world, one_process, tmp_path, monkeypatch):
     small_shards(monkeypatch, 2)
-    assert data_and_extract(world, tmp_path) == whole
-    assert whole[1]["extract"]["entities"] > 50
+    assert data_and_extract(world, tmp_path) == one_process
+    assert one_process[1]["extract"]["entities"] > 50
 
 
-def test_a_killed_extraction_goes_on_with_its_shards(world, whole, tmp_path, monkeypatch):
+def test_a_killed_extraction_goes_on_with_its_shards(world, one_process, tmp_path, monkeypatch):
     small_shards(monkeypatch, 1)
     data_and_extract(world, tmp_path, wanted=("data",))
     stored = []
@@ -50,5 +50,5 @@ def test_a_killed_extraction_goes_on_with_its_shards(world, whole, tmp_path, mon
     record = lambda path, write: (again.append(path.name), store(path, write))
     monkeypatch.setattr(shard_parts, "store_part", record)
     files, _ = data_and_extract(world, tmp_path, wanted=("extract",))
-    assert files == whole[0]
+    assert files == one_process[0]
     assert again and not set(again) & set(stored)

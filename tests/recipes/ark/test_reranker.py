@@ -149,11 +149,11 @@ def test_it_may_begin_as_a_cross_encoder(retriever, tmp_path):
     assert stage.after == ("data", "positives", "mine3")
     context = run(c, tmp_path / "w")
     asked = [("who?", text) for text in TEXTS]
-    kept, base = (
+    exported, base = (
         PairScorer.from_pretrained(folder).score(asked)
         for folder in (context / "reranker" / "model", c.reranker.path)
     )
-    np.testing.assert_array_equal(kept, base)
+    np.testing.assert_array_equal(exported, base)
 
 
 def test_it_begins_as_the_tuned_retriever(retriever, tmp_path):

@@ -152,8 +152,8 @@ def test_versions_that_give_the_answer_away_are_dropped_and_counted(tmp_path):
     context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
     counts = rewrite.rewrite(context, tmp_path / "rewrite")
     assert counts["dropped_with_the_answer"] == 6 and counts["not_rewritten"] == 2
-    kept = load_rows(tmp_path / "rewrite" / "rewritten.parquet")
-    assert {(row["question"], row["text"]) for row in kept} == {
+    rewritten = load_rows(tmp_path / "rewrite" / "rewritten.parquet")
+    assert {(row["question"], row["text"]) for row in rewritten} == {
         ("part", "Whose mill is it?"),
         ("whole", "Who built the mill?"),
     }

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 def test_a_killed_run_ends_with_the_same_bytes(world):
     """SIGKILL at moments spread over the run; stage outputs equal those of the whole run."""
-    whole, workdir = world / "whole", world / "killed"
-    assert call(world, whole).returncode == 0
+    uninterrupted, workdir = world / "whole", world / "killed"
+    assert call(world, uninterrupted).returncode == 0
     began, seconds, kills = time.monotonic(), 4.0, 0
     for _ in range(7):
         try:
@@ -34,15 +34,15 @@ def test_a_killed_run_ends_with_the_same_bytes(world):
         done = call(world, workdir)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     assert done.returncode == 0 and kills and time.monotonic() - began > 4
-    assert outputs(workdir) == outputs(whole)
+    assert outputs(workdir) == outputs(uninterrupted)
 
 
 @pytest.mark.parametrize("kill", ["select-1", "read-1"])
 def test_a_kill_between_two_steps_of_a_stage(world, kill):
     """The process is killed as soon as the draws of the second step are on disk."""
-    whole, workdir = world / "whole", world / f"killed in {kill}"
-    if not (whole / "report.html").is_file():
-        assert call(world, whole).returncode == 0
+    uninterrupted, workdir = world / "whole", world / f"killed in {kill}"
+    if not (uninterrupted / "report.html").is_file():
+        assert call(world, uninterrupted).returncode == 0
     process = start(world, workdir)
     step = workdir / ".partial" / kill / "step-000001.parquet"
     while process.poll() is None and not step.is_file():
@@ -50,7 +50,7 @@ def test_a_kill_between_two_steps_of_a_stage(world, kill):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL and not (workdir / kill).exists()
     assert call(world, workdir).returncode == 0
-    assert outputs(workdir) == outputs(whole)
+    assert outputs(workdir) == outputs(uninterrupted)
 
 
 def test_a_mesh_changes_no_draw_and_hardly_a_weight(run, world, tmp_path, any_mesh):

@@ -87,9 +87,9 @@ def test_cited_passages_are_removed_or_kept(run):
     warm = [row["answer"] for row in retrieved if row["system"] == "warm"]
     assert set(warm) <= set(bar_world.METALS)
     for row in retrieved:
-        own = {"system": row["system"], "question": row["question"]}
-        without = sets(run, set=measures.WITHOUT_CITED, **own)
-        alone = sets(run, set=measures.CITED_ALONE, **own)
+        key = {"system": row["system"], "question": row["question"]}
+        without = sets(run, set=measures.WITHOUT_CITED, **key)
+        alone = sets(run, set=measures.CITED_ALONE, **key)
         holding = [x for x in row["chunk_ids"] if row["answer"] and row["answer"] in passages[x]]
         assert row["cited"] == holding
         if not holding:
@@ -106,8 +106,8 @@ def test_readers_are_compared_with_the_warm_one(run):
     assert [row["system"] for row in metrics["table"]] == READERS and metrics["base"] == "warm"
     rows = sets(run, set=measures.RETRIEVED)
     for row in metrics["table"]:
-        own = [x["p"] for x in rows if x["system"] == row["system"]]
-        assert row["values"]["p"]["mean"] == pytest.approx(np.mean(own))
+        values = [x["p"] for x in rows if x["system"] == row["system"]]
+        assert row["values"]["p"]["mean"] == pytest.approx(np.mean(values))
         assert ("against_base" in row["values"]["p"]) == (row["system"] != "warm")
     untuned, warm, _ = (row["values"]["p"] for row in metrics["table"])
     # The questions of two documents have two signs.
@@ -116,9 +116,9 @@ def test_readers_are_compared_with_the_warm_one(run):
     assert list(metrics["sizes"]) == ["1", "3"]
     for kind, table in (("top 3", metrics["sizes"]["3"]), (measures.NEEDED, metrics["needed"])):
         for row in table:
-            own = sets(run, system=row["system"], set=kind)
+            kind_rows = sets(run, system=row["system"], set=kind)
             for metric in measures.METRICS:
-                mean = np.mean([x[metric] for x in own])
+                mean = np.mean([x[metric] for x in kind_rows])
                 assert row["values"][metric]["mean"] == pytest.approx(mean)
     outcome = RECIPE.outcome(run.workdir)
     assert outcome.system == "read-1" and set(outcome.values) == set(RECIPE.metrics)

@@ -96,8 +96,10 @@ def test_a_selector_is_rewarded_at_the_edge(run):
 def test_the_reader_learns_from_its_own_answers(run):
     rows, sets = rows_of(run, "read-1/answers.parquet"), rows_of(run, "evidence-1/sets.parquet")
     assert len(rows) == 3 * 4 * 6 and {row["step"] for row in rows} == {0, 1, 2}
-    kept = {row["question_id"] for row in rows_of(run, "filter-1/questions.parquet") if row["kept"]}
-    assert {row["question_id"] for row in sets} == kept
+    question_ids = {
+        row["question_id"] for row in rows_of(run, "filter-1/questions.parquet") if row["kept"]
+    }
+    assert {row["question_id"] for row in sets} == question_ids
     assert all(len(set(row["chunk_ids"])) == 2 for row in sets)
     for row in rows:
         assert len(row["ids"]) <= 3 and (row["ids"][-1] == 1) == row["ended"]

@@ -76,16 +76,16 @@ def numbers(reply: str) -> list[int]:
 @pytest.mark.slow
 def test_the_trained_writer_chooses_the_readers_evidence(written, world):
     rows = {row["question_id"]: row for row in load_rows(written / "evidence-1" / "sets.parquet")}
-    kept = [pooled for pooled in load_pools(written, "train") if pooled.id in rows]
+    pools = [pooled for pooled in load_pools(written, "train") if pooled.id in rows]
     with jax.set_mesh(make_mesh((1, 1, 1))):
-        best = load_selector(written, 1).best(kept)
+        best = load_selector(written, 1).best(pools)
         before, after = (
             LanguageModel.from_pretrained(path).model
             for path in (written.config.selector.path, written / "select-1" / "selector")
         )
         changes = jax.tree.map(lambda a, b: float(abs(a - b).max()), before, after)
     assert max(jax.tree.leaves(changes)) > 0
-    for pooled, one in zip(kept, best, strict=True):
+    for pooled, one in zip(pools, best, strict=True):
         assert rows[pooled.id]["chunk_ids"] == one.chunk_ids and len(set(one.chunk_ids)) == 2
 
 
@@ -164,7 +164,9 @@ def test_a_scorer_of_pairs_draws_and_learns(run, world, tmp_path):
         questions = [next(x for x in pools if x.id == row["question_id"]) for row in again[::3]]
         seed = select.stage_seed(context.config, "select-1")
         drawn = first.draw(questions, draws=3, seed=seed)
-        assert [one.chunk_ids for of in drawn for one in of] == [row["chunk_ids"] for row in again]
+        assert [one.chunk_ids for sets in drawn for one in sets] == [
+            row["chunk_ids"] for row in again
+        ]
         trained = PairScorer.from_pretrained(tmp_path / "selector")
         pairs = [("Of what is the bell?", "The bell of Arl is of tin.")]
         assert trained.score(pairs) != first.selector.scorer.score(pairs)

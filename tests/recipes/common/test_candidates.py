@@ -38,8 +38,8 @@ def test_by_default_they_are_the_chunks_of_the_documents(world, tmp_path):
     questions = load_questions(context, "train")
     assert read_manifest(context / "data")["counts"]["pool"] == "documents"
     for question in questions:
-        own = {chunk.id for document in question.documents for chunk in chunks[document]}
-        assert {chunk for chunk, _ in candidates[question.id]} == own
+        chunk_ids = {chunk.id for document in question.documents for chunk in chunks[document]}
+        assert {chunk for chunk, _ in candidates[question.id]} == chunk_ids
         cosines = [cosine for _, cosine in candidates[question.id]]
         assert cosines == sorted(cosines, reverse=True)
 
@@ -52,8 +52,8 @@ def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
     for question in load_questions(context, "train"):
         chosen = [chunk for chunk, _ in candidates[question.id]]
         assert len(chosen) == len(set(chosen)) == 16
-        own = [chunk for chunk in chosen if documents[chunk] in question.documents]
-        assert len(own) >= 8  # half are the first of its documents
+        of_documents = [chunk for chunk in chosen if documents[chunk] in question.documents]
+        assert len(of_documents) >= 8  # half are the first of its documents
         # The answer is part of what BM25 is asked.
         asked, texts = " ".join((question.question, *question.answers)), Passages(chunks)
         best = bm25([asked], list(texts.values()), [range(len(texts))], 1)[0][0]

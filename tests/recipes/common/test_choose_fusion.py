@@ -71,7 +71,7 @@ def test_the_table_ranks_by_the_chosen_fusion(run):
     for question in QUESTIONS:
         by_words = ranked["bm25"][question.id]
         assert by_words and ranked["bm25+stage3"][question.id][: len(by_words)] == by_words
-    others = set(ranked) - {"bm25+stage3"}
-    assert "bm25+base" in others and {x: ranked[x] for x in others} == {
-        x: by_ranks[x] for x in others
+    plain_systems = set(ranked) - {"bm25+stage3"}
+    assert "bm25+base" in plain_systems and {x: ranked[x] for x in plain_systems} == {
+        x: by_ranks[x] for x in plain_systems
     }

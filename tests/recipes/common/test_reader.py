@@ -162,14 +162,14 @@ def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
 
 def test_a_tuned_reader_is_asked_in_its_own_form(tmp_path):
     """Unless it answers from elsewhere; words of the config take the place of its template."""
-    own = ReadingPrompt("{passages} Q: {question} A:", chat=False)
+    form = ReadingPrompt("{passages} Q: {question} A:", chat=False)
     folder = tmp_path / "tuned"
     folder.mkdir()
     named = world(tmp_path, path=str(folder)).config
     untuned = reader.reading_prompt(world(tmp_path).config)
     assert untuned.chat and reader.reading_prompt(named) == untuned
-    own.write(folder)
-    assert reader.reading_prompt(named) == own
+    form.write(folder)
+    assert reader.reading_prompt(named) == form
     assert reader.reading_prompt(world(tmp_path, path=str(folder), backend="openai").config) == (
         untuned
     )

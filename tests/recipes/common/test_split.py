@@ -56,9 +56,15 @@ def test_questions_over_one_pool_of_documents_are_split_one_by_one(capsys):
 
 
 def test_named_documents_are_held_out_and_what_straddles_is_left_out():
-    of = lambda *documents: Question(" ".join(documents), "?", ("a",), documents)
+    question_on = lambda *documents: Question(" ".join(documents), "?", ("a",), documents)
     parts, by = split(
-        [of("a"), of("b"), of("a", "b"), of("c"), of("b", "x")],
+        [
+            question_on("a"),
+            question_on("b"),
+            question_on("a", "b"),
+            question_on("c"),
+            question_on("b", "x"),
+        ],
         held_out_documents=("b",),
         ignored_documents=("c",),
     )

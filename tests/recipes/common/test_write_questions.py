@@ -144,7 +144,7 @@ def reasons(workdir: Path) -> dict[str, str]:
     return {row["question"]: row["reason"] for row in dropped}
 
 
-def kept(workdir: Path) -> list[str]:
+def question_texts(workdir: Path) -> list[str]:
     return [row["question"] for row in load_rows(workdir / "questions" / "questions.parquet")]
 
 
@@ -216,11 +216,11 @@ def test_each_filter_drops_and_counts(world, workdir):
         elsewhere.question: "the passage is not found",
         f"{good.question[:-1]} then?": "a near copy",
     }
-    assert good.question in kept(workdir) and len(kept(workdir)) == 2
+    assert good.question in question_texts(workdir) and len(question_texts(workdir)) == 2
     assert counts["pairs"] == 8 and counts["dropped"] == 6 and len(counts["drop_reasons"]) == 6
     assert counts["train_questions"] == counts["held_out_questions"] == 1
     run(record(world, workdir, answers, round_trip=0), workdir, "questions")
-    assert elsewhere.question in kept(workdir)
+    assert elsewhere.question in question_texts(workdir)
 
 
 @pytest.mark.slow
@@ -317,13 +317,13 @@ def test_a_killed_stage_goes_on_and_ends_with_the_same_bytes(world, workdir):
     assert [path.name for path in partial.glob("scored-*")] == ["scored-00001.parquet"]
     said, _ = write_slowly(world, workdir, pause=0.0).communicate()
     assert "shard 2\n" in said and "shard 1\n" not in said  # the first is not made again
-    whole = workdir / "whole"
-    whole.mkdir()
+    uninterrupted = workdir / "whole"
+    uninterrupted.mkdir()
     for name in ("data", "extract", "graph"):
-        (whole / name).symlink_to(workdir / name)
-    assert "shard 1\n" in write_slowly(world, whole, pause=0.0).communicate()[0]
+        (uninterrupted / name).symlink_to(workdir / name)
+    assert "shard 1\n" in write_slowly(world, uninterrupted, pause=0.0).communicate()[0]
     resumed = outputs(workdir)["questions"]
-    assert outputs(whole)["questions"] == resumed
+    assert outputs(uninterrupted)["questions"] == resumed
     assert set(resumed) == {"questions.parquet", "dropped.parquet", "quarantine.parquet"}
 
 
@@ -364,8 +364,8 @@ def test_documents_alone_end_in_an_export(world):
     card = " ".join((workdir / "export" / "README.md").read_text().split())
     trained, measured = (len(by_part[part]) for part in ("train", "held_out"))
     scores = load_rows(workdir / "positives" / "positives.parquet")
-    kept = len({row["question"] for row in scores if row["positive"]})
-    assert f"on {kept} of the {trained} training questions of the data set corpus;" in card
+    count = len({row["question"] for row in scores if row["positive"]})
+    assert f"on {count} of the {trained} training questions of the data set corpus;" in card
     assert f"measured on {measured} held-out questions over documents it never saw" in card
     assert "not by people" in card and "a marked section counts once" in card
     scored = load_rows(workdir / "score" / "scores.parquet")

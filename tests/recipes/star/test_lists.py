@@ -114,8 +114,8 @@ def test_what_leads_to_right_answers_is_spared():
     gold = [path("a", ["starred"])]
     lists, left_out = lists_of(gold, ["Cy", "Thai"], spare=1.0)
     assert STEP["in language"] not in lists[0].negatives and left_out["spared"] >= 1
-    kept, _ = lists_of(gold, ["Cy"], spare=1.0)
-    assert STEP["in language"] in kept[0].negatives
+    spared_lists, _ = lists_of(gold, ["Cy"], spare=1.0)
+    assert STEP["in language"] in spared_lists[0].negatives
     # From Ann, both films are led back to; only b is right, since a is asked about.
     film = path("Ann", [BACK, "starred"])
     half, _ = lists_of([film], ["b"], spare=1.0)

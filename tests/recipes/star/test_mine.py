@@ -137,8 +137,8 @@ def test_all_shortest_paths_or_the_similar_ones(tmp_path, base, mesh):
 
 def test_weights_are_no_reason_to_mine_again(tmp_path, base, mesh):
     lists, _, _ = mined(tmp_path / "a", base)
-    others, _, _ = mined(tmp_path / "b", base, train__weights="none")
-    assert lists == others
+    again, _, _ = mined(tmp_path / "b", base, train__weights="none")
+    assert lists == again
 
 
 def test_nothing_to_learn_is_refused(tmp_path, base, mesh):
