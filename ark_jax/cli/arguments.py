@@ -38,8 +38,8 @@ class Parser(argparse.ArgumentParser):
             )
         if unknown:
             known = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            nearest = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+            hint = f" (did you mean {nearest[0]}?)" if nearest else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return values
 

@@ -99,8 +99,8 @@ def _fill(script: str, case: str) -> str:
 def _fish() -> str:
     lines = []
     for name, verb in verbs.VERBS.items():
-        about = shlex.quote(verb.summary)
-        lines.append(f"complete -c ark-jax -n __fish_use_subcommand -a {name} -d {about}")
+        summary = shlex.quote(verb.summary)
+        lines.append(f"complete -c ark-jax -n __fish_use_subcommand -a {name} -d {summary}")
         for flag in flags_of(name):
             value = " -r" if flag.endswith("=") else ""
             lines.append(

@@ -25,8 +25,8 @@ def locate(named: str) -> str:
     known = preset_names()
     if name in known:
         return f"{FOLDER / name}.py{colon}{words}"
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    nearest = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise ValueError(
         f"--config={named}: no such file; {hint}the presets are {', '.join(known)}, and `ark-jax "
         "init DATA` writes a file"

@@ -47,8 +47,8 @@ def _title(section: str, sections: dict[str, type]) -> Iterator[str]:
     yield ""
     if not section:
         return
-    about = " ".join(inspect.getdoc(sections[section]).split())
-    yield from _wrapped(f"{section}: {about}", "")
+    meaning = " ".join(inspect.getdoc(sections[section]).split())
+    yield from _wrapped(f"{section}: {meaning}", "")
 
 
 def _field(spec: schema.FieldSpec, value: object) -> Iterator[str]:

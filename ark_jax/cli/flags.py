@@ -127,8 +127,8 @@ def _define_config(verb: str, args: Sequence[str], values) -> tuple[object, list
 
     named = values_of("config", args)
     if len(named) > 1:
-        both = " and ".join(f"--config={name}" for name in named)
-        raise ValueError(f"{both}: give one --config")
+        flags = " and ".join(f"--config={name}" for name in named)
+        raise ValueError(f"{flags}: give one --config")
     if not named and verb == SHOWS_CONFIG and not values_of("workdir", args):
         named = ["ark"]
     if not named:
@@ -229,8 +229,9 @@ def _unknown_field(verb: str, args: Sequence[str]) -> str:
     unknown = [name for name in names if name not in sections.union(known)]
     if not unknown:
         return ""
-    same = [name for name in known if name.endswith(f".{unknown[0]}")]  # its section is missing
-    near = same or difflib.get_close_matches(unknown[0], known, 1)
-    flags = " or ".join(f"--config.{name}" for name in near)
-    hint = f"did you mean {flags}?" if near else "`ark-jax config` lists all"
+    # Its section may be missing.
+    with_section = [name for name in known if name.endswith(f".{unknown[0]}")]
+    nearest = with_section or difflib.get_close_matches(unknown[0], known, 1)
+    flags = " or ".join(f"--config.{name}" for name in nearest)
+    hint = f"did you mean {flags}?" if nearest else "`ark-jax config` lists all"
     return f"the config has no field {unknown[0]!r} ({hint})"

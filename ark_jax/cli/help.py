@@ -41,8 +41,8 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
     Args:
         stages: of the config, if there is one.
     """
-    near = _nearest(name, stages)
-    hint = f"; did you mean {near}?" if near else ""
+    nearest = _nearest(name, stages)
+    hint = f"; did you mean {nearest}?" if nearest else ""
     known = (
         f"stages of this config: {', '.join(stages)}"
         if stages

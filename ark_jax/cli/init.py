@@ -135,7 +135,7 @@ def _absolute(path: str) -> str:
 def text_of(understood: Understood, name: str) -> str:
     """The config file of data, whose own name is `name`."""
     recipe, quoted = understood.recipe, shlex.quote(name)
-    about = [
+    lines = [
         TITLES[recipe],
         "",
         f"    ark-jax run --config={quoted} --workdir=DIR      # run it again to resume",
@@ -146,7 +146,7 @@ def text_of(understood: Understood, name: str) -> str:
         "",
         *(f"    {line}" for line in understood.lines if line.strip()),
     ]
-    comment = "\n".join(f"# {line}".rstrip() for line in about)
+    comment = "\n".join(f"# {line}".rstrip() for line in lines)
     fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
     return f"""{comment}
 

@@ -31,11 +31,11 @@ def serve(verb: str, args: list[str]) -> int:
     with log_on_stderr() as results:
         # A port that is taken is told before models are loaded.
         listener = server.bind(values.host, values.port)
-        service, about = _open(values, token)
+        service, description = _open(values, token)
         host, port = listener.getsockname()[:2]
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         with contextlib.redirect_stdout(results):
-            log.show(f"{about}: {address}; Ctrl-C ends it\n")
+            log.show(f"{description}: {address}; Ctrl-C ends it\n")
         server.run(make_app(service), listener)
         service.work.close()
     return 0
@@ -101,5 +101,5 @@ def _open(values: argparse.Namespace, token: str):
     )
     manifest = opened.manifest
     name = Path(values.index).name or values.index
-    about = f"{name}, {manifest.documents:,} documents, {manifest.chunks:,} passages"
-    return service, about
+    description = f"{name}, {manifest.documents:,} documents, {manifest.chunks:,} passages"
+    return service, description

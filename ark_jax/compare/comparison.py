@@ -150,7 +150,7 @@ def _measured(
         },
         rows=rows,
         remarks=_remarks(task, len(set(keys)), divides),
-        about=_about(task, systems, data),
+        about=_facts(task, systems, data),
     )
 
 
@@ -164,8 +164,8 @@ def _row(
 ) -> dict:
     gold = task.gold[question.id]
     values = retrieval.measure(ranked, gold, metrics) if gold else dict.fromkeys(metrics)
-    about = {"system": system, "question": question.id, "document": document}
-    return {**about, "ranked": ranked, **values}
+    key = {"system": system, "question": question.id, "document": document}
+    return {**key, "ranked": ranked, **values}
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
@@ -198,7 +198,7 @@ def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:
     return remarks
 
 
-def _about(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
+def _facts(task: Task, systems: Sequence[System], data: str | Path) -> dict[str, object]:
     index = task.index
     return {
         "Data": str(data),

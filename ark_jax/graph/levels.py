@@ -83,9 +83,9 @@ def draw_levels(
         lambda chosen, drawn: ~share_entity(graph, rows[chosen], drawn),
     )
     for number in np.flatnonzero(negatives == NONE):
-        apart = np.flatnonzero(~share_entity(graph, rows[number], np.arange(len(graph))))
-        if len(apart):
-            negatives[number] = rng.choice(apart)
+        unrelated = np.flatnonzero(~share_entity(graph, rows[number], np.arange(len(graph))))
+        if len(unrelated):
+            negatives[number] = rng.choice(unrelated)
     if len(rows) and (negatives == NONE).all():
         raise ValueError(
             f"every triple that a question asks about shares an entity with each of the "

@@ -111,8 +111,10 @@ def _absent_topics(questions: Sequence[TripleQuestion], nodes_of, graph: Triples
                 first.setdefault(name, question.id)
     lines = []
     for name, id in list(first.items())[:LISTED]:
-        near = ", ".join(map(repr, nearest(name, graph.nodes))) or "none"
-        lines.append(f"topic {name!r} of question {id!r} is not in the graph; nearest: {near}")
+        nearest_names = ", ".join(map(repr, nearest(name, graph.nodes))) or "none"
+        lines.append(
+            f"topic {name!r} of question {id!r} is not in the graph; nearest: {nearest_names}"
+        )
     return _brief(lines, len(first), "topics are not in the graph")
 
 

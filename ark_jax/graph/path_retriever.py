@@ -177,10 +177,10 @@ class PathRetriever:
         for question, names in zip(questions, topics, strict=False):
             for name in names:
                 if name not in lookup:
-                    near = ", ".join(map(repr, nearest(name, terms))) or "none"
+                    nearest_names = ", ".join(map(repr, nearest(name, terms))) or "none"
                     raise ValueError(
                         f"topic {name!r} of question {question!r} is not in the graph; give one "
-                        f"that is; nearest: {near}"
+                        f"that is; nearest: {nearest_names}"
                     )
         return [tuple(dict.fromkeys(n for name in names for n in lookup[name])) for names in topics]
 

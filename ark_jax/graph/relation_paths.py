@@ -137,11 +137,11 @@ def _levels(steps: Steps, topic: int, answers: np.ndarray, hops: int) -> list[np
         front = np.unique(ends[distance[ends] == 0])
         depth += 1
         distance[front] = depth
-    far = answers[distance[answers] == 0]
-    if len(far):
-        nodes, _, starts = steps.edges_back(far)
-        far = np.unique(nodes[distance[starts] == depth])
-        distance[far] = depth + 1
+    frontier = answers[distance[answers] == 0]
+    if len(frontier):
+        nodes, _, starts = steps.edges_back(frontier)
+        frontier = np.unique(nodes[distance[starts] == depth])
+        distance[frontier] = depth + 1
     levels: list[np.ndarray] = []
     nodes = _NO_NODES
     for level in range(int(distance[answers].max(initial=0)), 1, -1):

@@ -40,9 +40,9 @@ def check(
     graph, findings = triple_files.read([path], names, relation_names)
     lines = [triple_files.summary(graph)] if len(graph) else []
     if questions:
-        parsed, more = read_questions(questions)
-        findings.remarks += more.remarks
-        findings.problems += more.problems
+        parsed, question_findings = read_questions(questions)
+        findings.remarks += question_findings.remarks
+        findings.problems += question_findings.problems
         if len(graph):
             linked = link(parsed, graph)
             lines += [linked.summary(), *linked.remarks]

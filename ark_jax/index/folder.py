@@ -122,14 +122,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def publish(folder: Path, source: Path, about: Mapping) -> Manifest:
+def publish(folder: Path, source: Path, fields: Mapping) -> Manifest:
     """Makes the files in `source` those of the index, and deletes the old ones.
 
     Args:
-        about: the fields of the manifest but `files` and `folder`.
+        fields: those of the manifest but `files` and `folder`.
     """
     files = outputs_of(source, ())
-    row = {**about, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
+    row = {**fields, "files": files, "folder": f"{PREFIX}{fingerprint(files)[:16]}"}
     manifest = Manifest(**row)
     target = folder / manifest.folder
     if target.exists() and not damage({"outputs": files}, target, verify=True):

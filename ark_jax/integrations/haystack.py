@@ -49,10 +49,10 @@ class IndexRetriever:
     @component.output_types(documents=list[Document])
     def run(self, query: str):
         hits = self._index.search([query], k=self.k, by=self.by)[0]
-        about = ("document", "title", "start", "end")
+        fields = ("document", "title", "start", "end")
         documents = [
             Document(
-                x.chunk, x.text, meta={name: getattr(x, name) for name in about}, score=x.score
+                x.chunk, x.text, meta={name: getattr(x, name) for name in fields}, score=x.score
             )
             for x in hits
         ]

@@ -39,8 +39,8 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     path = folder / FILE
     path.parent.mkdir(exist_ok=True)
     model = make_model(retriever)
-    beside = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
-    onnx.save(model, path, save_as_external_data=beside, location=f"{path.name}_data")
+    external = sum(len(x.raw_data) for x in model.graph.initializer) > MOST_BYTES
+    onnx.save(model, path, save_as_external_data=external, location=f"{path.name}_data")
 
 
 def make_model(retriever: Retriever) -> onnx.ModelProto:

@@ -67,11 +67,11 @@ def _join(tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int)
     parts = tree[left], tree[right]
     prefix_length = min(common, *(part.prefix_length for part in parts))
     longest = max(part.longest for part in parts)
-    apart = sum(part.saved for part in parts)
-    together = (right[1] - left[0]) * prefix_length if 2 * prefix_length >= longest else 0
-    if together > apart:
-        return _Branch(together, prefix_length, longest, ())
-    return _Branch(apart, prefix_length, longest, (left, right))
+    separate_savings = sum(part.saved for part in parts)
+    joint_savings = (right[1] - left[0]) * prefix_length if 2 * prefix_length >= longest else 0
+    if joint_savings > separate_savings:
+        return _Branch(joint_savings, prefix_length, longest, ())
+    return _Branch(separate_savings, prefix_length, longest, (left, right))
 
 
 def _common_length(a: np.ndarray, b: np.ndarray) -> int:

@@ -168,10 +168,10 @@ def _round_eighth(n: int) -> int:
 
 def _fitting(capacities: list[int], tokens: int) -> int:
     """The capacity of the next batch, where so many tokens are left."""
-    enough = [capacity for capacity in capacities if capacity >= tokens]
+    sufficient = [capacity for capacity in capacities if capacity >= tokens]
     smaller = [capacity for capacity in capacities if capacity < tokens]
-    if enough and (not smaller or tokens > 0.7 * enough[-1]):
-        return enough[-1]
+    if sufficient and (not smaller or tokens > 0.7 * sufficient[-1]):
+        return sufficient[-1]
     return smaller[0]
 
 

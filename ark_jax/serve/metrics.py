@@ -25,18 +25,18 @@ class Metrics:
     def __init__(self, waiting: Callable[[], float]):
         self._registry = CollectorRegistry()
         options = {"registry": self._registry}
-        about = "Requests that were answered"
-        self._requests = Counter("ark_requests", about, ["path", "status"], **options)
-        about = "Seconds from a request to its answer"
+        meaning = "Requests that were answered"
+        self._requests = Counter("ark_requests", meaning, ["path", "status"], **options)
+        meaning = "Seconds from a request to its answer"
         self._seconds = Histogram(
-            "ark_request_seconds", about, ["path"], buckets=SECONDS, **options
+            "ark_request_seconds", meaning, ["path"], buckets=SECONDS, **options
         )
-        about = "Batches that went through a model"
-        self._batches = Counter("ark_batches", about, ["kind"], **options)
-        about = "Texts, pairs or calls of these batches"
-        self._items = Counter("ark_batch_items", about, ["kind"], **options)
-        about = "Texts, pairs and calls that are not finished"
-        Gauge("ark_waiting_items", about, **options).set_function(waiting)
+        meaning = "Batches that went through a model"
+        self._batches = Counter("ark_batches", meaning, ["kind"], **options)
+        meaning = "Texts, pairs or calls of these batches"
+        self._items = Counter("ark_batch_items", meaning, ["kind"], **options)
+        meaning = "Texts, pairs and calls that are not finished"
+        Gauge("ark_waiting_items", meaning, **options).set_function(waiting)
 
     def add_request(self, path: str, status: int, seconds: float) -> None:
         self._requests.labels(path, status).inc()

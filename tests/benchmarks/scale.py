@@ -434,10 +434,10 @@ def examples(batch: pod.Batch) -> list[Example]:
     """Of a step: a third of the passages are positives."""
     each = batch.passages // batch.queries
     names = [f"document {i // 50}#{i % 50}" for i in range(batch.passages)]
-    positives = [tuple(names[i * each : (i + 1) * each]) for i in range(batch.queries)]
+    by_question = [tuple(names[i * each : (i + 1) * each]) for i in range(batch.queries)]
     return [
         Example(f"q{i}", "d", chunks[: each // 3], chunks[each // 3 :])
-        for i, chunks in enumerate(positives)
+        for i, chunks in enumerate(by_question)
     ]
 
 

@@ -82,8 +82,10 @@ def _shards(questions: list[Question], size: int) -> list[list[Question]]:
     """Groups of at least `size` questions; questions over the same documents stay together."""
     shards: list[list[Question]] = []
     for question in questions:
-        together = shards and question.documents and shards[-1][-1].documents == question.documents
-        if shards and (len(shards[-1]) < size or together):
+        same_documents = (
+            shards and question.documents and shards[-1][-1].documents == question.documents
+        )
+        if shards and (len(shards[-1]) < size or same_documents):
             shards[-1].append(question)
         else:
             shards.append([question])

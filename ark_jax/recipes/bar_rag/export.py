@@ -47,7 +47,7 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 
 # {title}
 
-{_about(context, last, plain_line(name))}
+{_description(context, last, plain_line(name))}
 
 {_usage(form)}
 
@@ -55,7 +55,7 @@ def _card(context: Context, last: str, form: ReadingPrompt) -> str:
 """
 
 
-def _about(context: Context, last: str, base: str) -> str:
+def _description(context: Context, last: str, base: str) -> str:
     """Method, data and metrics."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
     trained = read_manifest(context / "data")["counts"]["train_questions"]

@@ -91,9 +91,9 @@ def _measure(context: Context, name: str) -> list[dict]:
         batch_tokens=config.generator.batch_tokens,
     )
     # What a question's sets begin with is computed once if they are asked for together.
-    together = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
-    success.p(together, f"{name}: p")
-    answered = iter(read(together, label=f"{name}: read"))
+    all_sets = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
+    success.p(all_sets, f"{name}: p")
+    answered = iter(read(all_sets, label=f"{name}: read"))
     rows = []
     for kind, of_kind in sets.items():
         replies = list(itertools.islice(answered, len(of_kind)))

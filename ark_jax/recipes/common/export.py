@@ -54,7 +54,7 @@ def export_retriever(
         folder,
         title=f"{base}, tuned with {name}",
         base=hub_name,
-        about=_about(
+        about=_description(
             context, model_card.plain_line(base), examples, evaluated, curriculum, description
         ),
         results=_hub_results(context, values),
@@ -85,13 +85,13 @@ def settings_text(config, *sections: str) -> str:
     return f"Training settings: `{json.dumps(values, default=list)}`."
 
 
-def describe_card(card: Path, title: str, about: str) -> None:
+def describe_card(card: Path, title: str, description: str) -> None:
     """Gives the card of a pair scorer another title, and a text in front of how it is opened."""
     from ark_jax.models.model_card import plain_line
 
     front, _, body = card.read_text(encoding="utf-8").partition("\n# ")
     _, _, body = body.partition("\n")
-    card.write_text(f"{front}\n# {plain_line(title)}\n\n{about}\n{body}", encoding="utf-8")
+    card.write_text(f"{front}\n# {plain_line(title)}\n\n{description}\n{body}", encoding="utf-8")
 
 
 def _hub_results(context: Context, values: dict) -> list:
@@ -114,7 +114,7 @@ def _hub_results(context: Context, values: dict) -> list:
     ]
 
 
-def _about(
+def _description(
     context: Context,
     base: str,
     examples: int,

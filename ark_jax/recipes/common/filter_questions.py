@@ -243,9 +243,13 @@ def drop_copies(
     copies = set()
     for position, question in enumerate(questions):
         answers = {_normalise(answer) for answer in question.answers}
-        near = [place for answer in answers for place in earlier.get(answer, ())]
+        earlier_places = [place for answer in answers for place in earlier.get(answer, ())]
         is_written = position >= len(input_questions)
-        if is_written and near and _largest_cosine(vectors, position, near) > COPY_COSINE:
+        if (
+            is_written
+            and earlier_places
+            and _largest_cosine(vectors, position, earlier_places) > COPY_COSINE
+        ):
             copies.add(order[position - len(input_questions)])
             continue
         for answer in answers:

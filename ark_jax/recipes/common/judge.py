@@ -88,7 +88,7 @@ def _compare(
 ) -> dict:
     """Wins and losses of `system` against `other` by criterion, from both orders of each pair."""
     judged = [q for q in question_ids if (system, opponent, q, 0) in verdicts]
-    same = len(question_ids) - len(judged)
+    equal_answers = len(question_ids) - len(judged)
 
     def both_orders(question: str, repeat: int, criterion: str) -> tuple[str, str]:
         first = verdicts[system, opponent, question, repeat].get(criterion, "")
@@ -99,13 +99,13 @@ def _compare(
         repeats = range(config.judge.repeats)
         outcomes = {q: [both_orders(q, repeat, name) for repeat in repeats] for q in judged}
         criteria[name] = judge.tally(
-            outcomes, same=same, draws=config.evaluate.bootstrap, seed=config.seed
+            outcomes, same=equal_answers, draws=config.evaluate.bootstrap, seed=config.seed
         )
     return {
         "system": system,
         "against": opponent,
         "questions": len(question_ids),
-        "same": same,
+        "same": equal_answers,
         "criteria": criteria,
     }
 

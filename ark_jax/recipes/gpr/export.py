@@ -22,13 +22,13 @@ def export_towers(context: Context, folder: Path) -> dict:
         folder,
         title=f"{base}, tuned with GPR",
         base=hub_name,
-        about=_about(context, model_card.plain_line(base)),
+        about=_description(context, model_card.plain_line(base)),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
     return {"towers": context.config.train.towers}
 
 
-def _about(context: Context, base: str) -> str:
+def _description(context: Context, base: str) -> str:
     """The card's part on method, data and metrics."""
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "questions")}
     evaluated = load_json(context / "evaluate" / "metrics.json")

@@ -18,12 +18,12 @@ def export_scorer(context: Context, folder: Path) -> dict:
     copy_files(context / "train" / "model", folder)
     StepSettings(context.config.paths.inverse, context.config.data.relations).write(folder)
     base, _ = base_names(context.config.retriever.path)
-    about = _about(context, plain_line(base))
-    describe_card(folder / "README.md", f"{base}, tuned with STAR", about)
+    description = _description(context, plain_line(base))
+    describe_card(folder / "README.md", f"{base}, tuned with STAR", description)
     return {"head": context.config.train.head}
 
 
-def _about(context: Context, base: str) -> str:
+def _description(context: Context, base: str) -> str:
     """The card's part on method, data and metrics."""
     config = context.config
     counts = {stage: read_manifest(context / stage)["counts"] for stage in ("data", "paths")}
