@@ -137,11 +137,10 @@ def _levels(steps: Steps, topic: int, answers: np.ndarray, hops: int) -> list[np
         front = np.unique(ends[distance[ends] == 0])
         depth += 1
         distance[front] = depth
-    frontier = answers[distance[answers] == 0]
-    if len(frontier):
-        nodes, _, starts = steps.edges_back(frontier)
-        frontier = np.unique(nodes[distance[starts] == depth])
-        distance[frontier] = depth + 1
+    unreached = answers[distance[answers] == 0]
+    if len(unreached):
+        nodes, _, starts = steps.edges_back(unreached)
+        distance[np.unique(nodes[distance[starts] == depth])] = depth + 1
     levels: list[np.ndarray] = []
     nodes = _NO_NODES
     for level in range(int(distance[answers].max(initial=0)), 1, -1):
