@@ -73,7 +73,7 @@ def part_maker(
         cutter: makes what cuts a document.
         stored: an index whose documents were cut by the same model and rules.
     """
-    cut = cutter() if chunks is None else _cut_of_chunks(chunks)
+    cut = cutter() if chunks is None else _given(chunks)
 
     def make(document: Document) -> Part:
         digest = GIVEN if chunks is not None else fingerprint(dataclasses.asdict(document))[:32]
@@ -84,7 +84,7 @@ def part_maker(
     return make
 
 
-def _cut_of_chunks(chunks: Sequence[Chunk]) -> Cut:
+def _given(chunks: Sequence[Chunk]) -> Cut:
     rows = collections.defaultdict(list)
     for row, chunk in enumerate(chunks):
         rows[chunk.document].append(row)

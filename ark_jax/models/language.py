@@ -342,8 +342,8 @@ class LanguageModel:
         rows = tokenize([first for first, *_ in parts], add_special_tokens=special)
         ending = _ending_length(self.tokenizer, special)
         rows = [row[: len(row) - ending] for row in rows["input_ids"]]
-        for row, (_, *later_parts) in zip(rows, parts, strict=True):
-            for part in later_parts:
+        for row, (_, *others) in zip(rows, parts, strict=True):
+            for part in others:
                 row += tokenize(part, add_special_tokens=False)["input_ids"]
         return rows
 

@@ -101,10 +101,10 @@ def train() -> None:
     train_on("64 passages as long as they are", questions[:32], passages[:64], 256)
 
 
-def train_on(work: str, questions: list[str], passages: list[str], longest: int) -> None:
+def train_on(work: str, questions: list[str], passages: list[str], most: int) -> None:
     ours, theirs = minilm()
     cut = lambda texts, kind: [
-        row[: longest - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind)
+        row[: most - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind)
     ]
     ids = {
         "query": dict(enumerate(cut(questions, "query"))),

@@ -434,19 +434,17 @@ def examples(batch: pod.Batch) -> list[Example]:
     """Of a step: a third of the passages are positives."""
     each = batch.passages // batch.queries
     names = [f"document {i // 50}#{i % 50}" for i in range(batch.passages)]
-    by_question = [tuple(names[i * each : (i + 1) * each]) for i in range(batch.queries)]
+    of = [tuple(names[i * each : (i + 1) * each]) for i in range(batch.queries)]
     return [
         Example(f"q{i}", "d", chunks[: each // 3], chunks[each // 3 :])
-        for i, chunks in enumerate(by_question)
+        for i, chunks in enumerate(of)
     ]
 
 
 def tokens(batch: pod.Batch) -> list[dict[str, list[int]]]:
     """Token ids of the questions and passages of `examples`, up to a fourth shorter than `long`."""
     random, step = np.random.default_rng(0), examples(batch)
-    draw = lambda longest: random.integers(
-        5, 1000, random.integers(3 * longest // 4, longest + 1)
-    ).tolist()
+    draw = lambda most: random.integers(5, 1000, random.integers(3 * most // 4, most + 1)).tolist()
     passages = sorted({chunk for e in step for chunk in (*e.positives, *e.negatives)})
     return [
         {e.question: draw(batch.short) for e in step},

@@ -220,8 +220,8 @@ def compiled(cfg: decoder.Config, shape: tuple[int, int, int], batch: Batch) -> 
     jax.config.update("jax_num_cpu_devices", math.prod(shape))
     mesh = layout.make_mesh(shape)
     with jax.set_mesh(mesh):
-        objective, state, arrays = abstract(cfg, mesh, batch)
-        program = fit.train_step.lower(objective, OPTIMIZER, state, None, arrays, 1e-5).compile(
+        objective, state, given = abstract(cfg, mesh, batch)
+        program = fit.train_step.lower(objective, OPTIMIZER, state, None, given, 1e-5).compile(
             {"xla_backend_optimization_level": 0}
         )
     memory = program.memory_analysis()

@@ -94,8 +94,8 @@ def _model(context: Context, system: str) -> str:
 def _cut_of_stored(path: Path, key: str) -> int | None:
     """How many passages were cut for the vectors that are stored under this key, if any are."""
     try:
-        note = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        fits, digest, cut = note["key"] == key, note["sha256"], int(note["cut"])
+        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        fits, digest, cut = about["key"] == key, about["sha256"], int(about["cut"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if not fits or not path.is_file():
@@ -108,12 +108,12 @@ def _cut_of_stored(path: Path, key: str) -> int | None:
 
 def _store(path: Path, key: str, vectors: np.ndarray, cut: int) -> None:
     """Replaces what is stored of the system; a kill at any moment leaves nothing false."""
-    note, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
+    about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    note.unlink(missing_ok=True)
+    about.unlink(missing_ok=True)
     with unfinished.open("wb") as file:
         np.save(file, vectors, allow_pickle=False)
     sync(unfinished)
     os.replace(unfinished, path)
     row = {"key": key, "sha256": file_digest(path), "cut": cut}
-    note.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    about.write_text(json.dumps(row) + "\n", encoding="utf-8")
