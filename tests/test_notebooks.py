@@ -151,7 +151,9 @@ def test_the_notebooks_are_linted():
 if __name__ == "__main__":
     for name in sys.argv[1:] or NAMES:
         began, before = time.monotonic(), sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-        made = json.dumps(execute(name), indent=1, ensure_ascii=False) + "\n"
-        (FOLDER / f"{name}.ipynb").write_text(made, encoding="utf-8")
+        content = json.dumps(execute(name), indent=1, ensure_ascii=False) + "\n"
+        (FOLDER / f"{name}.ipynb").write_text(content, encoding="utf-8")
         cpu = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
-        print(f"{name}: {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU, {len(made):,} bytes")
+        print(
+            f"{name}: {time.monotonic() - began:.0f} s, {cpu:.0f} s of CPU, {len(content):,} bytes"
+        )

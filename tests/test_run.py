@@ -54,9 +54,9 @@ def tune(root: Path, workdir: Path, *, elsewhere: bool) -> str:
 
 def outputs_but_the_card(workdir: Path) -> dict:
     """What every stage produced; the model's card names the file of the data, which lists lack."""
-    made = world.outputs(workdir)
-    assert made["export"].pop("README.md")
-    return made
+    outputs = world.outputs(workdir)
+    assert outputs["export"].pop("README.md")
+    return outputs
 
 
 @pytest.mark.slow

@@ -62,15 +62,15 @@ def call(program: Path, *words: str) -> subprocess.CompletedProcess:
 
 def run_ones_own_files(program: Path, root: Path) -> None:
     """`init`, `run`, `index` and `search` on three documents, with tiny models."""
-    made = world.make_world(root)
-    done = call(program, "init", str(made / "corpus"), "--out=own.py")
+    own_world = world.make_world(root)
+    done = call(program, "init", str(own_world / "corpus"), "--out=own.py")
     assert done.returncode == 0, done.stdout + done.stderr
     settings = {
         "data.held_out_documents": world.HELD_OUT,
         "data.chunking": "tokens",
         "data.chunk_tokens": 80,
-        "retriever.path": made / "retriever",
-        "generator.path": made / "generator",
+        "retriever.path": own_world / "retriever",
+        "generator.path": own_world / "generator",
         "score.candidates": 3,
         "score.positives": 2,
         "mine.top": 3,

@@ -100,7 +100,7 @@ def paths() -> None:
     peer = stepwise_multigraph(steps)
     questions, _ = read_questions(METAQA / "3hop_dev.txt")
     linked = link(questions[:: len(questions) // QUESTIONS][:QUESTIONS], steps.graph)
-    asked = [
+    topics_and_answers = [
         (topic, linked.answer_nodes(i)[:3].tolist())
         for i, topics in enumerate(linked.topics)
         for topic in topics[:1]
@@ -108,12 +108,15 @@ def paths() -> None:
 
     def ours() -> list[set]:
         limits = PathLimits(hops=3, seconds=0, paths=0)
-        by_topic = (shortest_paths(steps, [topic], answers, limits)[0] for topic, answers in asked)
+        by_topic = (
+            shortest_paths(steps, [topic], answers, limits)[0]
+            for topic, answers in topics_and_answers
+        )
         return [{path.steps for path in paths} for paths in by_topic]
 
     def shipped() -> list[set]:
         by_topic = []
-        for topic, answers in asked:
+        for topic, answers in topics_and_answers:
             ways = [nx.all_shortest_paths(peer, topic, a) for a in answers if a != topic]
             short = [nodes for way in ways for nodes in way if len(nodes) < 5]
             by_topic.append({path for nodes in short for path in relation_paths(peer, nodes)})
@@ -121,7 +124,7 @@ def paths() -> None:
 
     def best() -> list[set]:
         by_topic = []
-        for topic, answers in asked:
+        for topic, answers in topics_and_answers:
             before = nx.predecessor(peer, topic, cutoff=3)
             ends = [answer for answer in answers if answer in before and answer != topic]
             ways = [nodes for answer in ends for nodes in ways_back(before, answer)]
@@ -134,7 +137,12 @@ def paths() -> None:
         "networkx, all_shortest_paths": shipped,
         "networkx, one search a topic": best,
     }
-    report("shortest relation paths", "questions", len(asked), race(contenders, rounds=ROUNDS))
+    report(
+        "shortest relation paths",
+        "questions",
+        len(topics_and_answers),
+        race(contenders, rounds=ROUNDS),
+    )
 
 
 def stepwise_multigraph(steps: Steps) -> nx.MultiDiGraph:

@@ -328,12 +328,12 @@ def by_transformers(
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         tokens, mask = left([rows[i] for i in chosen])
-        made = theirs.generate(
+        sequences = theirs.generate(
             tokens, attention_mask=mask, do_sample=False, max_new_tokens=limit, pad_token_id=0
         )
         for i, text in zip(
             chosen,
-            lm.tokenizer.batch_decode(made[:, tokens.shape[1] :], skip_special_tokens=True),
+            lm.tokenizer.batch_decode(sequences[:, tokens.shape[1] :], skip_special_tokens=True),
             strict=True,
         ):
             out[i] = text
@@ -366,9 +366,11 @@ def generate() -> None:
             "transformers, 8 in order": under("default", lambda peer=peer: peer(BATCH, True)),
             f"transformers, {best} sorted, tuned": tuned[best],
         }
-        made = lm.generate(texts, max_new_tokens=limit)
-        same = sum(a == b for a, b in zip(made, peer(BATCH, True), strict=True))
-        count = sum(len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in made)
+        texts_out = lm.generate(texts, max_new_tokens=limit)
+        same = sum(a == b for a, b in zip(texts_out, peer(BATCH, True), strict=True))
+        count = sum(
+            len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts_out
+        )
         timings = race(
             {
                 "ark_jax": lambda texts=texts, limit=limit: lm.generate(

@@ -68,13 +68,13 @@ def config(batch: int) -> triplet.TripletConfig:
     )
 
 
-def train_ours(graph: Triples, asked: triplet.MaskedQuestions, batch: int) -> None:
+def train_ours(graph: Triples, masked: triplet.MaskedQuestions, batch: int) -> None:
     base = Retriever.from_pretrained(FOLDER)
     with tempfile.TemporaryDirectory() as folder:
         triplet.train(
             Towers(base, base),
             graph,
-            asked,
+            masked,
             lambda rows: triple_texts(graph, rows),
             config(batch),
             Path(folder),
@@ -101,11 +101,11 @@ class TwoMargins(torch.nn.Module):
         ) + second.compute_loss_from_embeddings([question, neighbour, negative], None)
 
 
-def train_theirs(graph: Triples, asked: triplet.MaskedQuestions, batch: int, best: bool) -> None:
-    order, levels = triplet.Epochs(graph, asked, config(batch)).draw(0)
+def train_theirs(graph: Triples, masked: triplet.MaskedQuestions, batch: int, best: bool) -> None:
+    order, levels = triplet.Epochs(graph, masked, config(batch)).draw(0)
     text = lambda rows: triple_texts(graph, np.where(rows < 0, levels.negatives, rows)[order])
     columns = {
-        "anchor": [asked.texts[i] for i in order],
+        "anchor": [masked.texts[i] for i in order],
         "positive": text(levels.positives),
         "neighbour": text(levels.neighbours),
         "negative": text(levels.negatives),
@@ -115,19 +115,19 @@ def train_theirs(graph: Triples, asked: triplet.MaskedQuestions, batch: int, bes
 
 
 def compare(name: str, graph: Triples, rows: np.ndarray, batch: int) -> None:
-    asked = questions(graph, rows)
+    masked = questions(graph, rows)
     peer = lambda best: under(
-        "tuned" if best else "default", lambda: train_theirs(graph, asked, batch, best)
+        "tuned" if best else "default", lambda: train_theirs(graph, masked, batch, best)
     )
     timings = race(
         {
-            "ark_jax": lambda: train_ours(graph, asked, batch),
+            "ark_jax": lambda: train_ours(graph, masked, batch),
             "sentence-transformers": peer(False),
             "sentence-transformers, best": peer(True),
         },
         rounds=ROUNDS,
     )
-    report(f"{name}: {len(asked)} questions, {batch} a step", "questions", len(asked), timings)
+    report(f"{name}: {len(masked)} questions, {batch} a step", "questions", len(masked), timings)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ CUTOFFS, DRAWS = (1, 10, 100), 1000
 def hits(model: str, graph: Triples, linked, hops: int) -> np.ndarray:
     """Whether a triple with an answer is among the first k, and the answers found: `[q 2k]`."""
     retriever = TripleRetriever.from_pretrained(model, graph)
-    asked = [question.question for question in linked.questions]
-    rows, _ = retriever.search_rows(asked, k=max(CUTOFFS), rules=WalkRules(hops=hops))
-    out = np.zeros((len(asked), 2 * len(CUTOFFS)))
+    texts = [question.question for question in linked.questions]
+    rows, _ = retriever.search_rows(texts, k=max(CUTOFFS), rules=WalkRules(hops=hops))
+    out = np.zeros((len(texts), 2 * len(CUTOFFS)))
     for i, row in enumerate(rows):
         answers = set(linked.answer_nodes(i).tolist())
         bearing = set(answer_rows(graph, linked.topics[i], sorted(answers), 3).tolist())
@@ -63,8 +63,8 @@ def main(models: list[str]) -> None:
     base = demo_models()["retriever"]
     heads = [f"{name}@{k}" for name in ("answer triple", "answer recall") for k in CUTOFFS]
     for name, files in FILES.items():
-        facts, asked = (DATA / "kg" / "pathquestion" / file for file in files)
-        graph, questions = Triples.read(facts), read_questions(asked)[0]
+        facts, question_file = (DATA / "kg" / "pathquestion" / file for file in files)
+        graph, questions = Triples.read(facts), read_questions(question_file)[0]
         linked = link(questions, graph)
         topics = [question.entities for question in linked.questions]
         print(f"\n{name}: {len(graph):,} triples, {len(questions):,} questions")

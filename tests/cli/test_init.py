@@ -16,7 +16,7 @@ from ark_jax.pipeline.recipe import recipe_of
 DEMO = REPOSITORY / "ark_jax" / "demo"
 
 
-def made(out: Path, *words: object) -> str:
+def written(out: Path, *words: object) -> str:
     """The text of the file that `ark-jax init` writes."""
     assert __main__._main(["init", *map(str, words), f"--out={out}"]) == 0
     return out.read_text()
@@ -39,7 +39,7 @@ def loaded(path: Path):
 )
 def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, capsys):
     path = tmp_path / "config.py"
-    text = made(path, *words)
+    text = written(path, *words)
     said = capsys.readouterr().out
     assert f"run it: ark-jax run --config={path} --workdir=DIR" in said
     config = loaded(path)
@@ -60,7 +60,7 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
 def test_documents_without_questions_get_written_ones(tmp_path, capsys):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / 'a "b" \\n.md').write_text("# Tides\n\nThe tide rose twice a day.\n")
-    text = made(tmp_path / "c.py", tmp_path / "notes")
+    text = written(tmp_path / "c.py", tmp_path / "notes")
     assert loaded(tmp_path / "c.py").questions.source == "written"
     assert "questions are written" in text and "questions are written" in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def test_questions_may_lie_elsewhere(tmp_path, capsys):
     questions = tmp_path / "asked.csv"
     questions.write_text("question,answer,documents\nHow often?,twice,tides.md\n")
     words = [tmp_path / "notes", f"--questions={questions}"]
-    made(tmp_path / "c.py", *words)
+    written(tmp_path / "c.py", *words)
     config = loaded(tmp_path / "c.py")
     assert config.data.questions == str(questions) and config.questions.source == "given"
     assert "questions: 1, 1.00 answers each" in capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_a_graph_whose_rows_are_questions_trains_on_them(tmp_path):
         "graph": [["a", "r", "b"]],
     }
     (tmp_path / "rog.jsonl").write_text(json.dumps(row) + "\n")
-    made(tmp_path / "c.py", tmp_path / "rog.jsonl")
+    written(tmp_path / "c.py", tmp_path / "rog.jsonl")
     config = loaded(tmp_path / "c.py")
     assert config.recipe == "star" and config.data.questions == config.data.path
 
@@ -103,7 +103,7 @@ def test_a_relative_path_is_written_absolute(tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("The tide rose.")
     monkeypatch.chdir(tmp_path)
-    made(Path("config.py"), "docs")
+    written(Path("config.py"), "docs")
     assert loaded(tmp_path / "config.py").data.path == str(tmp_path / "docs")
 
 
@@ -139,7 +139,7 @@ def test_a_written_config_runs_to_the_end(tmp_path):
     from support.world import environment
 
     world = make_world(tmp_path)
-    made(tmp_path / "config.py", world / "corpus")
+    written(tmp_path / "config.py", world / "corpus")
     models = [f"--config.{role}.path={world / role}" for role in ("retriever", "generator")]
     done = subprocess.run(
         [

@@ -34,7 +34,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def made(place: Path) -> dict[str, str]:
+def contents(place: Path) -> dict[str, str]:
     """Stage -> the manifest of its finished folder."""
     return {path.parent.name: path.read_text() for path in place.glob("work/*/manifest.json")}
 
@@ -67,16 +67,16 @@ def test_a_damaged_config_is_named(place):
 
 
 def test_finished_stages_are_not_replaced_without_a_word(place):
-    before = made(place)
+    before = contents(place)
     done = call(place, "run", "--config.fold_case=False")
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and made(place) == before
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and contents(place) == before
     assert (
         "error: config.fold_case was True, is False: this would replace 3 finished stages of "
         f"{place / 'work'} (split, count, report); add --yes" in done.stderr
     )
     done = call(place, "run", "--config.fold_case=False", "--yes")
     assert done.returncode == 0 and "[1/3] split (again: config.fold_case was" in done.stdout
-    assert made(place) != before
+    assert contents(place) != before
     assert "nothing to do" in call(place, "run").stdout  # the new config is kept
 
 
@@ -90,7 +90,7 @@ def test_one_stage_alone_asks_for_itself(place):
 
 @pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x04", 1)])
 def test_a_terminal_is_asked(place, answer, status):
-    before = made(place)
+    before = contents(place)
     ours, theirs = pty.openpty()
     os.write(ours, answer.encode())
     done = call(place, "run", "--config.fold_case=False", stdin=theirs)
@@ -99,7 +99,7 @@ def test_a_terminal_is_asked(place, answer, status):
     assert "this would replace 3 finished stages" in done.stdout
     assert "\n  split        config.fold_case was True, is False\n" in done.stdout
     assert "\n  count        split has to run first\n" in done.stdout
-    assert (made(place) == before) == bool(status)
+    assert (contents(place) == before) == bool(status)
     assert bool(status) == ("nothing is replaced" in done.stderr)
 
 

@@ -338,9 +338,9 @@ def test_no_reply_is_paid_for_twice(tmp_path):
             )
         )
         assert code == 0, out + err
-        asked = collections.Counter(request.prompt for request in server.requests)
-    assert set(asked) == {f"{stage} {i}" for stage in ("extract", "rewrite") for i in range(5)}
-    assert sum(asked.values()) == asked_before + 10 - replies
+        prompts = collections.Counter(request.prompt for request in server.requests)
+    assert set(prompts) == {f"{stage} {i}" for stage in ("extract", "rewrite") for i in range(5)}
+    assert sum(prompts.values()) == asked_before + 10 - replies
     assert (
         len(
             (tmp_path / "sweep" / "runs" / "hot" / "llm" / "replies.jsonl").read_text().splitlines()
@@ -425,8 +425,8 @@ def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
         "def get_config(words=''): return config.bar_rag()\n"
     )
     fields = ["--config.read.steps=7"]
-    made = sweep.read_sweep(f"{config_file}:sweep=study", tmp_path, fields)
-    steps = {run.name: run.changes.get("read.steps") for run in made.runs}
+    series = sweep.read_sweep(f"{config_file}:sweep=study", tmp_path, fields)
+    steps = {run.name: run.changes.get("read.steps") for run in series.runs}
     assert steps["supervised-selected-seed2"] == 7 * config_of_readers.SUPERVISED_STEPS
     assert steps["base"] is steps["grpo-random"] is None
 
@@ -565,9 +565,9 @@ def get_config(words=""):
         == ["done"] * 3
     )
     rows = [row for path in runs.values() for row in read_rows(path / "metrics.jsonl")]
-    made = collections.Counter(row["stage"] for row in rows if "seconds" in row)
-    assert {stage: made[stage] for stage in UPSTREAM} == dict.fromkeys(UPSTREAM, 1)
-    assert made["stage1"] == 5
+    stage_counts = collections.Counter(row["stage"] for row in rows if "seconds" in row)
+    assert {stage: stage_counts[stage] for stage in UPSTREAM} == dict.fromkeys(UPSTREAM, 1)
+    assert stage_counts["stage1"] == 5
     files_of = {name: outputs(path) for name, path in runs.items()}
     assert len({json.dumps(files_of[name]["stage1"]) for name in ("base", "cold", "hot")}) == 3
     assert all(files_of[name]["score"] == files_of["base"]["score"] for name in runs)

@@ -146,9 +146,9 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     ):
         (context / name).mkdir(parents=True)
         run(context, context / name)
-    asked = load_rows(context / "data" / "questions_held_out.parquet")
-    assert {x["documents"][0] for x in asked} == set(HELD_OUT) and asked
-    write_rows(tmp_path / "asked.jsonl", asked)
+    held_out = load_rows(context / "data" / "questions_held_out.parquet")
+    assert {x["documents"][0] for x in held_out} == set(HELD_OUT) and held_out
+    write_rows(tmp_path / "asked.jsonl", held_out)
     settings = config.data
     comparison = compare(
         [config.retriever.path, "bm25", f"bm25+{config.retriever.path}", str(place / "a")],
@@ -163,7 +163,7 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     for name, theirs in pairs.items():
         wanted = {metric: of_run[theirs][metric] for metric in comparison.metrics}
         assert means(comparison.table)[name] == pytest.approx(wanted, abs=1e-9)
-    assert len(comparison.rows) == 4 * len(asked)
+    assert len(comparison.rows) == 4 * len(held_out)
 
 
 def test_questions_of_a_document_are_drawn_together(place, tmp_path):

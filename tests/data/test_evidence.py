@@ -83,12 +83,12 @@ def test_a_chunk_contains_an_answer(answers, text, contained):
 
 def test_answers_that_no_document_holds_are_counted():
     documents = {"d": "The Tide rose.", "e": "Nothing."}
-    asked = lambda id, answers, documents: Question(id, "?", answers, documents)
+    question_on = lambda id, answers, documents: Question(id, "?", answers, documents)
     questions = [
-        asked("found", ("none", "the tide"), ("e", "d")),
-        asked("elsewhere", ("the tide",), ("e",)),
-        asked("nowhere", ("the moon",), ("d", "e", "absent")),
-        asked("unanswered", (), ("d",)),
-        asked("anywhere", ("the tide",), ()),
+        question_on("found", ("none", "the tide"), ("e", "d")),
+        question_on("elsewhere", ("the tide",), ("e",)),
+        question_on("nowhere", ("the moon",), ("d", "e", "absent")),
+        question_on("unanswered", (), ("d",)),
+        question_on("anywhere", ("the tide",), ()),
     ]
     assert count_absent_answers(questions, documents) == (2, 3)

@@ -201,17 +201,17 @@ def scan(
         default=0.0,
     )
     overlap = [(-share(i), i) for i in range(len(graph)) if share(i) >= 0.5]
-    asked = words(question)
+    question_words = words(question)
     holds = lambda chunk: any(
         fold(a) and re.search(rf"(?<!\w){re.escape(fold(a))}(?!\w)", fold(texts[chunk]))
         for a in answers
     )
     mention = [
-        (-len(held[i] & asked) / max(len(held[i]), 1), i)
+        (-len(held[i] & question_words) / max(len(held[i]), 1), i)
         for i in range(len(graph))
         if any(c in graph.chunks[i] and holds(c) for c in chunks)
     ]
-    named = [(-len(held[i]), i) for i in range(len(graph)) if held[i] and held[i] <= asked]
+    named = [(-len(held[i]), i) for i in range(len(graph)) if held[i] and held[i] <= question_words]
     for rule, ranked in (
         ("exact", exact),
         ("overlap", overlap),
@@ -240,7 +240,7 @@ def quizzes(draw):
             max_size=len(names),
         )
     )
-    asked = draw(
+    questions = draw(
         st.lists(
             st.tuples(
                 phrase,
@@ -252,15 +252,19 @@ def quizzes(draw):
             max_size=4,
         )
     )
-    return dataclasses.replace(numbered(len(names), []), names=names, chunks=chunks), texts, asked
+    return (
+        dataclasses.replace(numbered(len(names), []), names=names, chunks=chunks),
+        texts,
+        questions,
+    )
 
 
 @settings(deadline=None, max_examples=200)
 @given(quizzes())
 def test_seeds_from_the_index_are_those_of_a_scan(quiz):
-    graph, texts, asked = quiz
+    graph, texts, questions = quiz
     seeds = SeedFinder(graph, texts, lambda text: [0])
-    for question, answers, chunks, limit in asked:
+    for question, answers, chunks, limit in questions:
         result = seeds.find(question, answers, chunks, limit)
         assert (result.nodes, result.rule) == scan(graph, texts, question, answers, chunks, limit)
 

@@ -1069,8 +1069,8 @@ def test_what_gpt_4o_breaks_is_repaired():
         for line in reply.splitlines()
         if '"|>' in line
     ]
-    made = [parse_reply(line, "c") for line in halves]
-    assert [(r.source, r.target, r.weight) for _, relations, _ in made for r in relations] == [
+    parsed = [parse_reply(line, "c") for line in halves]
+    assert [(r.source, r.target, r.weight) for _, relations, _ in parsed for r in relations] == [
         ("Scrooge", "Ghost", 10.0),
         ("Scrooge", "Jacob Marley", 9.0),
         ("Jacob Marley", "Counting-house", 7.0),
@@ -1097,9 +1097,9 @@ def test_every_real_reply_is_read(run, model, count, entities, relations, quaran
         )
         for kind in ("entity", "relationship")
     ]
-    made = [parse_reply(reply, "c") for reply in replies]
-    counts = [sum(map(len, column)) for column in zip(*made, strict=True)]
+    parsed = [parse_reply(reply, "c") for reply in replies]
+    counts = [sum(map(len, column)) for column in zip(*parsed, strict=True)]
     assert (len(replies), *counts[:2]) == (count, entities, relations) == (count, *heads)
-    assert collections.Counter(x.reason for _, _, lost in made for x in lost) == quarantined
-    assert all(bool(r.keywords) == (run == "lightrag") for _, links, _ in made for r in links)
-    assert all(records[0] or records[1] for records in made)
+    assert collections.Counter(x.reason for _, _, lost in parsed for x in lost) == quarantined
+    assert all(bool(r.keywords) == (run == "lightrag") for _, links, _ in parsed for r in links)
+    assert all(records[0] or records[1] for records in parsed)

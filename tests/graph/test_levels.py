@@ -15,8 +15,8 @@ ASKED = row_of(GRAPH, FACTS[0])
 
 def drawn(rules: DrawRules, asks_tail: bool, *, times: int = 600, graph: Triples = GRAPH):
     """How often each fact is drawn as positive, neighbour and negative of "a r b"."""
-    rows, asked = np.full(times, ASKED), np.full(times, asks_tail)
-    levels = draw_levels(graph, rows, asked, rules, np.random.default_rng(0))
+    rows, asked_rows = np.full(times, ASKED), np.full(times, asks_tail)
+    levels = draw_levels(graph, rows, asked_rows, rules, np.random.default_rng(0))
     facts = list(graph)
     return [
         collections.Counter("".join(facts[row]) for row in part if row != NONE)

@@ -87,9 +87,9 @@ def test_a_folder_says_how_its_paths_were_walked_and_written(folders, tmp_path, 
 
 def test_topics_may_be_found_in_the_text(folders, mesh):
     retriever = PathRetriever.from_pretrained(folders / "linear", graph())
-    asked = [*QUESTIONS, "Who knows?"]
-    with_topics = retriever.search(asked, [["Kismet"], ["William Dieterle"], []], hops=1)
-    assert retriever.search(asked, hops=1) == with_topics
+    questions = [*QUESTIONS, "Who knows?"]
+    with_topics = retriever.search(questions, [["Kismet"], ["William Dieterle"], []], hops=1)
+    assert retriever.search(questions, hops=1) == with_topics
     assert with_topics[0] and with_topics[1] and with_topics[2] == []
     assert retriever.search([]) == []
 

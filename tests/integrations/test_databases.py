@@ -76,16 +76,16 @@ def test_the_command_line_writes_to_a_database_and_searches_there(
     corpus.write_text("text\nJosiah Penhallow founded the Tidal Board.\nSalt is boiled brine.\n")
     name = database.__name__.rpartition(".")[2]
     url = ("--url", tmp_path / "database")
-    made = ("index", place / "model", corpus, "--out", tmp_path / "i")
-    asked = ("search", tmp_path / "i", QUESTIONS[0], "--json")
-    assert call(*made) == 0 and call(*asked) == 0
+    index_words = ("index", place / "model", corpus, "--out", tmp_path / "i")
+    search_words = ("search", tmp_path / "i", QUESTIONS[0], "--json")
+    assert call(*index_words) == 0 and call(*search_words) == 0
     expected = capsys.readouterr().out.splitlines()[-1]
-    assert call(*asked, "--from", name, *url) == 1
+    assert call(*search_words, "--from", name, *url) == 1
     assert f"`ark-jax index --to={name}` writes it" in capsys.readouterr().err
-    assert call(*made, "--to", name, *url) == 0
+    assert call(*index_words, "--to", name, *url) == 0
     with monkeypatch.context() as patch:
         patch.setattr(dense, "top_k", None)
-        assert call(*asked, "--from", name, *url) == 0
+        assert call(*search_words, "--from", name, *url) == 0
     last_line = capsys.readouterr().out.splitlines()[-1]
     assert json.loads(last_line)["passages"] == json.loads(expected)["passages"]
 

@@ -53,9 +53,9 @@ GOLDEN = [
 
 @pytest.mark.parametrize("relation, tail, head", GOLDEN)
 def test_wordings_of_real_relations(relation, tail, head):
-    made = word_relation(relation)
-    assert tail in [text.replace(PLACEHOLDER, "X") for text in made.tail]
-    assert head in [text.replace(PLACEHOLDER, "X") for text in made.head]
+    wordings = word_relation(relation)
+    assert tail in [text.replace(PLACEHOLDER, "X") for text in wordings.tail]
+    assert head in [text.replace(PLACEHOLDER, "X") for text in wordings.head]
 
 
 WORDS = "has is by in of born directed spouse film films people year contains here s the spoken"
@@ -64,10 +64,10 @@ NAMES = st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=7).map(" "
 
 @given(st.one_of(st.text(min_size=1, max_size=40), NAMES))
 def test_each_wording_holds_the_placeholder_once(relation):
-    made = word_relation(relation)
-    for texts in (made.head, made.tail):
+    wordings = word_relation(relation)
+    for texts in (wordings.head, wordings.tail):
         assert len(texts) >= 3 and len(set(texts)) == len(texts)
         for text in texts:
             assert text.count(PLACEHOLDER) == 1 and text.endswith("?")
             assert text == text[:1].upper() + text[1:] and "\0" not in text
-    assert made == word_relation(relation)
+    assert wordings == word_relation(relation)

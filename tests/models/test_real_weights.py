@@ -215,7 +215,7 @@ def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_pat
     source = Path(real_models["generator"])
     folder = recast(source, tmp_path / "qwen3", "qwen3")
     rows = [json.loads(line) for line in DOCUMENTS.read_text(encoding="utf-8").splitlines()]
-    asked = [
+    pairs = [
         (query, row["text"][:250])
         for query in ("Who founded the Tidal Board?", "How is wool dyed?")
         for row in rows[:3]
@@ -226,8 +226,8 @@ def test_smollm2_says_yes_and_no_as_qwen3_reranker_is_asked(real_models, tmp_pat
     # transformers splits words as Qwen does in a Qwen's folder. SmolLM2's own tokenizer would join
     # the prompt's last line break to an answer that is not tokenised by itself.
     scorer.lm.tokenizer = tokenizer
-    wanted = yes_no.published_scores(folder, asked, tokenizer)
-    ours = 1 / (1 + np.exp(-scorer.score(asked)))
+    wanted = yes_no.published_scores(folder, pairs, tokenizer)
+    ours = 1 / (1 + np.exp(-scorer.score(pairs)))
     assert np.std(wanted) > 1e-3
     np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-4)
 
@@ -395,11 +395,12 @@ def test_smollm2_writes_what_it_writes_in_transformers(real_models, mesh):
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-        made = out.sequences[0, ids.shape[1] :].tolist()
+        new_ids = out.sequences[0, ids.shape[1] :].tolist()
         decoded = [
-            lm.tokenizer.decode(made[:n], skip_special_tokens=True) for n in range(len(made) + 1)
+            lm.tokenizer.decode(new_ids[:n], skip_special_tokens=True)
+            for n in range(len(new_ids) + 1)
         ]
-        assert len(text) > 20 or len(made) < 20
+        assert len(text) > 20 or len(new_ids) < 20
         if text != decoded[-1]:
             parted += 1
             step = max(n for n, known in enumerate(decoded) if text.startswith(known))
@@ -418,11 +419,11 @@ def test_smollm2_scores_its_samples_as_transformers_does(real_models, mesh):
     theirs = AutoModelForCausalLM.from_pretrained(
         real_models["generator"], dtype=torch.float32
     ).eval()
-    asked = [lm.chat("Name a colour of the sea."), lm.chat("Say yes or no: is ice cold?")]
-    samples = lm.sample(asked, n=4, max_new_tokens=12, seed=3)
+    prompts = [lm.chat("Name a colour of the sea."), lm.chat("Say yes or no: is ice cold?")]
+    samples = lm.sample(prompts, n=4, max_new_tokens=12, seed=3)
     assert len(set(samples.texts)) > 4 and 0 < samples.ended.sum() < 8
     for number, ids, log_probs in zip(samples.prompts, samples.ids, samples.log_probs, strict=True):
-        row = torch.tensor([[*lm.prompt_ids(asked)[number], *ids.tolist()]])
+        row = torch.tensor([[*lm.prompt_ids(prompts)[number], *ids.tolist()]])
         with torch.no_grad():
             logits = theirs(row, logits_to_keep=len(ids) + 1).logits[0, :-1]
         wanted = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids).long()]

@@ -42,13 +42,13 @@ def test_however_often_it_is_killed_all_results_come_and_none_is_made_twice(
 ):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(map_shards, "_cores", lambda: 1)
-        folder, made = tmp_path_factory.mktemp("stage"), []
+        folder, shards_done = tmp_path_factory.mktemp("stage"), []
         for limit in [*kills, 1000]:
             results, done = run(folder, shards, limit)
-            made += done
+            shards_done += done
         assert results == [b"result %d" % i for i in range(shards)]
         if shards >= map_shards.FEW:
-            assert sorted(made) == list(range(shards))
+            assert sorted(shards_done) == list(range(shards))
         shard_parts.forget_shards(folder)
         assert not list(folder.iterdir())
 

@@ -12,9 +12,9 @@ from ark_jax.pipeline import engine, manifest, store
 from ark_jax.runtime.log import Metrics
 
 
-def pair(made: list, fail: str = "") -> list[engine.Stage]:
+def pair(ran: list, fail: str = "") -> list[engine.Stage]:
     def run(context, folder, name):
-        made.append(
+        ran.append(
             (
                 context.workdir.name,
                 name,
@@ -44,14 +44,14 @@ def work(root: Path, name: str, stages, **settings) -> None:
 
 
 def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
-    made: list = []
+    ran: list = []
     with pytest.raises(ValueError, match="half-way"):
-        work(tmp_path, "a", pair(made, fail="two"))
+        work(tmp_path, "a", pair(ran, fail="two"))
     assert not (tmp_path / "a" / "two").exists()
-    work(tmp_path, "b", pair(made))
-    work(tmp_path, "a", pair(made))
-    work(tmp_path, "c", pair(made), two=22)
-    assert made == [
+    work(tmp_path, "b", pair(ran))
+    work(tmp_path, "a", pair(ran))
+    work(tmp_path, "c", pair(ran), two=22)
+    assert ran == [
         ("a", "one", []),
         ("a", "two", []),
         ("b", "two", ["half"]),
@@ -69,10 +69,10 @@ def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
 
 
 def test_what_nobody_will_go_on_with_is_removed(tmp_path):
-    made: list = []
+    ran: list = []
     for two in (2, 22):
         with pytest.raises(ValueError, match="half-way"):
-            work(tmp_path, "a", pair(made, fail="two"), two=two)
+            work(tmp_path, "a", pair(ran, fail="two"), two=two)
     other, ours = sorted((tmp_path / "shared" / ".partial").iterdir())
     with store.claim(tmp_path / "shared", ours.name):
         store.clear(tmp_path / "shared")
@@ -85,15 +85,15 @@ def test_what_nobody_will_go_on_with_is_removed(tmp_path):
 
 
 def test_what_is_damaged_is_made_again_for_all(tmp_path):
-    made: list = []
+    ran: list = []
     for name in ("a", "b"):
-        work(tmp_path, name, pair(made))
+        work(tmp_path, name, pair(ran))
     (tmp_path / "a" / "one" / "whole").write_text("")  # the same file in the store and in b
     for name in ("a", "b"):
-        work(tmp_path, name, pair(made))
+        work(tmp_path, name, pair(ran))
         assert (tmp_path / name / "one" / "whole").read_text() == "one"
-    assert [stage for _, stage, _ in made].count("one") == 2 and [
-        stage for _, stage, _ in made
+    assert [stage for _, stage, _ in ran].count("one") == 2 and [
+        stage for _, stage, _ in ran
     ].count("two") == 1
 
 
@@ -144,21 +144,21 @@ def test_with_a_damaged_manifest_a_shared_stage_is_made_again(tmp_path, capsys):
     work(tmp_path, "a", pair([]))
     for manifest_file in tmp_path.rglob("one*/manifest.json"):
         manifest_file.write_text("")
-    made: list = []
-    work(tmp_path, "a", pair(made))
+    ran: list = []
+    work(tmp_path, "a", pair(ran))
     assert "one (again: manifest.json is damaged)" in capsys.readouterr().out
-    assert [stage for _, stage, _ in made] == ["one"]
+    assert [stage for _, stage, _ in ran] == ["one"]
 
 
 def test_without_hard_links_there_are_copies(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError("no hard links here")
 
-    made: list = []
+    ran: list = []
     monkeypatch.setattr(os, "link", refuse)
     for name in ("a", "b"):
-        work(tmp_path, name, pair(made))
-    assert [stage for _, stage, _ in made].count("one") == 1
+        work(tmp_path, name, pair(ran))
+    assert [stage for _, stage, _ in ran].count("one") == 1
     assert not (tmp_path / "b" / "one" / "whole").samefile(tmp_path / "a" / "one" / "whole")
 
 

@@ -17,13 +17,13 @@ def outcome(values, questions=QUESTIONS) -> Outcome:
 def runs(gain: float = 0.1, questions=QUESTIONS) -> dict:
     random = np.random.default_rng(0)
     values = {seed: random.random(60) * 0.5 for seed in (None, 1, 2)}
-    made = {}
+    by_name = {}
     for seed, of_seed in values.items():
         suffix, changes = (f"-seed{seed}", {"seed": seed}) if seed else ("", {})
-        made[f"base{suffix}"] = (changes, outcome(of_seed))
+        by_name[f"base{suffix}"] = (changes, outcome(of_seed))
         noise = random.normal(0, 0.05, 60)
-        made[f"arm{suffix}"] = ({"x": 1} | changes, outcome(of_seed + gain + noise, questions))
-    return made
+        by_name[f"arm{suffix}"] = ({"x": 1} | changes, outcome(of_seed + gain + noise, questions))
+    return by_name
 
 
 def test_an_arm_is_compared_over_its_seeds():
@@ -44,9 +44,9 @@ def test_no_difference_is_no_finding():
 
 
 def test_of_two_arms_p_is_corrected():
-    made = runs()
+    first_arm = runs()
     second_arm = {f"other{name}": ({**c, "y": 2}, o) for name, (c, o) in runs(0.005).items()}
-    rows = compare_arms(made | second_arm, ["p"])
+    rows = compare_arms(first_arm | second_arm, ["p"])
     values = [row["values"]["p"]["against_base"] for row in rows[1:]]
     assert len(values) == 3 and all(value["p_holm"] >= value["p"] for value in values)
 
@@ -57,5 +57,5 @@ def test_only_equal_questions_are_compared():
 
 
 def test_one_seed_is_no_arm():
-    made = {name: run for name, run in runs().items() if "seed" not in name}
-    assert compare_arms(made, ["p"]) == []
+    seedless = {name: run for name, run in runs().items() if "seed" not in name}
+    assert compare_arms(seedless, ["p"]) == []

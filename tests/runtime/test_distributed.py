@@ -444,8 +444,8 @@ with distributed.join_processes():
 def test_two_processes_save_towers_and_make_one_index(model, tmp_path):
     results = []
     for processes in (2, 1):
-        made = tmp_path / str(processes)
-        work = [sys.executable, "-c", INDEX, str(model), str(made)]
+        folder = tmp_path / str(processes)
+        work = [sys.executable, "-c", INDEX, str(model), str(folder)]
         outputs = wait_for_success(start(processes, 2 // processes, work, model / "cache"))
         results += [json.loads(re.search(r"^RESULT(.*)$", text, re.M)[1]) for text in outputs]
         assert "10 of 30 texts are new" in outputs[0]

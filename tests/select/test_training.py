@@ -49,12 +49,12 @@ POOLS = pools(3)
 def groups(step: int, selector: Selector) -> list[SelectorGroup]:
     """The reward is the mean place of the candidates: against the retriever's order."""
     drawn = selector.draw(POOLS, k=2, draws=5, seed=1, step=step)
-    made = []
+    drawn_groups = []
     for pool, sets in zip(POOLS, drawn, strict=True):
         values = np.mean(sets.sets, axis=1)
         group = SelectorGroup(f"q{pool.number}", pool, sets.sets, values, values - values.mean())
-        made.append(group)
-    return made
+        drawn_groups.append(group)
+    return drawn_groups
 
 
 def run(folder, mesh=(1, 1, 1), **changes) -> list[dict]:
@@ -66,9 +66,9 @@ def run(folder, mesh=(1, 1, 1), **changes) -> list[dict]:
     return curve
 
 
-def gradient(made, config=CONFIG):
+def gradient(drawn_groups, config=CONFIG):
     selector = Selector.new(6, rank=2, seed=3)
-    batch = training.place_groups(made, 6, config)
+    batch = training.place_groups(drawn_groups, 6, config)
     (loss, metrics), values = jax.jit(
         jax.value_and_grad(training.PolicyGradient(), has_aux=True), static_argnums=1
     )(selector.model, None, batch)
@@ -78,22 +78,22 @@ def gradient(made, config=CONFIG):
 
 def test_the_gradient_is_that_of_advantage_times_log_probability(mesh):
     selector = Selector.new(6, rank=2, seed=3)
-    made = groups(0, selector)
+    drawn_groups = groups(0, selector)
 
     def by_hand(model):
         arrays = place_pools(POOLS, 6, 3, 5)
         total = 0.0
-        for row, group in enumerate(made):
+        for row, group in enumerate(drawn_groups):
             chosen = jax.tree.map(operator.itemgetter(row), candidates_of(model, arrays))
             values = pl.place_log_probs(chosen, jnp.asarray(np.stack(group.sets))).sum(-1)
             total -= (jnp.asarray(group.advantages, jnp.float32) * values).sum()
         return total / 15
 
-    loss, metrics, got = gradient(made)
+    loss, metrics, got = gradient(drawn_groups)
     wanted_loss, wanted = jax.value_and_grad(by_hand)(selector.model)
     assert loss == pytest.approx(float(wanted_loss), abs=1e-6)
-    assert metrics["reward"] == pytest.approx(np.mean([g.rewards for g in made]), abs=1e-6)
-    live = np.mean([np.any(g.advantages) for g in made])
+    assert metrics["reward"] == pytest.approx(np.mean([g.rewards for g in drawn_groups]), abs=1e-6)
+    live = np.mean([np.any(g.advantages) for g in drawn_groups])
     assert metrics["live_groups"] == pytest.approx(live) and live > 0
     values = [np.asarray(x[...]) for _, x in hf.named_parameters(wanted)]
     assert max(np.abs(x).max() for x in values) > 0.01
@@ -102,10 +102,10 @@ def test_the_gradient_is_that_of_advantage_times_log_probability(mesh):
 
 
 def test_empty_places_of_a_batch_change_nothing(mesh):
-    made = groups(0, Selector.new(6, rank=2, seed=3))
-    loss, metrics, values = gradient(made)
+    drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
+    loss, metrics, values = gradient(drawn_groups)
     roomy = dataclasses.replace(CONFIG, questions=7, candidates=9, draws=8, k=2)
-    loss_of_roomy, metrics_of_roomy, values_of_roomy = gradient(made, roomy)
+    loss_of_roomy, metrics_of_roomy, values_of_roomy = gradient(drawn_groups, roomy)
     assert loss_of_roomy == pytest.approx(loss, abs=1e-6)
     for name, value in metrics.items():
         assert metrics_of_roomy[name] == pytest.approx(value, abs=1e-5), name
@@ -114,13 +114,13 @@ def test_empty_places_of_a_batch_change_nothing(mesh):
 
 
 def test_a_dead_group_has_no_gradient_and_is_counted(mesh):
-    made = groups(0, Selector.new(6, rank=2, seed=3))
-    dead = [dataclasses.replace(g, advantages=np.zeros(5)) for g in made]
+    drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
+    dead = [dataclasses.replace(g, advantages=np.zeros(5)) for g in drawn_groups]
     loss, metrics, values = gradient(dead)
     assert loss == 0 and metrics["live_groups"] == 0
     assert all((x == 0).all() for x in values)
-    _, metrics, _ = gradient([made[0], *dead[1:]])
-    assert metrics["live_groups"] == pytest.approx(np.any(made[0].advantages) / 3)
+    _, metrics, _ = gradient([drawn_groups[0], *dead[1:]])
+    assert metrics["live_groups"] == pytest.approx(np.any(drawn_groups[0].advantages) / 3)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ def test_a_dead_group_has_no_gradient_and_is_counted(mesh):
     ],
 )
 def test_a_group_that_no_selector_drew_is_refused(change, words, mesh):
-    made = groups(0, Selector.new(6, rank=2, seed=3))
+    drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))
     with pytest.raises(ValueError, match=words):
-        training.place_groups([dataclasses.replace(made[0], **change)], 6, CONFIG)
+        training.place_groups([dataclasses.replace(drawn_groups[0], **change)], 6, CONFIG)
 
 
 @pytest.mark.parametrize("count", [0, 5])
 def test_a_step_has_groups_and_not_too_many(count, mesh):
-    made = groups(0, Selector.new(6, rank=2, seed=3))[:1] * count
+    drawn_groups = groups(0, Selector.new(6, rank=2, seed=3))[:1] * count
     with pytest.raises(ValueError, match=f"{count} groups in a step; it must have 1 to 4"):
-        training.place_groups(made, 6, CONFIG)
+        training.place_groups(drawn_groups, 6, CONFIG)
 
 
 def test_it_learns_and_tells_so(tmp_path):

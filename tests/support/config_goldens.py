@@ -30,8 +30,8 @@ def make_config(name: str):
 
 def resolve(name: str) -> dict[str, object]:
     """Every field of a config, paths relative to the repository."""
-    made = make_config(name)
-    values = {declared.name: setting(made, declared.name) for declared in schema.fields(Ark)}
+    config = make_config(name)
+    values = {declared.name: setting(config, declared.name) for declared in schema.fields(Ark)}
     prefix = f"{REPOSITORY}/"
     return {k: v.removeprefix(prefix) if isinstance(v, str) else v for k, v in values.items()}
 

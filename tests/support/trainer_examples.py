@@ -21,5 +21,5 @@ EXAMPLES = [
 WITHOUT = [dataclasses.replace(e, negatives=()) for e in EXAMPLES]
 
 
-def made(form: str, examples=EXAMPLES) -> list[dict]:
+def rows_in_form(form: str, examples=EXAMPLES) -> list[dict]:
     return list(trainer_formats.format_rows(form, examples, QUESTIONS, PASSAGES))

@@ -40,10 +40,10 @@ def test_every_completion_is_in_one_part(count, prompts, repeat):
     groups = step(count)
     groups += [groups[0]] * repeat
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        made = parts.split(groups, prompts)
+        split_groups = parts.split(groups, prompts)
     rows = lambda groups: sorted(tuple(x) for group in groups for x in group.completions)
-    assert rows(group for part in made for group in part) == rows(groups)
-    for part in made:
+    assert rows(group for part in split_groups for group in part) == rows(groups)
+    for part in split_groups:
         assert part and len({tuple(group.prompt_ids) for group in part}) <= prompts
 
 

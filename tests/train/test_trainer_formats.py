@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
-from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, made
+from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, rows_in_form
 
 from ark_jax.train import trainer_formats
 from ark_jax.train.batches import Example
 
 
 def test_sentence_transformers_by_hand():
-    assert made("sentence-transformers") == [
+    assert rows_in_form("sentence-transformers") == [
         {
             "anchor": "who?",
             "positive": "Text\nB",
@@ -39,21 +39,21 @@ def test_sentence_transformers_by_hand():
         },
     ]
     # Its losses take columns by their order.
-    assert list(made("sentence-transformers")[0]) == [
+    assert list(rows_in_form("sentence-transformers")[0]) == [
         "anchor",
         "positive",
         "negative_1",
         "negative_2",
         "negative_3",
     ]
-    assert made("sentence-transformers", WITHOUT)[2:] == [
+    assert rows_in_form("sentence-transformers", WITHOUT)[2:] == [
         {"anchor": "ẅhere 🌊?", "positive": "Text C"},
         {"anchor": "why?", "positive": "Text D"},
     ]
 
 
 def test_flagembedding_by_hand():
-    assert made("flagembedding") == [
+    assert rows_in_form("flagembedding") == [
         {
             "query": "who?",
             "pos": ["Text\nB", "Text A"],
@@ -71,7 +71,7 @@ def test_flagembedding_by_hand():
             "neg_id": ["a", "b"],
         },
     ]
-    assert made("flagembedding", WITHOUT)[2] == {
+    assert rows_in_form("flagembedding", WITHOUT)[2] == {
         "query": "why?",
         "pos": ["Text D"],
         "neg": [],
@@ -83,7 +83,7 @@ def test_flagembedding_by_hand():
 
 def test_ms_swift_by_hand():
     said = lambda text: [{"role": "user", "content": text}]
-    rows = made("ms-swift")
+    rows = rows_in_form("ms-swift")
     assert [(row["question_id"], row["positive_id"]) for row in rows] == [
         ("q1", "b"),
         ("q1", "a"),
@@ -100,7 +100,7 @@ def test_ms_swift_by_hand():
     }
     # Left out where there is none, as its manual has it.
     assert "negative_messages" not in rows[3] and not any(
-        "negative_messages" in row for row in made("ms-swift", WITHOUT)
+        "negative_messages" in row for row in rows_in_form("ms-swift", WITHOUT)
     )
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_trainer_is_named():
         ValueError,
         match="format 'tevatron': must be one of sentence-transformers, flagembedding, ms-swift",
     ):
-        made("tevatron")
+        rows_in_form("tevatron")
 
 
 CHUNKS = st.lists(st.sampled_from("abcde"), unique=True)
@@ -119,7 +119,7 @@ CHUNKS = st.lists(st.sampled_from("abcde"), unique=True)
 @given(st.lists(st.tuples(st.sampled_from(list(QUESTIONS)), CHUNKS.filter(bool), CHUNKS)))
 def test_every_format_holds_the_same_pairs(drawn):
     examples = [Example(q, "", tuple(p), tuple(n)) for q, p, n in drawn]
-    anchors, flag, swift = (made(form, examples) for form in trainer_formats.FORMATS)
+    anchors, flag, swift = (rows_in_form(form, examples) for form in trainer_formats.FORMATS)
     assert (
         len({tuple(row) for row in anchors}) <= 1
         and len({"neg" in row and bool(row["neg"]) for row in flag}) <= 1
@@ -175,7 +175,7 @@ def test_sentence_transformers_trains_on_it(examples, tmp_path):
         tiny.write(tmp_path / "model", "bert", tokenizer="cls"), pooling="mean", max_seq_length=32
     )
     model = library.SentenceTransformer(str(path), device="cpu")
-    rows = as_dataset(made("sentence-transformers", examples), tmp_path)
+    rows = as_dataset(rows_in_form("sentence-transformers", examples), tmp_path)
     assert rows.column_names == [
         "anchor",
         "positive",
@@ -209,7 +209,7 @@ def test_flagembedding_takes_its_groups_from_it(examples, group, tmp_path):
     but one there must be. Columns that it does not know are not touched; those that it reads
     besides must not be ours.
     """
-    rows = as_dataset(made("flagembedding", examples), tmp_path)
+    rows = as_dataset(rows_in_form("flagembedding", examples), tmp_path)
     assert not set(rows.column_names) & {"prompt", "type", "batch_size", "pos_scores", "neg_scores"}
     for row in rows:
         assert isinstance(row["query"], str) and row["pos"] and isinstance(row["neg"], list)
@@ -224,7 +224,7 @@ def test_ms_swift_finds_its_columns(examples, tmp_path):
 
     The manual's page is that on embedding training, of release 3.11.
     """
-    rows = as_dataset(made("ms-swift", examples), tmp_path)
+    rows = as_dataset(rows_in_form("ms-swift", examples), tmp_path)
     standard = {
         prefix + name
         for prefix in ("", "rejected_", "positive_", "negative_")

@@ -62,13 +62,13 @@ def train(folder, run, *, mesh=(1, 1, 1), two=False, **changes):
         return triplet.train(towers, GRAPH, QUESTIONS, texts, config, run)
 
 
-def masks(asked: tuple, drawn: list[tuple], **changes) -> dict[str, list[str]]:
+def masks(question_fact: tuple, drawn: list[tuple], **changes) -> dict[str, list[str]]:
     """The facts at each level of one question among a batch's triples."""
     config = dataclasses.replace(CONFIG, batch=1, **changes)
-    row = row_of(GRAPH, asked)
+    row = row_of(GRAPH, question_fact)
     question = triplet.MaskedQuestions(["?"], np.array([row]), np.array([True]))
     epochs = triplet.Epochs(GRAPH, question, config)
-    levels = Levels(*(np.array([row_of(GRAPH, fact)]) for fact in (asked, *drawn)))
+    levels = Levels(*(np.array([row_of(GRAPH, fact)]) for fact in (question_fact, *drawn)))
     rows = np.arange(len(GRAPH))
     by_name = triplet.pair_masks(epochs, np.array([0]), levels, rows)
     facts = ["".join(fact) for fact in GRAPH]

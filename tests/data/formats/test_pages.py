@@ -206,9 +206,9 @@ def test_links_are_followed_and_circles_are_cut(tmp_path):
 
 
 def test_questions_beside_the_files(tmp_path):
-    asked = '{"id": "q", "question": "What?", "documents": ["in/a.txt"], "evidence": ["Tide"]}\n'
-    lost = asked.replace('"q"', '"r"').replace("in/a.txt", "a.txt")
-    write(tmp_path, {"in/a.txt": "Tide.", "questions.jsonl": asked + lost})
+    question = '{"id": "q", "question": "What?", "documents": ["in/a.txt"], "evidence": ["Tide"]}\n'
+    lost = question.replace('"q"', '"r"').replace("in/a.txt", "a.txt")
+    write(tmp_path, {"in/a.txt": "Tide.", "questions.jsonl": question + lost})
     corpus, problems = readers.read(tmp_path)
     assert [q.id for q in corpus.questions] == ["q"]
     assert [(p.line, p.field) for p in problems] == [(2, "documents")]

@@ -208,8 +208,8 @@ def test_questions_without_answers_or_without_documents(tmp_path_factory, corpus
     assert [(q.id, q.evidence) for q in reread.questions] == [(q.id, q.evidence) for q in complete]
     assert all(not getattr(q, name) for q in reread.questions for name in dropped)
     if not problems:
-        asked, remarks = readers.read_questions(folder / "questions.jsonl", corpus.texts)
-        assert asked == reread.questions and remarks == []
+        questions, remarks = readers.read_questions(folder / "questions.jsonl", corpus.texts)
+        assert questions == reread.questions and remarks == []
 
 
 def test_chunks_without_places_follow_one_another(tmp_path):

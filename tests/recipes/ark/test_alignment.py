@@ -166,8 +166,8 @@ SCRIPTS = {
 
 def one_candidate(text: str, question: str, answer: str):
     """The arguments of `align` for one question with one chunk."""
-    asked = Question("q1", question, (answer,), ("d",))
-    return [asked], {"q1": [(Chunk("d#0", "d", 0, len(text), 9, text), 0.5)]}
+    asking = Question("q1", question, (answer,), ("d",))
+    return [asking], {"q1": [(Chunk("d#0", "d", 0, len(text), 9, text), 0.5)]}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -177,17 +177,17 @@ def test_passages_of_any_script_are_cut_to_fit(byte_level_folder, mesh, script, 
     lm = LanguageModel.from_pretrained(byte_level_folder)
     lm = dataclasses.replace(lm, max_length=limit)
     templates = {"forward": "{passage} ? {question} = {answer}", "backward": "{passage} {question}"}
-    asked = {"question": sentence[:12], "answer": sentence[:6]}
-    questions, candidates = one_candidate(sentence * 20, **asked)
+    fields = {"question": sentence[:12], "answer": sentence[:6]}
+    questions, candidates = one_candidate(sentence * 20, **fields)
     table = alignment.align(
         lm, templates, questions, candidates, references=0, batch_tokens=0, label=""
     )
     row = table.to_pylist()[0]
     assert row["cut"] and np.isfinite([row["forward"], row["backward"]]).all()
     fitter = alignment._PassageFitter(lm, templates)
-    passage = fitter.fit(sentence * 20, asked, "q1")
+    passage = fitter.fit(sentence * 20, fields, "q1")
     longer = (sentence * 20)[: len(passage) + 8]
-    assert fitter._prompt_tokens(passage, asked) <= limit < fitter._prompt_tokens(longer, asked)
+    assert fitter._prompt_tokens(passage, fields) <= limit < fitter._prompt_tokens(longer, fields)
 
 
 def test_a_question_that_leaves_no_room_names_question_and_chunk(byte_level_folder, mesh):

@@ -38,11 +38,11 @@ def shown(c, rows=ROWS) -> dict:
 
 def test_answers_that_fill_their_tokens_are_left_out(config):
     config.evaluate.max_new_tokens = 6
-    made = shown(config)
-    assert [(row["question"], row["given"]) for row in made["rows"]] == [
+    section = shown(config)
+    assert [(row["question"], row["given"]) for row in section["rows"]] == [
         ("Who is b?", {"base": "Ann", "stage3": None})
     ]
-    assert made["about"] == (
+    assert section["about"] == (
         "Answers of SmolLM from the passages that each system retrieves. 3 answers that were cut "
         "at 6 tokens are left out."
     )
@@ -50,8 +50,8 @@ def test_answers_that_fill_their_tokens_are_left_out(config):
 
 def test_where_all_are_cut_the_report_says_what_helps(config):
     config.evaluate.max_new_tokens = 1
-    made = shown(config)
-    assert made["rows"] == [] and made["about"] == (
+    section = shown(config)
+    assert section["rows"] == [] and section["about"] == (
         "No answer is shown: those of SmolLM are all cut at 1 tokens "
         "(config.evaluate.max_new_tokens); config.reader.warm=True teaches it to answer."
     )
@@ -65,9 +65,9 @@ def test_where_all_are_cut_the_report_says_what_helps(config):
 )
 def test_of_other_readers_all_answers_are_shown(config, backend, who):
     config.reader.backend = backend
-    made = shown(config)
-    assert made["about"] == f"Answers of {who} from the passages that each system retrieves."
-    assert [row["given"]["stage3"] for row in made["rows"]] == [
+    section = shown(config)
+    assert section["about"] == f"Answers of {who} from the passages that each system retrieves."
+    assert [row["given"]["stage3"] for row in section["rows"]] == [
         "the keeper of the salt",
         "the keeper of the quay",
     ]

@@ -73,10 +73,10 @@ def settings(retriever: Path):
 
 
 def run(c, workdir: Path, name: str = "reranker") -> engine.Context:
-    made = [engine.Stage(name, (), (), store_inputs) for name in BEFORE]
-    made += [stage for stage in stages(c) if stage.name == name]
+    ordered = [engine.Stage(name, (), (), store_inputs) for name in BEFORE]
+    ordered += [stage for stage in stages(c) if stage.name == name]
     context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
-    engine.run(made, context)
+    engine.run(ordered, context)
     return context
 
 
@@ -161,11 +161,11 @@ def test_it_begins_as_the_tuned_retriever(retriever, tmp_path):
     c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
     context = run(c, tmp_path)
     scorer = PairScorer.from_pretrained(context / "reranker" / "model")
-    asked = [("who kept the salt?", text) for text in TEXTS]
+    pairs = [("who kept the salt?", text) for text in TEXTS]
     tuned = Retriever.from_pretrained(context / "stage3" / "model")
-    query = tuned.encode([asked[0][0]], kind="query")[0]
+    query = tuned.encode([pairs[0][0]], kind="query")[0]
     passages = tuned.encode(TEXTS, kind="document")
-    np.testing.assert_allclose(scorer.score(asked), 20 * passages @ query, atol=1e-5)
+    np.testing.assert_allclose(scorer.score(pairs), 20 * passages @ query, atol=1e-5)
 
 
 def test_an_adapter_of_the_reranker(retriever, tmp_path):

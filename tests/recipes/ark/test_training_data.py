@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, made
+from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, rows_in_form
 
 from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
@@ -40,8 +40,8 @@ def workdir(tmp_path):
 
     def run(name: str, context, folder: Path) -> dict:
         if name == "data":
-            asked = [Question(id, text, ("x",), ("doc",)) for id, text in QUESTIONS.items()]
-            save_rows(asked, folder / "questions_train.parquet")
+            questions = [Question(id, text, ("x",), ("doc",)) for id, text in QUESTIONS.items()]
+            save_rows(questions, folder / "questions_train.parquet")
             save_chunks([Chunk(id, "doc", 0, 0, 0, text) for id, text in PASSAGES.items()], folder)
         if name == "positives":
             save_rows(
@@ -102,9 +102,9 @@ def test_each_stage_has_a_file_of_what_it_is_trained_on(form, workdir, capsys):
         dataclasses.replace(e, negatives=("a",) if e.question == "q3" else ()) for e in EXAMPLES
     ]
     assert files == {
-        "stage1.jsonl": made(form, WITHOUT),
-        "stage2.jsonl": made(form, second),
-        "stage3.jsonl": made(form),
+        "stage1.jsonl": rows_in_form(form, WITHOUT),
+        "stage2.jsonl": rows_in_form(form, second),
+        "stage3.jsonl": rows_in_form(form),
     }
     assert [line.split(": ", 1)[1] for line in said] == {
         "sentence-transformers": [

@@ -33,8 +33,8 @@ def run(tmp_path_factory) -> Context:
 
 
 def test_evaluation_waits_for_the_reader(tmp_path):
-    made = {stage.name: stage for stage in stages(tiny_config(tmp_path))}
-    assert "warm" in made["evaluate"].after and made["warm"].after == ("data", "candidates")
+    by_name = {stage.name: stage for stage in stages(tiny_config(tmp_path))}
+    assert "warm" in by_name["evaluate"].after and by_name["warm"].after == ("data", "candidates")
     assert "warm" not in {stage.name for stage in stages(worlds.tiny_config(tmp_path))}
 
 

@@ -50,8 +50,8 @@ def test_the_warm_reader_has_learned_the_metals(run, world):
     form, after = reading_prompt(run.config), []
     for folder in (world / "generator", run.workdir / "warm" / "model"):
         lm = LanguageModel.from_pretrained(folder)
-        asked = [(f"Of what is the bell of {place}?", texts) for place in PLACES[:3]]
-        prompts = reading_prompts(lm, form, asked, 3)
+        readings = [(f"Of what is the bell of {place}?", texts) for place in PLACES[:3]]
+        prompts = reading_prompts(lm, form, readings, 3)
         assert prompts.cut == 0 and prompts.texts[0].endswith("Arl?\nAnswer:")
         after.append(likelihoods(lm, form, prompts.texts, [["tin", "iron", "tin."]] * 3))
     assert after[0].max() < 1e-3 and 0.3 < after[1].min() <= after[1].max() <= 1

@@ -42,9 +42,9 @@ def written_context(world, workdir, path, **changes) -> Context:
 
 
 def until_evidence(context: Context) -> list:
-    made = stages(context.config)
-    last = [stage.name for stage in made].index("evidence-1")
-    return made[: last + 1]
+    ordered = stages(context.config)
+    last = [stage.name for stage in ordered].index("evidence-1")
+    return ordered[: last + 1]
 
 
 @pytest.mark.slow

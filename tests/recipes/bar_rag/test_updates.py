@@ -55,10 +55,10 @@ def test_seeds_differ_by_stage_and_run():
 
 def test_rows_of_a_step_are_made_once(tmp_path):
     """Rows whose lists are all empty in one step join those of a step that has numbers."""
-    path, made = tmp_path / "sets.parquet", []
+    path, steps_made = tmp_path / "sets.parquet", []
 
     def make(step: int):
-        made.append(step)
+        steps_made.append(step)
         return [{"id": f"q{step}", "citations": [step] * (step > 0)}]
 
     rows = StepRows(path)
@@ -70,13 +70,13 @@ def test_rows_of_a_step_are_made_once(tmp_path):
     assert [row["id"] for row in again.stored] == ["q0"]
     for step in (0, 1, 2):
         again.rows(step, lambda step=step: make(step))
-    assert made == [0, 1, 1, 2]
+    assert steps_made == [0, 1, 1, 2]
     joined = again.join()
     assert [row["citations"] for row in joined] == [[], [1], [2]]
     assert [file.name for file in tmp_path.glob("*.parquet")] == ["sets.parquet"]
     # A kill after the join loses nothing either.
     assert StepRows(path).join() == joined and StepRows(path).rows(2, lambda: make(2)) == joined[2:]
-    assert made == [0, 1, 1, 2]
+    assert steps_made == [0, 1, 1, 2]
 
 
 def test_warm_sets_hold_gold_among_others():

@@ -55,8 +55,8 @@ def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
         of_documents = [chunk for chunk in chosen if documents[chunk] in question.documents]
         assert len(of_documents) >= 8  # half are the first of its documents
         # The answer is part of what BM25 is asked.
-        asked, texts = " ".join((question.question, *question.answers)), Passages(chunks)
-        best = bm25([asked], list(texts.values()), [range(len(texts))], 1)[0][0]
+        query, texts = " ".join((question.question, *question.answers)), Passages(chunks)
+        best = bm25([query], list(texts.values()), [range(len(texts))], 1)[0][0]
         answered += everything[best].id in chosen
     chosen = {documents[chunk] for ranked in candidates.values() for chunk, _ in ranked}
     assert answered > 0.6 * len(candidates)

@@ -69,8 +69,8 @@ def test_a_config_of_another_recipe_stays():
 
 
 def test_only_folders_of_the_demo_are_made(cache, monkeypatch):
-    made = []
-    monkeypatch.setattr(models, "prepare", lambda model, root: made.append((model.name, root)))
+    folders = []
+    monkeypatch.setattr(models, "prepare", lambda model, root: folders.append((model.name, root)))
     folder = cache / "models" / "all-minilm-l6-v2"
     default_models.fetch_demo_models(["", "own/model", str(cache), str(folder)])
-    assert made == [("all-minilm-l6-v2", cache)]
+    assert folders == [("all-minilm-l6-v2", cache)]

@@ -240,13 +240,13 @@ def test_a_judge_of_nothing_but_rubbish_gives_no_rate(tmp_path):
 def test_the_same_verdicts_give_the_same_files_and_are_asked_once(tmp_path):
     with llm_server.serving(by_length) as server:
         compare(tmp_path / "a", server, against=("base", "stage1"))
-        asked = len(server.requests)
+        requests = len(server.requests)
         first = [
             (tmp_path / "a" / "judge" / name).read_bytes()
             for name in ("judge.json", "verdicts.parquet")
         ]
         compare(tmp_path / "a", server, against=("base", "stage1"))
-        assert len(server.requests) == asked == 2 * 2 * (5 + 6)
+        assert len(server.requests) == requests == 2 * 2 * (5 + 6)
         assert first == [
             (tmp_path / "a" / "judge" / name).read_bytes()
             for name in ("judge.json", "verdicts.parquet")

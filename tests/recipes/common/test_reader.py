@@ -36,7 +36,7 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
     monkeypatch.setenv("ARK_TEST_KEY", "sk-of-the-reader")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(endpoint, "BACKOFF", 0.02)
-    asked = ["Who?", "When?", "Who?", "Refused?"]
+    prompts = ["Who?", "When?", "Who?", "Refused?"]
     with llm_server.serving(
         lambda messages: f"{messages[0]['content'][:-1]}ever\nsince",
         lambda conversation, attempt: "400" if "Refused" in conversation else None,
@@ -49,9 +49,9 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
             model="toy",
             price=(1.0, 2.0),
         )
-        replies, counts = reader.answer_prompts(context, asked, FORM)
+        replies, counts = reader.answer_prompts(context, prompts, FORM)
         assert replies == {"Who?": "Whoever", "When?": "Whenever", "Refused?": ""}
-        assert sorted(request.prompt for request in server.requests) == sorted(set(asked))
+        assert sorted(request.prompt for request in server.requests) == sorted(set(prompts))
         body, headers = server.requests[0].body, server.requests[0].headers
         assert (body["model"], body["max_tokens"], body["temperature"]) == ("toy", 6, 0)
         assert headers["authorization"] == "Bearer sk-of-the-reader"
@@ -60,7 +60,7 @@ def test_a_reader_at_an_endpoint_is_asked_each_prompt_once(tmp_path, monkeypatch
             (counts["llm"]["input_tokens"] + 2 * counts["llm"]["output_tokens"]) / 1e6
         )
         assert counts["llm"]["cost"] > 0
-        again = reader.answer_prompts(context, [*asked, "Where?"], FORM)
+        again = reader.answer_prompts(context, [*prompts, "Where?"], FORM)
         assert again[0] == replies | {"Where?": "Whereever"} and len(server.requests) == 4
         assert again[1]["llm"]["cached"] == 3
     kinds = [row["kind"] for row in read_rows(tmp_path / "llm" / "replies.jsonl")]
@@ -90,9 +90,9 @@ class Lamplighter:
     def chat(self, turn: str) -> str:
         return f"<s> {turn} </s>"
 
-    def generate(self, asked, *, done, **settings) -> None:
-        self.calls.append((list(asked), settings))
-        for i, text in enumerate(asked):
+    def generate(self, prompts, *, done, **settings) -> None:
+        self.calls.append((list(prompts), settings))
+        for i, text in enumerate(prompts):
             done(i, f" {text.split()[1]} it was ")
 
 

@@ -135,8 +135,8 @@ def sentence(material: Material, number: int = 0) -> str:
 def pair_about(material: Material, question: str = "") -> Pair:
     """A pair that passes: its words are those of the passage, which is therefore found."""
     words = sentence(material).split()
-    asked = question or f"Which word follows {' '.join(words[:-1])}?"
-    return Pair(asked, words[-1].strip(",;."), (sentence(material),))
+    text = question or f"Which word follows {' '.join(words[:-1])}?"
+    return Pair(text, words[-1].strip(",;."), (sentence(material),))
 
 
 def reasons(workdir: Path) -> dict[str, str]:

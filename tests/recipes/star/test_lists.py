@@ -207,17 +207,17 @@ def test_texts_are_those_of_search_with_weights_beside_them(weights):
         + lists_of([path("a", ["starred"])], ["Cy"], id="q3")[0]
     )
     texts = {"q1": "what is a like [QSP] ?", "q2": "who is in a", "q3": "a's actor"}
-    made = pair_lists(lists, texts, STEPS, weights=weights, weight_range=(0.25, 4.0))
-    assert made[0].left == texts["q1"]
-    assert made[3].rights[0] == "a, directed by, inverse of directed by, in language, end"
-    assert made[1].rights[:2] == ("a, directed by, inverse of directed by", "a, directed by, end")
-    assert [one.required for one in made] == [0, 1, 1, 0, 0, 0, 0, 0]
-    positive = {one.weights[0] for one in made}
-    negative = {weight for one in made for weight in one.weights[1:]}
+    pairs = pair_lists(lists, texts, STEPS, weights=weights, weight_range=(0.25, 4.0))
+    assert pairs[0].left == texts["q1"]
+    assert pairs[3].rights[0] == "a, directed by, inverse of directed by, in language, end"
+    assert pairs[1].rights[:2] == ("a, directed by, inverse of directed by", "a, directed by, end")
+    assert [one.required for one in pairs] == [0, 1, 1, 0, 0, 0, 0, 0]
+    positive = {one.weights[0] for one in pairs}
+    negative = {weight for one in pairs for weight in one.weights[1:]}
     assert positive == ({1.0} if weights == "none" else {0.25, 4.0})
     ends = (0.25, 4.0) if weights == "both" else (1.0, 1.0)
     assert (min(negative), max(negative)) == pytest.approx(ends)
-    assert all(len(one.rights) == len(one.weights) for one in made)
+    assert all(len(one.rights) == len(one.weights) for one in pairs)
 
 
 def test_a_path_is_written_as_search_writes_it():

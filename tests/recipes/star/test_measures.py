@@ -41,9 +41,11 @@ def gold(steps: Steps, *paths: tuple[int, ...]) -> list[GoldPath]:
 
 
 def test_of_several_paths(steps):
-    asked = question(steps, "Dietrich", "Colman", absent=1)
+    star_question = question(steps, "Dietrich", "Colman", absent=1)
     paths = found_paths(steps, (DIRECTED,), (DIRECTED, KNEW), (STARRED,))
-    values = measure(steps, asked, gold(steps, (STARRED,)), paths, (*STANDARD, "shortcut@2"))
+    values = measure(
+        steps, star_question, gold(steps, (STARRED,)), paths, (*STANDARD, "shortcut@2")
+    )
     assert values == {
         "hit@1": 0.0,
         "hit@3": 1.0,
@@ -56,8 +58,10 @@ def test_of_several_paths(steps):
 
 
 def test_f1_is_of_the_first_path(steps):
-    asked = question(steps, "Dietrich")
-    values = measure(steps, asked, gold(steps, (STARRED,)), found_paths(steps, (STARRED,)), ("f1",))
+    star_question = question(steps, "Dietrich")
+    values = measure(
+        steps, star_question, gold(steps, (STARRED,)), found_paths(steps, (STARRED,)), ("f1",)
+    )
     assert values["f1"] == pytest.approx(2 / 3)
 
 
