@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.recipe import Needs, Recipe, recipe_of
-from ark_jax.runtime.accelerator import find_device
+from ark_jax.runtime.accelerator import find_device, host_memory
 from ark_jax.runtime.log import show
 
 # Seconds that a check may take: a request, any other check, and jax with all that a run imports.
@@ -282,10 +282,7 @@ def probe() -> None:
 
 
 def memory() -> Iterator[Finding]:
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
-    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
-        size = min(size, int(text))
+    size = host_memory()
     yield (ok if size >= ENOUGH_ROOM else warning)(f"memory: {size / GIB:.1f} GiB")
 
 

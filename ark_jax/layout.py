@@ -119,6 +119,11 @@ def batch_multiple() -> int:
     return math.prod(jax.sharding.get_abstract_mesh().shape.get(axis, 1) for axis in BATCH)
 
 
+def mesh_size(axis: str) -> int:
+    """Devices along an axis of the mesh."""
+    return jax.sharding.get_abstract_mesh().shape.get(axis, 1)
+
+
 def groups(side: str) -> list[list[str]]:
     """`"(n h) d"` -> `[["n", "h"], ["d"]]`."""
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", side)]

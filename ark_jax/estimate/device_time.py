@@ -78,17 +78,40 @@ def shared_prefix_work(
 
 def training_work(
     model: WeightlessModel,
+    batch_lengths: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
+    remat: str,
+    pieces: int,
+) -> tuple[int, float, np.ndarray]:
+    """Steps, tokens and FLOPs of a contrastive stage. A step computes what its fullest batch needs.
+
+    A backward pass takes twice the products of a forward pass. Of attention it takes five for two,
+    since it computes the weights anew.
+
+    Args:
+        batch_lengths: tokens of each question and of each passage of each step.
+        remat, pieces: how a step is computed.
+    """
+    steps = len(batch_lengths[0])
+    total, flops = 0, np.zeros(2)
+    for counts, kind_pieces in zip(batch_lengths, (1, pieces), strict=True):
+        grid = TextGrid.from_lengths(counts, kind_pieces)
+        tokens = grid.piece_tokens * grid.pieces * layout.batch_multiple()
+        pairs = grid.rows * grid.length**2 * (0.5 if model.causal else 1)
+        again = (remat == "all") + (kind_pieces > 1)
+        flops += steps * model.flops(tokens, pairs) * (3 + again, 3.5 + again)
+        total += steps * tokens
+    return steps, total, flops
+
+
+def batch_lengths(
     examples: Sequence[batches.Example],
     lengths: tuple[dict[str, int], dict[str, int]],
     settings,
     epochs: int,
     seed: int,
     use_negatives: bool,
-) -> tuple[int, float, np.ndarray]:
-    """Steps, tokens and FLOPs of a contrastive stage. A step computes what its fullest batch needs.
-
-    A backward pass takes twice the products of a forward pass. Of attention it takes five for two,
-    since it computes the weights anew.
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Tokens of each question and of each passage of each step of a contrastive stage.
 
     Args:
         lengths: tokens of each question and of each passage, by id.
@@ -101,17 +124,8 @@ def training_work(
     ]
     questions = [[example.question for example in batch] for batch in batched]
     passages = [batches.distinct_chunks(batch, use_negatives=use_negatives) for batch in batched]
-    total, flops = 0, np.zeros(2)
-    kinds = zip((questions, passages), lengths, (1, settings.chunks), strict=True)
-    for batches_of_ids, tokens_by_id, pieces in kinds:
-        counts = [[tokens_by_id[id] for id in ids] for ids in batches_of_ids]
-        grid = TextGrid.from_lengths(counts, pieces)
-        tokens = grid.piece_tokens * grid.pieces * layout.batch_multiple()
-        pairs = grid.rows * grid.length**2 * (0.5 if model.causal else 1)
-        again = (settings.remat == "all") + (pieces > 1)
-        flops += len(batched) * model.flops(tokens, pairs) * (3 + again, 3.5 + again)
-        total += len(batched) * tokens
-    return len(batched), total, flops
+    of_batches = lambda ids, by_id: [[by_id[id] for id in batch] for batch in ids]
+    return of_batches(questions, lengths[0]), of_batches(passages, lengths[1])
 
 
 def trainable_parameters(model: WeightlessModel, settings) -> int:
@@ -136,5 +150,6 @@ def speed_note(models: Sequence[WeightlessModel]) -> str:
     devices = math.prod(jax.sharding.get_mesh().shape.values())
     return (
         f"device: {devices} x {jax.devices()[0].device_kind}, measured {' and '.join(speeds)}; "
-        "times leave out what is compiled, searched and saved"
+        "times leave out compiling, searching, saving, the host's work and the latency of what "
+        "devices exchange"
     )

@@ -68,6 +68,15 @@ def device_in_use() -> Device:
     return Device(jax.default_backend(), float(capability) if known else 0.0)
 
 
+def host_memory() -> int:
+    """Bytes of this machine's memory, or of its container's limit; whether they are free or not."""
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        size = min(size, int(text))
+    return size
+
+
 def float_type(name: str, device: Device) -> str:
     """The type that "auto" stands for; any other stays.
 

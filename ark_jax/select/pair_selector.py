@@ -24,7 +24,7 @@ from ark_jax.select.training import (
     place_draws,
     training_run,
 )
-from ark_jax.train import fit
+from ark_jax.train import fit, memory
 from ark_jax.train.list_batches import ListTexts, ListwiseBatches
 from ark_jax.train.lists import ListEpochs, PairList
 
@@ -139,7 +139,7 @@ def train(
     Args:
         steps: the questions of each step.
         make_groups: as in `training.train`; the groups are in the order of the step's questions.
-        remat: what the backward pass computes again, see the models' `Config`.
+        remat: what the backward pass computes again: of `memory.REMATS`, or "auto" for what fits.
         folder, on_step, on_pace: as in `training.train`.
 
     Returns:
@@ -155,7 +155,9 @@ def train(
     chosen = [[numbers[pool] for pool in step] for step in steps]
     epochs = _GivenSteps(lists, chosen, config.questions)
     batches = ListwiseBatches.create(epochs, ListTexts.create(lists), scorer, len(steps))
-    body = dataclasses.replace(scorer.cfg.body, remat=remat)
+    body = memory.choose_remat(
+        scorer.cfg.body, remat, batches.texts_of_device(), scorer.model, None, "select"
+    )
     candidates = PairCandidates(dataclasses.replace(scorer.cfg, body=body), batches.capacities)
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.runtime import distributed
-from ark_jax.train import batches, fit, flops, losses, optim
+from ark_jax.train import batches, fit, flops, losses, memory, optim
 from ark_jax.train.batches import Example, NumberedExample
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
@@ -30,13 +31,13 @@ class ContrastiveConfig:
     weight_decay: float
     clip: float  # largest global norm of a gradient
     batch: int  # questions a step
-    chunks: int  # pieces that the passages of a batch are encoded in (GradCache)
+    chunks: int  # pieces that the passages of a batch are encoded in (GradCache); 0: what fits
     temperature: float
     matryoshka: tuple[int, ...]  # narrower widths that are trained too
     denominator: str  # of `batches.DENOMINATORS`
     order: str  # "question" or "document", see `batches.shuffled_order`
     save_every: int  # steps
-    remat: str  # what the backward pass computes again, see the models' `Config`
+    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
     seed: int
     use_negatives: bool
     lora_rank: int  # 0 trains all weights
@@ -75,12 +76,22 @@ def train(
     _check(config, retriever, examples, label)
     tokens = _tokenize(retriever, examples, questions, passages, config, label)
     trainable, frozen = lora.split_weights(retriever.model, retriever.cfg, retriever.base, config)
-    model_config = dataclasses.replace(retriever.cfg, remat=config.remat)
     adapter_size = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
-    count_flops = functools.partial(flops.training, model_config, adapter=adapter_size)
+    count_flops = functools.partial(flops.training, retriever.cfg, adapter=adapter_size)
     maker = ContrastiveBatches.from_examples(
         _batched(examples, config), *tokens, config, count_flops
     )
+    choice = memory.choose(
+        retriever.cfg,
+        config.remat,
+        config.chunks,
+        maker.texts_of_device,
+        trained=memory.bytes_of(trainable),
+        frozen=memory.bytes_of(frozen),
+        most_pieces=maker.passages.rows // layout.batch_multiple(),
+    )
+    memory.say_choice(choice, label)
+    maker = maker.in_pieces(choice.pieces)
     run = fit.TrainingRun(
         label=label,
         folder=folder,
@@ -90,10 +101,10 @@ def train(
         save_every=config.save_every,
     )
     objective = ContrastiveObjective(
-        model_config,
+        dataclasses.replace(retriever.cfg, remat=choice.remat),
         retriever.pooling,
         retriever.width,
-        config.chunks,
+        choice.pieces,
         maker.piece_tokens,
         config.temperature,
         tuple(config.matryoshka),
@@ -180,22 +191,33 @@ class ContrastiveBatches:
         by_example = {id(x): numbers for x, numbers in zip(distinct, numbered, strict=True)}
         numbered_steps = [[by_example[id(x)] for x in step] for step in examples]
         array = lambda ids: np.asarray(ids, np.int32)
-        lengths = np.array([len(passage_tokens[chunk]) for chunk in chunks])
+        passage_arrays = [array(passage_tokens[chunk]) for chunk in chunks]
         return cls(
             numbered_steps,
             chunks,
             {x.question: array(question_tokens[x.question]) for x in distinct},
-            [array(passage_tokens[chunk]) for chunk in chunks],
+            passage_arrays,
             TextGrid.from_lengths(
                 [[len(question_tokens[x.question]) for x in step] for step in examples]
             ),
             TextGrid.from_lengths(
-                [lengths[batches.distinct_numbers(step)].tolist() for step in numbered_steps],
-                config.chunks,
+                _passage_lengths(numbered_steps, passage_arrays), config.chunks or 1
             ),
             config,
             count_flops,
         )
+
+    def in_pieces(self, pieces: int) -> "ContrastiveBatches":
+        """The same batches, with passages in so many pieces."""
+        if pieces == self.passages.pieces:
+            return self
+        lengths = _passage_lengths(self.examples, self.passage_tokens)
+        return dataclasses.replace(self, passages=TextGrid.from_lengths(lengths, pieces))
+
+    def texts_of_device(self, pieces: int) -> list[memory.Texts]:
+        """What a device encodes at once: all questions, and passages in so many pieces."""
+        grids = self.questions, self.in_pieces(pieces).passages
+        return list(map(memory.Texts.from_grid, grids))
 
     @property
     def piece_tokens(self) -> tuple[int, int]:
@@ -240,12 +262,20 @@ class ContrastiveBatches:
         return fit.TrainingBatch(arrays, ids, sum(lengths), self.count_flops(lengths))
 
 
+def _passage_lengths(
+    steps: Sequence[Sequence[NumberedExample]], passage_tokens: Sequence[np.ndarray]
+) -> list[list[int]]:
+    """Tokens of each passage of each step."""
+    lengths = np.array(list(map(len, passage_tokens)))
+    return [lengths[batches.distinct_numbers(step)].tolist() for step in steps]
+
+
 def _check(
     config: ContrastiveConfig, retriever: Retriever, examples: Sequence[Example], label: str
 ) -> None:
-    for name in ("epochs", "batch", "chunks", "save_every"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"config.train.{name}={getattr(config, name)}: must be at least 1")
+    for name, least in (("epochs", 1), ("batch", 1), ("chunks", 0), ("save_every", 1)):
+        if (value := getattr(config, name)) < least:
+            raise ValueError(f"config.train.{name}={value}: must be at least {least}")
     if not examples:
         raise ValueError(
             f"{label}: no question has a positive, so there is nothing to train on; "

@@ -10,6 +10,7 @@ import numpy as np
 from ark_jax import layout
 from ark_jax.models.prefix_groups import TokenIds
 from ark_jax.text import tokens as tk
+from ark_jax.train import memory
 
 TokenValues = Sequence[Sequence[float] | np.ndarray]  # a number for each token of each completion
 
@@ -202,6 +203,13 @@ class BatchShape:
             tokens,
             device_prompts * tokens,
         )
+
+    def texts_of_device(self) -> list[memory.Texts]:
+        """What a device computes at once: prompts, and completions."""
+        return [
+            memory.Texts(self.prompts, self.prompt_tokens, self.prompt_room),
+            memory.Texts(self.rows, self.tokens, self.room),
+        ]
 
     def shrunk(self, *steps: Sequence[Group]) -> "BatchShape":
         """One of few shapes that hold the groups of each step, this being that of a full one.

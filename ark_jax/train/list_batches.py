@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from ark_jax import layout
 from ark_jax.models.pairs import Capacities, PairScorer
 from ark_jax.text import tokens as tk
-from ark_jax.train import fit, flops
+from ark_jax.train import fit, flops, memory
 from ark_jax.train.lists import ListEpochs, PairList
 from ark_jax.train.placement import TextGrid
 
@@ -72,6 +72,10 @@ class ListwiseBatches:
         list_length = min(longest, epochs.negatives + 1) if epochs.negatives else longest
         body = scorer.cfg.body
         return cls(epochs, texts, tokens, segments, grids, rows, list_length, body, adapter)
+
+    def texts_of_device(self) -> list[memory.Texts]:
+        """What a device encodes at once."""
+        return list(map(memory.Texts.from_grid, self.grids.values()))
 
     @property
     def capacities(self) -> Capacities:

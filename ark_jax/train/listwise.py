@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from ark_jax.models import lora
 from ark_jax.models.pairs import Capacities, PairConfig, PairModel, PairScorer, pair_logits
-from ark_jax.train import fit, losses, optim
+from ark_jax.train import fit, losses, memory, optim
 from ark_jax.train.list_batches import ListTexts, ListwiseBatches
 from ark_jax.train.lists import ListEpochs, PairList
 
@@ -32,7 +32,7 @@ class ListwiseConfig:
     choose_again: bool  # by the scorer itself, before each epoch after the first
     temperature: float  # divides logits
     save_every: int  # steps
-    remat: str  # what the backward pass computes again, see the models' `Config`
+    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
     seed: int
     lora_rank: int = 0  # 0 trains all weights; otherwise an adapter of the body, and the head
     lora_alpha: float = 32.0
@@ -79,8 +79,6 @@ def train(
         FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
     """
     _check(lists)
-    body = dataclasses.replace(scorer.cfg.body, remat=config.remat)
-    model_config = dataclasses.replace(scorer.cfg, body=body)
     texts = ListTexts.create(lists)
     trainable, frozen = _split_weights(scorer, config)
     adapter = trainable.adapter if frozen is not None else ()
@@ -110,6 +108,10 @@ def train(
         save_every=config.save_every,
         reads_weights=epochs.may_change,
     )
+    body = memory.choose_remat(
+        scorer.cfg.body, config.remat, maker.texts_of_device(), trainable, frozen, label
+    )
+    model_config = dataclasses.replace(scorer.cfg, body=body)
     objective = ListwiseObjective(model_config, maker.capacities, config.temperature, loss)
     trained, curve = fit.fit(
         run, objective, maker, trainable, frozen, on_step=on_step, on_pace=on_pace

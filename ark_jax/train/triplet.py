@@ -12,7 +12,7 @@ from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_lev
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import embed
 from ark_jax.models.towers import Towers
-from ark_jax.train import fit, flops, losses, optim
+from ark_jax.train import fit, flops, losses, memory, optim
 from ark_jax.train.placement import TextGrid
 
 
@@ -34,7 +34,7 @@ class TripletConfig:
     neighbours: str
     hub: int
     save_every: int  # steps
-    remat: str  # what the backward pass computes again, see the models' `Config`
+    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
     seed: int
 
     @property
@@ -85,7 +85,7 @@ def train(
             "was written"
         )
     sides = (towers.query, towers.document)
-    configs = tuple(dataclasses.replace(tower.cfg, remat=config.remat) for tower in sides)
+    configs = tuple(tower.cfg for tower in sides)
     epochs = Epochs(graph, questions, config)
     query_tokens = towers.query.tokenize(questions.texts, kind="query", label="train, questions")
     used = epochs.rows_used()
@@ -104,17 +104,20 @@ def train(
         optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
         save_every=config.save_every,
     )
+    is_shared = towers.query is towers.document
+    models = (towers.query.model,) if is_shared else tuple(tower.model for tower in sides)
+    grids = (maker.questions, maker.triples)
+    texts = map(memory.Texts.from_grid, grids)
+    cfg = memory.choose_remat(configs[1], config.remat, texts, models, None, "train")
     objective = TripletObjective(
-        configs,
+        tuple(dataclasses.replace(tower_cfg, remat=cfg.remat) for tower_cfg in configs),
         tuple(tower.pooling for tower in sides),
         towers.query.width,
-        (maker.questions.piece_tokens, maker.triples.piece_tokens),
+        tuple(grid.piece_tokens for grid in grids),
         config.loss,
         tuple(config.margins),
         config.temperature,
     )
-    is_shared = towers.query is towers.document
-    models = (towers.query.model,) if is_shared else tuple(tower.model for tower in sides)
     trained, curve = fit.fit(run, objective, maker, models, on_step=on_step, on_pace=on_pace)
     query = dataclasses.replace(towers.query, model=trained[0])
     document = query if is_shared else dataclasses.replace(towers.document, model=trained[1])

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from ark_jax import layout
-from ark_jax.models import decoder, lora
+from ark_jax.models import lora
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.prefix_groups import TokenIds
-from ark_jax.train import fit, optim, parts
+from ark_jax.train import fit, memory, optim, parts
 from ark_jax.train.groups import BatchShape, Group, check_groups
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
 from ark_jax.train.policy import PolicyLoss
@@ -32,7 +32,7 @@ class UpdateConfig:
     weight_decay: float
     clip: float  # largest global norm of a gradient
     save_every: int  # steps
-    remat: str  # what the backward pass computes again, see the models' `Config`
+    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
     seed: int
     lora_rank: int  # 0 trains all weights
     lora_alpha: float
@@ -127,8 +127,9 @@ def supervise(
     return _train(
         model,
         lambda step, trainable: (in_parts[step], shape),
+        shape,
         steps,
-        LikelihoodObjective(_with_remat(model, config), PolicyLoss(ratio="none")),
+        LikelihoodObjective(model.cfg, PolicyLoss(ratio="none")),
         config,
         folder,
         label,
@@ -190,10 +191,20 @@ def reinforce(
         in_parts = parts.split(drawn[1], prompts)
         return in_parts, shape_of_part.shrunk(*in_parts)
 
-    objective = LikelihoodObjective(_with_remat(model, config), config.loss, config.entropy)
+    objective = LikelihoodObjective(model.cfg, config.loss, config.entropy)
     steps = config.steps * config.updates
     return _train(
-        model, choose, steps, objective, config, folder, label, on_step, on_pace, reads_weights=True
+        model,
+        choose,
+        shape_of_part,
+        steps,
+        objective,
+        config,
+        folder,
+        label,
+        on_step,
+        on_pace,
+        reads_weights=True,
     )
 
 
@@ -224,10 +235,6 @@ def _selected(
     return trained or [groups[0].select([])]
 
 
-def _with_remat(model: LanguageModel, config: UpdateConfig) -> decoder.Config:
-    return dataclasses.replace(model.cfg, remat=config.remat)
-
-
 _merge = jax.jit(lora.merge)
 
 
@@ -239,6 +246,7 @@ def _merged(trainable: Any, frozen: Any) -> Any:
 def _train(
     model: LanguageModel,
     choose: Callable[[int, Any], tuple[Sequence[Sequence[Group]], BatchShape]],
+    largest: BatchShape,
     steps: int,
     objective: LikelihoodObjective,
     config: UpdateConfig,
@@ -249,8 +257,15 @@ def _train(
     *,
     reads_weights: bool,
 ) -> Trained:
-    """Runs `fit.fit` on the parts that `choose` returns for a step, in arrays of its shape."""
+    """Runs `fit.fit` on the parts that `choose` returns for a step, in arrays of its shape.
+
+    Args:
+        largest: the shape of a part that takes most memory.
+    """
     trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config)
+    texts = largest.texts_of_device()
+    cfg = memory.choose_remat(model.cfg, config.remat, texts, trainable, frozen, label)
+    objective = dataclasses.replace(objective, cfg=cfg)
     adapter = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:

@@ -20,8 +20,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
-from ark_jax.models import decoder
-from ark_jax.train import fit, optim
+from ark_jax.models import decoder, encoder
+from ark_jax.train import fit, memory, optim
 from ark_jax.train.contrastive import ContrastiveObjective
 
 SHAPE = (4, 16, 4)
@@ -86,16 +86,21 @@ def on(mesh, shape: tuple[int, ...], dtype, spec: P) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
 
+def model_class(cfg) -> type:
+    return decoder.Decoder if isinstance(cfg, decoder.Config) else encoder.Encoder
+
+
 def abstract(
-    cfg: decoder.Config, mesh, batch: Batch
+    cfg: decoder.Config | encoder.Config, mesh, batch: Batch
 ) -> tuple[ContrastiveObjective, fit.State, dict]:
     """Objective, state and batch of a training step; `mesh`, set by the caller, may be an
     AbstractMesh."""
     room = rooms(batch.queries * batch.short, batch.passages * batch.long // batch.pieces)
+    pooling = "lasttoken" if isinstance(cfg, decoder.Config) else "mean"
     objective = ContrastiveObjective(
-        cfg, "lasttoken", cfg.width, batch.pieces, room, temperature=0.02, matryoshka=()
+        cfg, pooling, cfg.width, batch.pieces, room, temperature=0.02, matryoshka=()
     )
-    create = lambda: decoder.Decoder(cfg, rngs=nnx.Rngs(0))
+    create = lambda: model_class(cfg)(cfg, rngs=nnx.Rngs(0))
     start = functools.partial(fit.State.create, optimizer=OPTIMIZER)
     state = jax.eval_shape(start, jax.eval_shape(create))
     state = jax.tree.map(
@@ -214,22 +219,46 @@ def _participants(line: str) -> int:
     return 2  # a permutation names pairs
 
 
-def compiled(cfg: decoder.Config, shape: tuple[int, int, int], batch: Batch) -> dict:
+def compiled(cfg, shape: tuple[int, int, int], batch: Batch) -> dict:
     """What a device holds (bytes) and what travels in a training step, compiled for as many fake
     devices."""
     jax.config.update("jax_num_cpu_devices", math.prod(shape))
     mesh = layout.make_mesh(shape)
     with jax.set_mesh(mesh):
-        objective, state, given = abstract(cfg, mesh, batch)
-        program = fit.train_step.lower(objective, OPTIMIZER, state, None, given, 1e-5).compile(
-            {"xla_backend_optimization_level": 0}
-        )
-    memory = program.memory_analysis()
+        return compiled_on(mesh, cfg, batch)
+
+
+def compiled_on(mesh, cfg, batch: Batch) -> dict:
+    """`compiled` on the mesh that is set."""
+    objective, state, given = abstract(cfg, mesh, batch)
+    program = fit.train_step.lower(objective, OPTIMIZER, state, None, given, 1e-5).compile(
+        {"xla_backend_optimization_level": 0}
+    )
+    memory_analysis = program.memory_analysis()
     return {
-        "arguments": memory.argument_size_in_bytes,
-        "temporary": memory.temp_size_in_bytes,
+        "arguments": memory_analysis.argument_size_in_bytes,
+        "temporary": memory_analysis.temp_size_in_bytes,
         "collectives": collectives(program.as_text()),
     }
+
+
+def texts(batch: Batch, pieces: int) -> list[memory.Texts]:
+    """What a device encodes at once."""
+    rows = rooms(batch.queries, batch.passages // pieces)
+    lengths = (batch.short, batch.long)
+    return [memory.Texts(n, length, n * length) for n, length in zip(rows, lengths, strict=True)]
+
+
+def predicted(cfg, batch: Batch) -> memory.StepMemory:
+    """What a device of the mesh that is set should hold."""
+    model = jax.eval_shape(lambda: model_class(cfg)(cfg, rngs=nnx.Rngs(0)))
+    return memory.step_memory(
+        cfg,
+        cfg.remat,
+        texts(batch, batch.pieces),
+        trained=memory.bytes_of(model),
+        in_pieces=batch.pieces > 1,
+    )
 
 
 if __name__ == "__main__":

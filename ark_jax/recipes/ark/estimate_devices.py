@@ -71,6 +71,7 @@ class _Forecaster:
         self.work: list = []
         self.disk: dict[str, int] = {}
         self.notes: list[str] = []
+        self.choices: dict = {}  # stage -> `train.memory.Choice`
         self.base = WeightlessModel.from_folder(
             config.retriever.path,
             compute=config.retriever.compute,
@@ -198,14 +199,18 @@ class _Forecaster:
                 passages = self._not_embedded(miner, self._searched_passages())
                 self._embed(mine_name(stage), [*passages, *self.queries, *rewritten])
             if stage_name(stage) not in self.done:
-                steps, tokens, flops = device_time.training_work(
-                    self.base,
+                lengths = device_time.batch_lengths(
                     self._examples(),
                     (query_lengths, passage_lengths),
                     config.train,
                     epochs(config.train, stage),
                     config.seed + stage,
                     stage in MINING_SIZES,
+                )
+                choice = self._contrastive_choice(lengths)
+                self.choices[stage_name(stage)] = choice
+                steps, tokens, flops = device_time.training_work(
+                    self.base, lengths, choice.remat, choice.pieces
                 )
                 self.work.append(self.base.work(stage_name(stage), "training", tokens, flops))
                 updates[stage_name(stage)] = steps
@@ -220,6 +225,20 @@ class _Forecaster:
             # Each checkpoint holds weights or adapter and two moments, float32.
             size = 3 * 4 * device_time.trainable_parameters(self.base, config.train)
             self.disk["checkpoints"] = stored_checkpoints * size
+
+    def _contrastive_choice(self, lengths: tuple):
+        """How a step is computed whose batches have texts of these lengths."""
+        from ark_jax import layout
+        from ark_jax.estimate import step_memory
+        from ark_jax.train.memory import Texts
+        from ark_jax.train.placement import TextGrid
+
+        def texts_of(pieces: int) -> list[Texts]:
+            grids = map(TextGrid.from_lengths, lengths, (1, pieces))
+            return list(map(Texts.from_grid, grids))
+
+        most = max(map(len, lengths[1])) // layout.batch_multiple()
+        return step_memory.choose(self.base, self.config.train, texts_of, most_pieces=most)
 
     @functools.cached_property
     def reranker(self):
@@ -246,8 +265,11 @@ class _Forecaster:
             chunks = dict.fromkeys([*(chunk.id for chunk in draw.candidates), *draw.negatives])
             chosen = list(chunks)[: self.config.reranker.candidates]
             lists.append([lengths[chunk] for chunk in chosen])
-        work = estimate_reranker.training_work(self.reranker, self.queries, lists, self.config)
+        work, choice = estimate_reranker.training_work(
+            self.reranker, self.queries, lists, self.config
+        )
         self.work.append(work)
+        self.choices[RERANKER] = choice
         self.disk["models"] = self.disk.get("models", 0) + self.reranker.bytes
 
     def _searched_passages(self) -> list[int]:
@@ -351,9 +373,10 @@ class _Forecaster:
         )
 
     def _device_notes(self) -> list[str]:
-        from ark_jax.estimate import device_time
+        from ark_jax.estimate import device_time, step_memory
 
-        return [device_time.speed_note((self.base, self.scorer))] if self.work else []
+        memory = step_memory.notes(self.choices)
+        return [device_time.speed_note((self.base, self.scorer)), *memory] if self.work else []
 
     def _omissions(self) -> list[str]:
         settings = self.config.evaluate

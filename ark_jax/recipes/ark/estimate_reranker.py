@@ -9,12 +9,15 @@ from ark_jax.recipes.common.systems import DEPTH
 
 if TYPE_CHECKING:  # its module starts jax
     from ark_jax.estimate.device_work import WeightlessModel, Work
+    from ark_jax.train.memory import Choice
 
 
 def training_work(
     model: "WeightlessModel", queries: Sequence[int], lists: Sequence[Sequence[int]], config
-) -> "Work":
-    """All epochs over the lists; a backward pass takes twice the products of a forward one.
+) -> tuple["Work", "Choice"]:
+    """All epochs over the lists, and how a step is computed, as if texts had their mean length.
+
+    A backward pass takes twice the products of a forward one.
 
     Args:
         queries: tokens of each question.
@@ -26,9 +29,14 @@ def training_work(
         texts += [query + passage for passage in passages]
         if not config.reranker.path:  # a cosine reads both texts too
             texts += [query, *passages]
-    again, epochs = int(config.train.remat == "all"), config.reranker.epochs
+    from ark_jax.estimate import step_memory
+
+    mean, texts_a_list = sum(texts) / len(texts), len(texts) / count
+    step = [step_memory.even_texts(config.train.batch * texts_a_list, mean)]
+    choice = step_memory.choose(model, config.train, lambda _: step)
+    again, epochs = int(choice.remat == "all"), config.reranker.epochs
     flops = epochs * model.text_flops(texts) * (3 + again, 3.5 + again)
-    return model.work(RERANKER, "training", epochs * sum(texts), flops)
+    return model.work(RERANKER, "training", epochs * sum(texts), flops), choice
 
 
 def reranking_work(

@@ -166,7 +166,10 @@ class TrainSection:
     clip: float = fields.clip()
     batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
     chunks: int = field(
-        1, "Pieces in which GradCache encodes a batch, to save memory.", unit="pieces", minimum=1
+        0,
+        "Pieces in which GradCache encodes a batch, to save memory; 0: as few as fit.",
+        unit="pieces",
+        minimum=0,
     )
     loss: str = field(
         "info_nce",

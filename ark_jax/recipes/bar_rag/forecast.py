@@ -2,12 +2,16 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from ark_jax import layout
+from ark_jax.estimate import step_memory
 from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note, trainable_parameters
 from ark_jax.estimate.device_work import WeightlessModel, Work
+from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.filter import filter_of
@@ -17,6 +21,8 @@ from ark_jax.recipes.bar_rag.updates import steps_for
 from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
 from ark_jax.recipes.common.estimate import count_inputs
 from ark_jax.text.tokens import load_tokenizer
+from ark_jax.train import memory, parts
+from ark_jax.train.groups import BatchShape
 
 SAMPLE = 1000  # texts whose tokens are counted
 STATES = 3  # of each weight: itself, and AdamW's two moments
@@ -55,7 +61,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         head=True,
     )
     sizes = _sizes(context, generator)
-    works = [_embedding(context, retriever), *_Works(config, generator, sizes).all()]
+    planned = _Works(config, generator, sizes)
+    works = [_embedding(context, retriever), *planned.all()]
+    choices = {stage: x for stage, x in planned.choices.items() if stage not in done}
     trained = trainable_parameters(generator, config.train)
     readers = 1 + config.iterations
     rollouts = _rollouts(config, sizes)
@@ -70,6 +78,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             "the filter keeps fewer questions, and sets that come again are computed once: both "
             "make it cheaper",
             speed_note([retriever, generator]),
+            *step_memory.notes(choices),
         ),
     )
 
@@ -136,15 +145,15 @@ class _Works:
     config: object
     model: WeightlessModel
     sizes: _Sizes
+    choices: dict[str, memory.Choice] = dataclasses.field(default_factory=dict)  # by stage
 
     def all(self) -> list[Work]:
         config, sizes = self.config, self.sizes
         k, works = config.select.passages, []
         warm = config.warm
         passes = -(-sizes.questions // warm.batch)
-        works.append(
-            self._training("warm", (passes if warm.steps < 0 else warm.steps) * warm.batch)
-        )
+        steps = passes if warm.steps < 0 else warm.steps
+        works.append(self._training("warm", steps * warm.batch, warm.batch))
         for iteration in range(1, config.iterations + 1):
             name = functools.partial(stage_of, iteration=iteration)
             for kind, sets in _sets(config, sizes).items():
@@ -158,24 +167,43 @@ class _Works:
         return works
 
     def _training(
-        self, stage: str, prompts: int, samples: int = 1, new: float = 0, passages: int = 0
+        self,
+        stage: str,
+        prompts: int,
+        batch: int,
+        samples: int = 1,
+        new: float = 0,
+        passages: int = 0,
     ) -> Work:
-        """Updates from `samples` completions of each prompt."""
+        """Updates from `samples` completions of each prompt, `batch` prompts a step."""
         new = new or self.sizes.answer
         length = self.sizes.prompt(passages or self.config.select.passages)
+        choice = self._step_choice(min(batch, prompts), samples, math.ceil(length), math.ceil(new))
+        if prompts:
+            self.choices[stage] = choice
         tokens = prompts * (length + samples * new)
         pairs = prompts * (length**2 / 2 + samples * new * (length + new / 2))
         flops = self.model.flops(tokens, pairs, prompts * samples * new)
-        again = int(self.config.train.remat == "all")
+        again = int(choice.remat == "all")
         return self.model.work(stage, "training", tokens, flops * (TRAINING + again))
+
+    def _step_choice(self, prompts: int, samples: int, length: int, new: int) -> memory.Choice:
+        """How a step of prompts of a length with completions of `new` tokens is computed."""
+        full = functools.partial(
+            BatchShape.full, samples=samples, prompt_tokens=length, completion_tokens=new
+        )
+        part = parts.prompts_of_part(full(prompts=max(prompts, 1)), batch_tokens_of_device())
+        texts = full(prompts=part * layout.batch_multiple()).texts_of_device()
+        return step_memory.choose(self.model, self.config.train, lambda _: texts)
 
     def _reading(self, stage: str) -> list[Work]:
         read = self.config.read
         prompts = steps_for(read.steps, self.sizes.questions, read.prompts) * read.prompts
         if read.train == "supervised":
-            return [self._training(stage, prompts)]
-        sampled = self._sampled(stage, prompts, self.config.select.passages, read.samples)
-        return [*sampled, self._training(stage, prompts, read.samples, read.max_new_tokens)]
+            return [self._training(stage, prompts, read.prompts)]
+        passages, new = self.config.select.passages, read.max_new_tokens
+        sampled = self._sampled(stage, prompts, passages, read.samples)
+        return [*sampled, self._training(stage, prompts, read.prompts, read.samples, new)]
 
     def _selecting(self, stage: str, sets: int) -> list[Work]:
         """What a selector that is a model computes for so many sets, as large as the generator."""
@@ -191,7 +219,8 @@ class _Works:
         works = self._sampled(stage, questions, pool, draws, self.config.selector.max_new_tokens)
         if stage.startswith("select"):
             new = self.config.selector.max_new_tokens
-            works.append(self._training(stage, questions, draws, new, pool))
+            batch = self.config.select.questions
+            works.append(self._training(stage, questions, batch, draws, new, pool))
         return works
 
     def _success(self, stage: str, sets: int, passages: int) -> list[Work]:

@@ -29,10 +29,10 @@ def clip():
 
 def remat():
     return field(
-        "products",
+        "auto",
         "What the backward pass computes again: all but products with weights, or everything, "
-        "which saves memory.",
-        choices=("products", "all"),
+        "which saves memory; auto: the first where it fits, as `ark-jax plan` says.",
+        choices=("auto", "products", "all"),
     )
 
 

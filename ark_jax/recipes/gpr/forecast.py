@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ark_jax.estimate import step_memory
 from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note
 from ark_jax.estimate.device_work import WeightlessModel
 from ark_jax.graph.triples import Triples
@@ -31,8 +32,13 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     towers = 1 + (config.train.towers == "two")
     vectors = len(graph) * model.cfg.width * np.dtype(config.search.dtype).itemsize
     weights = model.parameters * 4 * towers
+    batch = min(config.train.batch, questions)
+    counts = (batch, batch * TRIPLES_A_QUESTION)
+    texts = [step_memory.even_texts(count, length) for count in counts]
+    choice = step_memory.choose(model, config.train, lambda _: texts, towers=towers)
+    training = _training(model, config, questions, length, choice.remat)
     work = [
-        model.work("train", "training", *_training(model, config, questions, length)),
+        model.work("train", "training", *training),
         model.work("index", "embedding", *_embedding(model, len(graph), length)),
         *(
             [model.work("baselines", "embedding", *_embedding(model, len(graph), length))]
@@ -54,7 +60,10 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             "models": 2 * weights,
             "checkpoints": 2 * STATES * weights if "train" not in done else 0,
         },
-        notes=(speed_note([model]),),
+        notes=(
+            speed_note([model]),
+            *(step_memory.notes({"train": choice}) if "train" not in done else ()),
+        ),
     )
 
 
@@ -78,10 +87,10 @@ def _embedding(model: WeightlessModel, count: int, length: float) -> tuple[float
 
 
 def _training(
-    model: WeightlessModel, config, questions: int, length: float
+    model: WeightlessModel, config, questions: int, length: float, remat: str
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of all epochs; a backward pass takes twice the products of a forward one."""
-    again = int(config.train.remat == "all")
+    again = int(remat == "all")
     tokens, flops = _embedding(
         model, questions * config.train.epochs * (1 + TRIPLES_A_QUESTION), length
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ark_jax.estimate import step_memory
 from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note, trainable_parameters
 from ark_jax.estimate.device_work import WeightlessModel, Work
 from ark_jax.graph.beam import BeamRules, search
@@ -16,6 +17,7 @@ from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.paths import load_paths
+from ark_jax.train.memory import Texts
 
 SAMPLE = 50  # questions whose search is walked through without a model
 TEXTS = 1000  # texts whose tokens are counted
@@ -71,6 +73,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         path=length(_path_texts(paths, steps)),
     )
     weights, trained = model.parameters * 4, trainable_parameters(model, config.train) * 4
+    choice = step_memory.choose(model, config.train, lambda _: _texts_of_step(config, sizes))
+    works = _works(model, config, sizes, choice.remat)
     steps_taken = config.train.epochs * -(-sizes.lists // config.train.batch)
     return Forecast(
         inputs={
@@ -83,12 +87,15 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             "test questions": len(test),
             "pairs of a search, at most": sizes.pairs,
         },
-        work=tuple(part for part in _works(model, config, sizes) if part.stage not in done),
+        work=tuple(part for part in works if part.stage not in done),
         disk={
             "models": 2 * weights,
             "checkpoints": 2 * STATES * trained if "train" not in done else 0,
         },
-        notes=(speed_note([model]),),
+        notes=(
+            speed_note([model]),
+            *(step_memory.notes({"train": choice}) if "train" not in done else ()),
+        ),
     )
 
 
@@ -133,9 +140,16 @@ def _training_pairs(config, sizes: _Sizes) -> int:
     return config.train.epochs * sizes.lists * (1 + config.mine.negatives)
 
 
-def _works(model: WeightlessModel, config, sizes: _Sizes) -> list[Work]:
+def _texts_of_step(config, sizes: _Sizes) -> list[Texts]:
+    """What a device encodes in a step, if texts have their mean length."""
+    count = min(config.train.batch, sizes.lists) * (1 + config.mine.negatives)
+    lengths = _text_lengths(config.train.head, sizes)
+    return [step_memory.even_texts(count, length) for length in lengths]
+
+
+def _works(model: WeightlessModel, config, sizes: _Sizes, remat: str) -> list[Work]:
     """The work of each stage; a backward pass takes twice the products of a forward one."""
-    again = int(config.train.remat == "all")
+    again = int(remat == "all")
     mined = sizes.lists * (1 + 2 * config.mine.k)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
     tokens, flops = _scoring(model, config.train.head, _training_pairs(config, sizes), sizes)
@@ -158,10 +172,13 @@ def _scoring(
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of scoring pairs; a cosine reads their paths alone, few being questions."""
     tokens, flops = 0.0, np.zeros(2)
-    lengths = {"cosine": [sizes.path], "sum": [sizes.path, sizes.path + sizes.question]}.get(
-        head, [sizes.path + sizes.question]
-    )
-    for length in lengths:
+    for length in _text_lengths(head, sizes):
         tokens += pairs * length
         flops = flops + pairs * model.text_flops([length])
     return tokens, flops
+
+
+def _text_lengths(head: str, sizes: _Sizes) -> list[float]:
+    """Mean tokens of the texts that a pair is scored by."""
+    pair = sizes.path + sizes.question
+    return {"cosine": [sizes.path], "sum": [sizes.path, pair]}.get(head, [pair])

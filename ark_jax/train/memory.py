@@ -1,0 +1,270 @@
+"""What a training step holds on a device, and the fastest way to compute it that fits.
+
+A step holds its weights with AdamW's moments and a gradient, the activations that wait for the
+backward pass, and what the layer under way computes. `Config.remat` and GradCache's pieces trade
+the last two against computing again. The sizes follow from shapes alone, so all processes choose
+alike, and a resumed run chooses as before.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ark_jax import layout
+from ark_jax.models import decoder, kernels
+from ark_jax.runtime import distributed
+from ark_jax.runtime.accelerator import device_in_use, host_memory
+from ark_jax.runtime.log import say
+from ark_jax.train.placement import TextGrid
+
+REMATS = ("products", "all")  # of `Config.remat`, the fastest first
+# Arrays of a token's width and of its feed-forward width that a layer's backward pass holds, as
+# XLA:CPU's programs have them; see `scale.py fit` among the benchmarks.
+NARROW, WIDE = 8, 7
+FILL = 0.8  # share of a device's memory that a step may take; the prediction may be too small
+
+# Bytes of a device's memory by its `device_kind`, as published where `flops.PEAKS` is from.
+MEMORY = {
+    r"TPU v4": 32e9,
+    r"TPU v5( lite|e)": 16e9,
+    r"TPU v5p?": 95e9,
+    r"TPU v6( lite|e)": 32e9,
+    r"NVIDIA (A100.*80GB.*|H100 PCIe|H100 80GB HBM3)": 80e9,
+    r"NVIDIA A100.*": 40e9,
+    r"NVIDIA H100 NVL": 94e9,
+    r"NVIDIA H200.*": 141e9,
+    r"NVIDIA B200": 180e9,
+}
+
+
+class Texts(NamedTuple):
+    """One kind of texts that a device encodes at once."""
+
+    rows: int
+    length: int  # tokens a row, with padding
+    tokens: int  # that the layers compute, without padding
+
+    @classmethod
+    def from_grid(cls, grid: TextGrid) -> "Texts":
+        """A piece of a grid's rows."""
+        rows = grid.rows // (layout.batch_multiple() * grid.pieces)
+        return cls(rows, grid.length, grid.piece_tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepMemory:
+    """Bytes that a training step holds on each device.
+
+    Attributes:
+        weights: with AdamW's moments and gradients.
+        saved: activations that wait for the backward pass.
+        working: what the layer computes whose gradient is under way.
+    """
+
+    weights: float
+    saved: float
+    working: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.saved + self.working
+
+
+def saved_numbers(cfg: Any, remat: str) -> tuple[int, int]:
+    """Numbers that a layer saves for its backward pass: of each token, and of each place of a row.
+
+    They are its input and what `Config.remat` names; attention's output lies in rows.
+    """
+    if remat == "all":
+        return cfg.width, 0
+    dims, tensor = cfg.dims, layout.mesh_size("tensor")
+    heads = (dims["n"] + 2 * dims.get("k", dims["n"])) * dims["h"]
+    gated = isinstance(cfg, decoder.Config)
+    # A decoder's last product is only added to the layer's input.
+    whole, cut = (2, heads + 2 * dims["f"]) if gated else (3, heads + dims["f"])
+    return whole * dims["d"] + cut // tensor, dims["n"] * dims["h"] // tensor
+
+
+def step_memory(
+    cfg: Any,
+    remat: str,
+    texts: Sequence[Texts],
+    *,
+    trained: float,
+    frozen: float = 0,
+    in_pieces: bool = False,
+) -> StepMemory:
+    """What a step holds on a device of the current mesh.
+
+    Args:
+        cfg: of the model, or of its encoder.
+        remat: of `REMATS`.
+        texts: all kinds whose activations wait at the same time.
+        trained, frozen: bytes of the weights on a device that a step updates, and of the others.
+        in_pieces: gradients are added up over several passes, and so held twice.
+    """
+    token, place = saved_numbers(cfg, remat)
+    saved = sum(x.tokens * token + x.rows * x.length * place for x in texts)
+    # Merged with an adapter, frozen weights are held twice and have a gradient.
+    weights = (4 + in_pieces) * trained + 3 * frozen
+    # XLA:CPU computes 16 bits in float32, and saves them so.
+    size = 4 if jax.default_backend() == "cpu" else jnp.dtype(cfg.compute).itemsize
+    working = max(_working(cfg, remat, x) for x in texts)
+    return StepMemory(weights, size * cfg.layers * saved, working)
+
+
+def _working(cfg: Any, remat: str, texts: Texts) -> float:
+    """Bytes that one layer's backward pass needs beside what is saved.
+
+    Weights of attention are float32, with their gradient and a mask; a library's kernel has none.
+    """
+    dims, tensor = cfg.dims, layout.mesh_size("tensor")
+    kernel = kernels.choose(
+        cfg.attention, device_in_use(), jnp.dtype(cfg.compute), dims["h"], texts.length
+    )
+    pairs = texts.rows * dims["n"] / tensor * texts.length**2
+    if isinstance(cfg, decoder.Config):
+        pairs *= min(1, max(64, texts.length / 4) / texts.length)  # a block of queries at a time
+    attention = pairs * (2 * 4 + 1) if kernel == "xla" else 0
+    numbers = NARROW * dims["d"] + WIDE * dims["f"] / tensor
+    if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder's are freed as it goes
+        numbers += sum(saved_numbers(cfg, "products"))
+    return attention + 4 * texts.tokens * numbers
+
+
+class Choice(NamedTuple):
+    """How a step is computed.
+
+    Attributes:
+        pieces: that passages are encoded in (GradCache).
+        memory: what the step is predicted to hold.
+        available: bytes of a device.
+        free: whether the config left it open.
+    """
+
+    remat: str
+    pieces: int
+    memory: StepMemory
+    available: float
+    free: bool
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= FILL * self.available
+
+    def describe(self) -> str:
+        """The choice, the bytes, and why."""
+        gib = lambda size: f"{size / 2**30:.1f} GiB"
+        pieces = "1 piece" if self.pieces == 1 else f"{self.pieces} pieces"
+        memory = self.memory
+        if not self.free:
+            why = "as the config says" + ("" if self.fits else ", which may not fit")
+        elif self.fits:
+            first = self.remat == REMATS[0] and self.pieces == 1
+            why = "the fastest, and it fits" if first else "the fastest that fits"
+        else:
+            why = "nothing fits, and this takes least"
+        return (
+            f"remat={self.remat}, {pieces}: about {gib(memory.total)} a device (weights "
+            f"{gib(memory.weights)}, saved {gib(memory.saved)}, a layer {gib(memory.working)}) of "
+            f"{gib(self.available)}, of which {FILL:.0%} may be filled: {why}"
+        )
+
+
+def choose(
+    cfg: Any,
+    remat: str,
+    pieces: int,
+    texts_of: Callable[[int], Sequence[Texts]],
+    *,
+    trained: float,
+    frozen: float = 0,
+    most_pieces: int = 1,
+    available: float | None = None,
+) -> Choice:
+    """The first that fits: saving products before computing all again, few pieces before many.
+
+    Args:
+        remat: "auto", or the one to take.
+        pieces: as many, or 0 for what fits.
+        texts_of: pieces -> what a device encodes, with one piece of what is cut.
+        trained, frozen: see `step_memory`.
+        most_pieces: the most that make sense.
+        available: bytes of a device; None: of this one.
+    """
+    available = available or device_memory()
+    counts = [pieces] if pieces else _doublings(most_pieces)
+    kinds = REMATS if remat == "auto" else (remat,)
+    free = remat == "auto" or not pieces
+    smallest: Choice | None = None
+    for count, kind in itertools.product(counts, kinds):
+        memory = step_memory(
+            cfg, kind, texts_of(count), trained=trained, frozen=frozen, in_pieces=count > 1
+        )
+        choice = Choice(kind, count, memory, available, free)
+        if choice.fits:
+            return choice
+        if smallest is None or memory.total < smallest.memory.total:
+            smallest = choice
+    assert smallest is not None  # there is at least one count and one kind
+    return smallest
+
+
+def _doublings(most: int) -> list[int]:
+    return [1 << i for i in range(max(most, 1).bit_length())]
+
+
+def choose_remat(
+    cfg: Any, remat: str, texts: Iterable[Texts], trainable: Any, frozen: Any, label: str
+) -> Any:
+    """`cfg` with the remat of a step that encodes these texts, "auto" resolved.
+
+    Args:
+        trainable, frozen: as `fit.fit` takes them.
+        label: for the line that tells a choice which is slower than the fastest.
+    """
+    if remat != "auto":
+        return dataclasses.replace(cfg, remat=remat)
+    listed = list(texts)
+    choice = choose(
+        cfg, remat, 1, lambda _: listed, trained=bytes_of(trainable), frozen=bytes_of(frozen)
+    )
+    say_choice(choice, label)
+    return dataclasses.replace(cfg, remat=choice.remat)
+
+
+def say_choice(choice: Choice, label: str) -> None:
+    """Prints a choice other than the fastest."""
+    if choice.free and (choice.remat, choice.pieces) != (REMATS[0], 1):
+        say(f"  {label}: {choice.describe()}")
+
+
+def bytes_of(tree: Any) -> float:
+    """Bytes of a tree of arrays on each device."""
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+    )
+
+
+def device_memory() -> float:
+    """Bytes of a device: what its allocator may take, what is published, or its part of the host's.
+
+    It is the first process's for all, since all must choose alike.
+    """
+    return distributed.on_first_process(_local_device_memory)
+
+
+def _local_device_memory() -> float:
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return host_memory() / jax.local_device_count()
+    if limit := (device.memory_stats() or {}).get("bytes_limit"):
+        return float(limit)
+    published = (size for kind, size in MEMORY.items() if re.fullmatch(kind, device.device_kind))
+    return next(published, math.inf)
