@@ -25,7 +25,7 @@ from ark_jax.train.placement import TextGrid
 
 REMATS = ("products", "all")  # of `Config.remat`, the fastest first
 # Arrays of a token's width and of its feed-forward width that a layer's backward pass holds, as
-# XLA:CPU's programs have them; see `scale.py fit` among the benchmarks.
+# XLA:CPU's programs have them; see `scale.py prediction` among the benchmarks.
 NARROW, WIDE = 8, 7
 FILL = 0.8  # share of a device's memory that a step may take; the prediction may be too small
 

@@ -1,10 +1,11 @@
 """What more devices, pieces and a pod change: `python tests/benchmarks/scale.py
-devices|memory|estimate|host`.
+devices|pieces|prediction|estimate|host`.
 
 - devices: a training step on 1, 2, 4, 8 fake CPU devices, the same batch: its time and all that
   travels
-- memory: what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of them run
+- pieces: what a step on 1,024 questions needs in 1 to 32 pieces (GradCache), and which of them run
   in LIMIT
+- prediction: what a step is predicted to hold, and what XLA's program holds
 - estimate: a three-stage run of Qwen3-Embedding-0.6B on a v5e-256 and on 8 x H100, on paper
 - host: how long one host of the v5e-256 takes to make a batch of that run
 
@@ -14,7 +15,9 @@ Tables are Markdown.
 
 import collections
 import dataclasses
+import functools
 import inspect
+import itertools
 import json
 import re
 import resource
@@ -34,8 +37,8 @@ from support import pod
 
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
-from ark_jax.models import decoder
-from ark_jax.train import fit, flops
+from ark_jax.models import decoder, encoder
+from ark_jax.train import fit, flops, memory
 from ark_jax.train.batches import Example
 from ark_jax.train.contrastive import ContrastiveBatches, ContrastiveConfig, ContrastiveObjective
 
@@ -55,6 +58,19 @@ SMALL = decoder.Config(
     qk_norm=True,
     qkv_bias=False,
     tied=True,
+    dtype="float32",
+    compute="float32",
+)
+MINILM = encoder.Config(
+    vocab=30522,
+    width=384,
+    layers=6,
+    heads=12,
+    ffn=1536,
+    positions=512,
+    pad=None,
+    segments=2,
+    norm_eps=1e-12,
     dtype="float32",
     compute="float32",
 )
@@ -181,7 +197,7 @@ def on(name: str, n: str) -> None:
 MANY = pod.Batch(queries=1024, short=16, passages=1024, long=32, pieces=1)
 
 
-def memory() -> None:
+def pieces() -> None:
     print(f"{machine()}; MiniLM, {describe(MANY)}\n")
     rows = [
         (
@@ -232,6 +248,33 @@ def peak(pieces: str, limit: str) -> None:
     )
 
 
+FITTED = {
+    "MiniLM": (MINILM, pod.Batch(32, 16, 64, 128, 1)),
+    "Qwen3": (SMALL, pod.Batch(16, 16, 64, 256, 1)),
+    "Qwen3 in bfloat16": (
+        dataclasses.replace(SMALL, compute="bfloat16"),
+        pod.Batch(16, 16, 64, 256, 1),
+    ),
+}
+
+
+def prediction() -> None:
+    """What `train.memory` predicts and what XLA's program holds, weights included."""
+    mesh = layout.make_mesh((1, 1, 1))
+    rows = [("model", "train.remat", "train.chunks", "predicted", "held by XLA's program")]
+    with jax.set_mesh(mesh):
+        for (name, (cfg, batch)), remat, count in itertools.product(
+            FITTED.items(), memory.REMATS, (1, 2, 4)
+        ):
+            work = batch._replace(pieces=count)
+            kind = dataclasses.replace(cfg, remat=remat)
+            held = pod.compiled_on(mesh, kind, work)
+            measured = held["arguments"] + held["temporary"]
+            sizes = (pod.predicted(kind, work).total, measured)
+            rows.append((name, remat, count, *(f"{size / 1e6:,.0f} MB" for size in sizes)))
+    table(*rows)
+
+
 # --- a pod, on paper
 # -------------------------------------------------------------------------------------------------
 
@@ -245,14 +288,13 @@ class Machine:
     memory: float
     hbm: float
     links: float
-    pieces: int  # that a batch is encoded in, so that it fits
 
 
 # cloud.google.com/tpu/docs/v5e: 16 GB, 819 GB/s, links of 400 GB/s both ways. NVIDIA's data sheet
 # of the H100 SXM: 80 GB, 3.35 TB/s, NVLink of 900 GB/s both ways.
 MACHINES = {
-    "v5e-256": Machine("TPU v5 lite", 256, 16e9, 819e9, 200e9, pieces=5),
-    "8 x H100": Machine("NVIDIA H100 80GB HBM3", 8, 80e9, 3.35e12, 450e9, pieces=20),
+    "v5e-256": Machine("TPU v5 lite", 256, 16e9, 819e9, 200e9),
+    "8 x H100": Machine("NVIDIA H100 80GB HBM3", 8, 80e9, 3.35e12, 450e9),
 }
 MFU = 0.4  # assumed, here and in embedding
 QUESTIONS, CHUNKS, REWRITES, EPOCHS = (
@@ -266,14 +308,27 @@ QUESTIONS, CHUNKS, REWRITES, EPOCHS = (
 STEPS = (pod.Batch(256, 64, 256 * 10, 512, 1), *[pod.Batch(256, 64, 256 * 30, 512, 1)] * 2)
 
 
-def model() -> decoder.Config:
-    return dataclasses.replace(pod.config("0.6B"), remat="products")
+def choice(name: str, batch: pod.Batch) -> memory.Choice:
+    """How `train.remat=auto` and `train.chunks=0` compute a step on the devices of a machine."""
+    m = MACHINES[name]
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1, m.devices, 1), layout.AXES)):
+        return memory.choose(
+            pod.config("0.6B"),
+            "auto",
+            0,
+            functools.partial(pod.texts, batch),
+            trained=4 * pod.parameters("0.6B") / m.devices,
+            most_pieces=batch.passages // m.devices,
+            available=m.memory,
+        )
 
 
 def travel(name: str) -> None:
     """What a device holds and what travels in a step of stage 2, compiled for fake CPU devices."""
-    batch = STEPS[1]._replace(pieces=MACHINES[name].pieces)
-    print(json.dumps(pod.compiled(model(), (1, MACHINES[name].devices, 1), batch)))
+    chosen = choice(name, STEPS[1])
+    cfg = dataclasses.replace(pod.config("0.6B"), remat=chosen.remat)
+    batch = STEPS[1]._replace(pieces=chosen.pieces)
+    print(json.dumps(pod.compiled(cfg, (1, MACHINES[name].devices, 1), batch)))
 
 
 def estimate() -> None:
@@ -282,9 +337,12 @@ def estimate() -> None:
 
     compute = (6 x weights x tokens + 12 x layers x heads x h x pairs) / (devices x peak x MFU)
     memory  = (10 x weights x pieces + 4 x products x tokens of a device + 28 x parameters /
-    devices) / bandwidth links   = what a device receives in the compiled step / bandwidth
+    devices) / bandwidth
+    links   = what a device receives in the compiled step / bandwidth
+
+    Left out: the latency of each collective, the host, compiling, scoring, searching, saving.
     """
-    cfg = model()
+    cfg = pod.config("0.6B")
     print(f"{inspect.getdoc(estimate)}\n")
     rows = [
         (
@@ -295,15 +353,19 @@ def estimate() -> None:
             "a step of stages 2, 3",
             "tokens/s",
             "held by a device",
+            "predicted",
         )
     ]
     runs = [("on", *(f"stage {i}" for i in (1, 2, 3)), "embedding, twice", "three stages")]
     for name, m in MACHINES.items():
-        measured = alone("travel", name)
+        chosen, measured = choice(name, STEPS[1]), alone("travel", name)
+        collectives = sum(x[3] for x in measured["collectives"])
+        print(f"{name}: {chosen.describe()}; {collectives:,} arrays are exchanged in a step\n")
         speed = m.devices * flops.peak(m.kind) * MFU
         links = sum(received(pod.Moved(*x)) for x in measured["collectives"]) / m.links
         parts = [
-            (compute(cfg, batch) / speed, traffic(cfg, batch, m) / m.hbm, links) for batch in STEPS
+            (compute(cfg, batch) / speed, traffic(cfg, batch, name) / m.hbm, links)
+            for batch in STEPS
         ]
         tokens = STEPS[1].queries * STEPS[1].short + STEPS[1].passages * STEPS[1].long
         between = lambda least, most, unit=" s": f"{least:.2f} to {most:.2f}{unit}"
@@ -316,6 +378,7 @@ def estimate() -> None:
                 f"{tokens / bounds[1][1] / 1e6:.2f} to {tokens / bounds[1][0] / 1e6:.2f} M",
                 f"{(measured['arguments'] + measured['temporary']) / 1e9:.1f} of "
                 f"{m.memory / 1e9:.0f} GB",
+                f"{chosen.memory.total / 1e9:.1f} GB",
             )
         )
         count = [
@@ -346,14 +409,15 @@ def compute(cfg, batch: pod.Batch) -> float:
     return flops.training(cfg, [batch.short] * batch.queries + [batch.long] * batch.passages, 0)
 
 
-def traffic(cfg, batch: pod.Batch, m: Machine) -> float:
+def traffic(cfg, batch: pod.Batch, name: str) -> float:
     """Bytes that a device reads and writes at least, where all but products is fused into them.
 
     Every piece reads the gathered weights in bfloat16 three times (for vectors, for the gradient of
-    activations, and once more as GradCache encodes twice) and writes their gradient in float32. A
-    product reads its input and writes its output, both times forward and twice the same backward.
-    AdamW reads weights, moments and gradient and writes all but the last.
+    activations, and once more as GradCache or remat=all computes forward twice) and writes their
+    gradient in float32. A product reads its input and writes its output, both times forward and
+    twice the same backward. AdamW reads weights, moments and gradient and writes all but the last.
     """
+    m, pieces = MACHINES[name], choice(name, batch).pieces
     d, heads, keys, f = cfg.width, cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim, cfg.ffn
     products = (
         2
@@ -364,7 +428,7 @@ def traffic(cfg, batch: pod.Batch, m: Machine) -> float:
     )
     tokens = (batch.queries * batch.short + batch.passages * batch.long) / m.devices
     return (
-        10 * flops.weights(cfg) * m.pieces
+        10 * flops.weights(cfg) * pieces
         + 4 * products * tokens
         + 28 * pod.parameters("0.6B") / m.devices
     )
@@ -399,7 +463,7 @@ def batch(name: str) -> None:
     """
     on_paper, work = MACHINES[name], STEPS[1]
     jax.config.update("jax_num_cpu_devices", on_paper.devices)
-    share = DEVICES_OF_A_HOST / on_paper.devices
+    share, pieces = DEVICES_OF_A_HOST / on_paper.devices, choice(name, work).pieces
     devices = jax.devices()[:DEVICES_OF_A_HOST]
     layout.build_rows = lambda count, build: tuple(
         [
@@ -410,7 +474,7 @@ def batch(name: str) -> None:
     )
     with jax.set_mesh(layout.make_mesh((1, on_paper.devices, 1))):
         maker = ContrastiveBatches.from_examples(
-            [examples(work)], *tokens(work), settings(on_paper.pieces), count_flops
+            [examples(work)], *tokens(work), settings(pieces), count_flops
         )
         lengths = list(map(len, maker.passage_tokens))
         seconds = {
@@ -453,7 +517,7 @@ def tokens(batch: pod.Batch) -> list[dict[str, list[int]]]:
 
 
 def count_flops(lengths) -> float:
-    return flops.training(model(), lengths, 0)
+    return flops.training(pod.config("0.6B"), lengths, 0)
 
 
 def settings(pieces: int) -> ContrastiveConfig:
@@ -482,4 +546,5 @@ def settings(pieces: int) -> ContrastiveConfig:
 
 if __name__ == "__main__":
     name, *args = sys.argv[1:]
-    {x.__name__: x for x in (devices, on, memory, peak, estimate, travel, host, batch)}[name](*args)
+    verbs = (devices, on, pieces, prediction, peak, estimate, travel, host, batch)
+    {x.__name__: x for x in verbs}[name](*args)

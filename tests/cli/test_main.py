@@ -43,7 +43,7 @@ def world(tmp_path_factory):
         ),
         (("--config.mesh=(1,1)",), "config.mesh=(1, 1): must be a tuple of 3 integers"),
         (("--config.train.epochs=(0,1,1)",), "config.train.epochs=(0, 1, 1): stage 1 has no epoch"),
-        (("--config.train.chunks=0",), "config.train.chunks=0: must be an integer, at least 1"),
+        (("--config.train.chunks=-1",), "config.train.chunks=-1: must be an integer, at least 0"),
         (
             ("--config.llm.base_url=https://u:secret@host/v1",),
             "config.llm.base_url holds a name or password",

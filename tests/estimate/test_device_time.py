@@ -112,7 +112,8 @@ def training(base, questions, drawn, lengths, c, stage: int):
     ]
     epochs, negatives = curriculum.epochs(c.train, stage), stage in curriculum.MINING_SIZES
     seed = c.seed + stage
-    return device_time.training_work(base, examples, lengths, c.train, epochs, seed, negatives)
+    of_steps = device_time.batch_lengths(examples, lengths, c.train, epochs, seed, negatives)
+    return device_time.training_work(base, of_steps, c.train.remat, c.train.chunks or 1)
 
 
 def test_training_is_the_fullest_batch_in_every_step(world, mesh):

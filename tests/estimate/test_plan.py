@@ -27,6 +27,7 @@ from ark_jax.recipes.ark.recording import REPEATED, Recording
 from ark_jax.recipes.ark.rewrite import rewriting_calls
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.runtime.log import Metrics
+from ark_jax.train import memory
 
 
 def tokens_of(c, calls) -> int:
@@ -211,6 +212,30 @@ def test_questions_that_are_not_kept_are_not_trained_on(run, mesh):
         0.3 < planned[0.5]["stage2"] / planned[1.0]["stage2"] < 0.7
         and planned[0.5]["mine2"] < planned[1.0]["mine2"]
     )
+
+
+def test_a_plan_says_how_steps_are_computed_and_why(run, mesh, monkeypatch):
+    c = settings(run.workdir.parent)
+
+    def memory_notes() -> list[str]:
+        shown = plan.format_plan(plan.estimate(RECIPE, c, run.workdir)).splitlines()
+        return [line for line in shown if line.startswith("- memory of ")]
+
+    def training_flops() -> float:
+        works = plan.estimate(RECIPE, c, run.workdir).work
+        return sum(work.flops for work in works if work.kind == "training")
+
+    fitting, flops = memory_notes(), training_flops()
+    assert fitting[0].startswith("- memory of stage1")
+    assert "stage3" in fitting[-1]
+    assert all(": remat=products, 1 piece: about " in note for note in fitting)
+    assert all(note.endswith(": the fastest, and it fits") for note in fitting)
+    monkeypatch.setattr(memory, "device_memory", lambda: 1.0)
+    assert all(note.endswith(": nothing fits, and this takes least") for note in memory_notes())
+    assert 1.2 < training_flops() / flops < 2
+    c.train.remat, c.train.chunks = "products", 1
+    assert all(": as the config says" in note for note in memory_notes())
+    assert training_flops() == flops
 
 
 def test_distillation_reads_every_scored_chunk_of_every_question(run, mesh):

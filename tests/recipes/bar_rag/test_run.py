@@ -273,5 +273,8 @@ def test_a_plan_counts_rollouts_before_the_run(run):
     stages = {work.stage for work in foreseen.work}
     assert stages == {"pool", "warm", "filter-1", "select-1", "read-1", "baselines", "evaluate"}
     assert all(work.flops > 0 and work.tokens > 0 for work in foreseen.work)
+    (memory,) = [note for note in foreseen.notes if note.startswith("memory of warm")]
+    assert ": remat=products, 1 piece: about " in memory
     left = RECIPE.forecast(run, {"warm", "pool"})
+    assert not any("warm" in note for note in left.notes)
     assert {work.stage for work in left.work} == stages - {"warm", "pool"}

@@ -80,6 +80,7 @@ def test_rows_of_all_systems_are_stored(finished):
 
 def test_a_plan_comes_before_the_run(world):
     done = call(world, world / "none", "plan")
+    assert "- memory of train: remat=products, 1 piece: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lists to train on, at most" in done.stdout and "checkpoints" in done.stdout
     assert not (world / "none").exists()
