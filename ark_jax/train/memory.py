@@ -128,9 +128,10 @@ def _working(cfg: Any, remat: str, texts: Texts) -> float:
     kernel = kernels.choose(
         cfg.attention, device_in_use(), jnp.dtype(cfg.compute), dims["h"], texts.length
     )
-    pairs = texts.rows * dims["n"] / tensor * texts.length**2
+    at_once = texts.length
     if isinstance(cfg, decoder.Config):
-        pairs *= min(1, max(64, texts.length / 4) / texts.length)  # a block of queries at a time
+        at_once = min(at_once, max(64, at_once / 4))  # queries, see `attention.attend`
+    pairs = texts.rows * dims["n"] / tensor * at_once * texts.length
     attention = pairs * (2 * 4 + 1) if kernel == "xla" else 0
     numbers = NARROW * dims["d"] + WIDE * dims["f"] / tensor
     if remat == "all" and isinstance(cfg, decoder.Config):  # an encoder's are freed as it goes
@@ -202,18 +203,15 @@ def choose(
     counts = [pieces] if pieces else _doublings(most_pieces)
     kinds = REMATS if remat == "auto" else (remat,)
     free = remat == "auto" or not pieces
-    smallest: Choice | None = None
+    tried: list[Choice] = []
     for count, kind in itertools.product(counts, kinds):
         memory = step_memory(
             cfg, kind, texts_of(count), trained=trained, frozen=frozen, in_pieces=count > 1
         )
-        choice = Choice(kind, count, memory, available, free)
-        if choice.fits:
-            return choice
-        if smallest is None or memory.total < smallest.memory.total:
-            smallest = choice
-    assert smallest is not None  # there is at least one count and one kind
-    return smallest
+        tried.append(Choice(kind, count, memory, available, free))
+        if tried[-1].fits:
+            return tried[-1]
+    return min(tried, key=lambda choice: choice.memory.total)
 
 
 def _doublings(most: int) -> list[int]:

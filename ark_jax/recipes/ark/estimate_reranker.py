@@ -31,7 +31,7 @@ def training_work(
             texts += [query, *passages]
     from ark_jax.estimate import step_memory
 
-    mean, texts_a_list = sum(texts) / len(texts), len(texts) / count
+    mean, texts_a_list = sum(texts) / max(len(texts), 1), len(texts) / max(count, 1)
     step = [step_memory.even_texts(config.train.batch * texts_a_list, mean)]
     choice = step_memory.choose(model, config.train, lambda _: step)
     again, epochs = int(choice.remat == "all"), config.reranker.epochs
