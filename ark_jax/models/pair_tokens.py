@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+from ark_jax.text.token_rows import TokenRows, text_blocks
 
 Pair = tuple[str, str]
 
@@ -16,8 +17,8 @@ Pair = tuple[str, str]
 class PairTokens:
     """Tokenised pairs."""
 
-    ids: list[list[int]]
-    segments: list[list[int]]  # of each token: 0 in the first text, 1 in the second
+    ids: TokenRows
+    segments: TokenRows  # int8, of each token: 0 in the first text, 1 in the second
     cut: int  # number of pairs that were cut
 
     def __len__(self) -> int:
@@ -47,35 +48,44 @@ class PairTokenizer:
             ValueError: `pairs` is no list of pairs of texts.
         """
         check_pairs(pairs)
-        rows = distributed.split_and_gather(self._encode, pairs)
-        cut = sum(int(row[0]) for row in rows)
+        cut = 0
+
+        def encode(share: Sequence[Pair]) -> Iterator[list[int]]:
+            """The ids of each pair, followed by their segments."""
+            nonlocal cut
+            for block in text_blocks(share):
+                encodings = self._encode(block)
+                cut += sum(bool(encoding.overflowing) for encoding in encodings)
+                yield from map(self._row, encodings)
+
+        rows = TokenRows.from_shares(encode, pairs)
+        cut = distributed.sum_of_processes(cut)
         if label and cut:
             say(
                 f"  {label}: {cut:,} of {len(rows):,} pairs are longer than {self.max_length} "
                 "tokens; the longer text of each is cut"
             )
-        halves = [np.split(row[1:], 2) for row in rows]
-        return PairTokens([x.tolist() for x, _ in halves], [x.tolist() for _, x in halves], cut)
+        return PairTokens(
+            TokenRows.from_rows(row[: len(row) // 2] for row in rows),
+            TokenRows.from_rows((row[len(row) // 2 :] for row in rows), np.int8),
+            cut,
+        )
 
-    def _encode(self, pairs: Sequence[Pair]) -> list[np.ndarray]:
-        """For each pair whether it is cut, followed by its ids and their segments."""
-        if not pairs:
-            return []
+    def _encode(self, pairs: Sequence[Pair]) -> list:
+        """What the tokenizer makes of pairs."""
         texts = [[text.lower() if self.lower else text for text in pair] for pair in pairs]
-        room = self.max_length - len(self.markers)
-        out = self.tokenizer(
+        return self.tokenizer(
             *map(list, zip(*texts, strict=True)),
             truncation="longest_first",
-            max_length=room,
+            max_length=self.max_length - len(self.markers),
             padding=False,
-        )
-        return [self._row(encoding) for encoding in out.encodings]
+        ).encodings
 
-    def _row(self, encoding) -> np.ndarray:
+    def _row(self, encoding) -> list[int]:
         ids, segments = encoding.ids, encoding.type_ids
         if self.markers:
             ids, segments = self._add_markers(ids, segments, encoding.sequence_ids)
-        return np.array([bool(encoding.overflowing), *ids, *segments], np.int32)
+        return ids + segments
 
     def _add_markers(
         self, ids: list[int], segments: list[int], sides: list[int | None]

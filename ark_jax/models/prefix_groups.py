@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-TokenIds = Sequence[int] | np.ndarray
+from ark_jax.text.token_rows import TokenIds
+
 # Token ids, and the longest prefix that the row may share, which is shorter than the row.
 Rows = Sequence[tuple[TokenIds, int]]
 

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ark_jax.models.batching import Batching, little_padding
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
 
 
 def pool(
@@ -161,7 +162,7 @@ class Retriever:
             files.read_text_limit(folder)[1],
         )
 
-    def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> list[list[int]]:
+    def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> TokenRows:
         """Token ids of texts, with the prompt of their kind and the tokenizer's special tokens.
 
         Blanks around a text are kept, as in sentence-transformers 6; version 5 drops them. Texts of
@@ -176,31 +177,27 @@ class Retriever:
             raise ValueError(f"kind={kind!r}: must be 'query' or 'document'")
         if isinstance(texts, str):
             raise ValueError(f"texts: {texts[:40]!r} is one text; give a list of them")
-        prompt = self._prompt(kind)
+        prompt, cut = self._prompt(kind), 0
 
-        def encode_texts(share: Sequence[str]) -> list[np.ndarray]:
-            """For each text whether it is truncated, followed by its ids."""
-            prompted = [prompt + text for text in share]
-            prompted = [text.lower() for text in prompted] if self.lower else prompted
-            if not prompted:
-                return []
-            out = self.tokenizer(
-                prompted, truncation=True, max_length=self.max_length, padding=False
-            )
-            return [
-                np.array([bool(encoding.overflowing), *ids], np.int32)
-                for encoding, ids in zip(out.encodings, out["input_ids"], strict=True)
-            ]
+        def encode(share: Sequence[str]) -> Iterator[list[int]]:
+            nonlocal cut
+            for block in text_blocks(share):
+                prompted = [prompt + text for text in block]
+                prompted = [text.lower() for text in prompted] if self.lower else prompted
+                out = self.tokenizer(
+                    prompted, truncation=True, max_length=self.max_length, padding=False
+                )
+                cut += sum(bool(encoding.overflowing) for encoding in out.encodings)
+                yield from out["input_ids"]
 
-        rows = distributed.split_and_gather(encode_texts, texts)
-        count = sum(int(row[0]) for row in rows)
-        self.truncated[label] = count
+        rows = TokenRows.from_shares(encode, texts)
+        self.truncated[label] = count = distributed.sum_of_processes(cut)
         if label and count:
             say(
                 f"  {label}: {count:,} of {len(rows):,} texts are longer than {self.max_length} "
                 "tokens and are cut there"
             )
-        return [row[1:].tolist() for row in rows]
+        return rows
 
     def _prompt(self, kind: str) -> str:
         return files.prompt_of(self.prompts, kind)
@@ -238,7 +235,7 @@ class Retriever:
 
     def encode_tokens(
         self,
-        ids: Sequence[Sequence[int]],
+        ids: Sequence[TokenIds],
         batching: Batching,
         *,
         unit: bool = True,
@@ -251,7 +248,7 @@ class Retriever:
             on_batch: is given the number of texts of each batch that is finished.
         """
         out = np.zeros((len(ids), self.width), np.float32)
-        batches = batching([len(row) for row in ids])
+        batches = batching(list(map(len, ids)))
         started = ((batch, self._start_embedding(batch, ids, unit)) for batch in batches)
         # The device works on one batch while the host prepares the next.
         for (batch, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
@@ -261,7 +258,7 @@ class Retriever:
         return out
 
     def _start_embedding(
-        self, batch: tk.TextBatch, ids: Sequence[Sequence[int]], unit: bool
+        self, batch: tk.TextBatch, ids: Sequence[TokenIds], unit: bool
     ) -> jax.Array:
         """The vectors `[b e]` of a batch's rows, which the device computes in the background."""
         arrays = map(layout.rows, batch.arrays(ids))
@@ -325,7 +322,7 @@ class Retriever:
 
 
 def check_vectors(
-    vectors: np.ndarray, ids: Sequence[Sequence[int]], texts: Sequence[str], kind: str
+    vectors: np.ndarray, ids: Sequence[TokenIds], texts: Sequence[str], kind: str
 ) -> None:
     """Raises FloatingPointError if a vector is not finite or zero; the message names the text.
 

@@ -219,15 +219,16 @@ class LazySequence(Sequence[Item]):
 
 
 def split_and_gather(
-    make_rows: Callable[[Sequence[Item]], list[np.ndarray]], items: Sequence[Item]
-) -> list[np.ndarray]:
+    make_rows: Callable[[Sequence[Item]], tuple[np.ndarray, np.ndarray]], items: Sequence[Item]
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns `make_rows(items)`, with the work divided among the processes.
 
     All processes must call it with the same items. The result for an item must not depend on its
     neighbours.
 
     Args:
-        make_rows: maps items to one int32 array `[any]` each, such as token ids.
+        make_rows: maps n items to a row of numbers each, such as token ids: the rows end to end,
+            int32 `[any]`, and the length of each, `[n]`.
         items: may be a `LazySequence`.
     """
     if not is_multi_process():
@@ -236,25 +237,45 @@ def split_and_gather(
 
     # Every n-th item, since neighbours are often of similar length: all processes get equal work.
     processes = jax.process_count()
-    own_rows = make_rows(items[jax.process_index() :: processes])
-    lengths = _all_gather([len(row) for row in own_rows])
-    values = _all_gather(np.concatenate([np.zeros(0, np.int32), *own_rows]))
-    rows = [None] * len(items)
-    for process in range(processes):
-        rows[process::processes] = np.split(values[process], np.cumsum(lengths[process]))[:-1]
-    return rows
+    own_values, own_lengths = make_rows(items[jax.process_index() :: processes])
+    lengths = np.zeros(len(items), np.int64)
+    for process, start, block in _gathered_blocks(own_lengths):
+        lengths[process::processes][start : start + len(block)] = block
+    ends = np.cumsum(lengths)
+    values = np.empty(lengths.sum(), np.int32)
+    own_ends = [np.cumsum(lengths[process::processes]) for process in range(processes)]
+    for process, start, block in _gathered_blocks(own_values):
+        numbers = np.arange(start, start + len(block))
+        item = np.searchsorted(own_ends[process], numbers, side="right")
+        # A row ends among all rows as far behind its numbers as it does among the process's own.
+        values[numbers + (ends[process::processes] - own_ends[process])[item]] = block
+    return values, lengths
 
 
-def _all_gather(values: Sequence[int]) -> list[np.ndarray]:
-    """The int32 `[any]` values of each process, on every process."""
+def sum_of_processes(number: int) -> int:
+    """The sum of what each process gives; all must call it."""
+    if not is_multi_process():
+        return number
     from jax.experimental import multihost_utils
 
-    sizes = multihost_utils.process_allgather(np.int32(len(values)))
-    blocks = np.zeros((1 + int(sizes.max()) // GATHER_BLOCK, GATHER_BLOCK), np.int32)
-    blocks.reshape(-1)[: len(values)] = values
-    gathered = [multihost_utils.process_allgather(block) for block in blocks]
-    by_process = np.concatenate(gathered, axis=1)
-    return [row[:size] for row, size in zip(by_process, sizes, strict=True)]
+    return int(multihost_utils.process_allgather(np.int32(number)).sum())
+
+
+def _gathered_blocks(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The int32 `[any]` values of all processes, on every process, a block at a time.
+
+    Yields:
+        The process, the place of the block's first value among those of the process, and the block.
+    """
+    from jax.experimental import multihost_utils
+
+    sizes = multihost_utils.process_allgather(np.int32(len(values))).tolist()
+    for start in range(0, max(sizes), GATHER_BLOCK):
+        own = np.zeros(GATHER_BLOCK, np.int32)
+        part = values[start : start + GATHER_BLOCK]
+        own[: len(part)] = part
+        for process, block in enumerate(multihost_utils.process_allgather(own)):
+            yield process, start, block[: max(sizes[process] - start, 0)]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ark_jax.text.token_rows import TokenIds
+
 # Lengths that texts are padded to. On real texts they waste 2 to 7 % of the work; powers of two
 # waste 9 to 47 %.
 LENGTHS = (
@@ -183,10 +185,7 @@ def round_rows(rows: int, multiple: int) -> int:
 
 
 def pad_rows(
-    ids: Sequence[Sequence[int] | np.ndarray],
-    row_numbers: Sequence[int] | np.ndarray,
-    rows: int,
-    length: int,
+    ids: Sequence[TokenIds], row_numbers: Sequence[int] | np.ndarray, rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and mask of a batch, int32 and bool `[rows length]`.
 
@@ -245,7 +244,7 @@ class TextBatch:
     length: int
     room: int
 
-    def arrays(self, ids: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self, ids: Sequence[TokenIds]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and mask `[devices·rows length]`; surplus rows are empty."""
         texts = [ids[i] for i in itertools.chain(*self.texts_by_device)]
         rows = len(self.texts_by_device) * self.rows

@@ -14,11 +14,12 @@ from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.runtime import distributed
+from ark_jax.text.token_rows import RowsByKey, TokenIds
 from ark_jax.train import batches, fit, flops, losses, memory, optim
 from ark_jax.train.batches import Example, NumberedExample
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
-TokensById = Mapping[str, Sequence[int]]  # id of a text -> its token ids
+TokensById = Mapping[str, TokenIds]  # id of a text -> its token ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +163,8 @@ class ContrastiveBatches:
 
     examples: Sequence[Sequence[NumberedExample]]  # of each step
     chunks: Sequence[str]  # ids of all passages, sorted
-    question_tokens: Mapping[str, np.ndarray]
-    passage_tokens: Sequence[np.ndarray]  # of each of `chunks`
+    question_tokens: TokensById
+    passage_tokens: TokensById
     questions: TextGrid
     passages: TextGrid
     config: ContrastiveConfig
@@ -190,18 +191,16 @@ class ContrastiveBatches:
         numbered = batches.number_chunks(distinct, chunks, use_negatives=config.use_negatives)
         by_example = {id(x): numbers for x, numbers in zip(distinct, numbered, strict=True)}
         numbered_steps = [[by_example[id(x)] for x in step] for step in examples]
-        array = lambda ids: np.asarray(ids, np.int32)
-        passage_arrays = [array(passage_tokens[chunk]) for chunk in chunks]
         return cls(
             numbered_steps,
             chunks,
-            {x.question: array(question_tokens[x.question]) for x in distinct},
-            passage_arrays,
+            question_tokens,
+            passage_tokens,
             TextGrid.from_lengths(
                 [[len(question_tokens[x.question]) for x in step] for step in examples]
             ),
             TextGrid.from_lengths(
-                _passage_lengths(numbered_steps, passage_arrays), config.chunks or 1
+                _passage_lengths(numbered_steps, chunks, passage_tokens), config.chunks or 1
             ),
             config,
             count_flops,
@@ -211,7 +210,7 @@ class ContrastiveBatches:
         """The same batches, with passages in so many pieces."""
         if pieces == self.passages.pieces:
             return self
-        lengths = _passage_lengths(self.examples, self.passage_tokens)
+        lengths = _passage_lengths(self.examples, self.chunks, self.passage_tokens)
         return dataclasses.replace(self, passages=TextGrid.from_lengths(lengths, pieces))
 
     def texts_of_device(self, pieces: int) -> list[memory.Texts]:
@@ -232,7 +231,8 @@ class ContrastiveBatches:
         examples = self.examples[step]
         numbers = batches.distinct_numbers(examples)
         questions = [self.question_tokens[x.question] for x in examples]
-        passages = [self.passage_tokens[number] for number in numbers.tolist()]
+        chunks = [self.chunks[number] for number in numbers.tolist()]
+        passages = [self.passage_tokens[chunk] for chunk in chunks]
         question_rows, queries = self.questions.place(questions)
         passage_rows, documents = self.passages.place(passages)
 
@@ -255,18 +255,15 @@ class ContrastiveBatches:
             "negative": negative,
         }
         lengths = [*map(len, questions), *map(len, passages)]
-        ids = {
-            "questions": [x.question for x in examples],
-            "chunks": [self.chunks[number] for number in numbers.tolist()],
-        }
+        ids = {"questions": [x.question for x in examples], "chunks": chunks}
         return fit.TrainingBatch(arrays, ids, sum(lengths), self.count_flops(lengths))
 
 
 def _passage_lengths(
-    steps: Sequence[Sequence[NumberedExample]], passage_tokens: Sequence[np.ndarray]
+    steps: Sequence[Sequence[NumberedExample]], chunks: Sequence[str], passage_tokens: TokensById
 ) -> list[list[int]]:
     """Tokens of each passage of each step."""
-    lengths = np.array(list(map(len, passage_tokens)))
+    lengths = np.array([len(passage_tokens[chunk]) for chunk in chunks])
     return [lengths[batches.distinct_numbers(step)].tolist() for step in steps]
 
 
@@ -312,8 +309,8 @@ def _tokenize(
         texts: Mapping[str, str], names: Sequence[str], kind: str, what: str
     ) -> TokensById:
         lookup = distributed.LazySequence(texts.__getitem__, names)
-        ids = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
-        return dict(zip(names, ids, strict=True))
+        rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
+        return RowsByKey(names, rows)
 
     chunks = batches.distinct_chunks(examples, use_negatives=config.use_negatives)
     return (

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ark_jax import layout
-from ark_jax.models.prefix_groups import TokenIds
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenIds
 from ark_jax.train import memory
 
 TokenValues = Sequence[Sequence[float] | np.ndarray]  # a number for each token of each completion

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from ark_jax import layout
 from ark_jax.models.pairs import Capacities, PairScorer
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenRows
 from ark_jax.train import fit, flops, memory
 from ark_jax.train.lists import ListEpochs, PairList
 from ark_jax.train.placement import TextGrid
@@ -47,8 +48,8 @@ class ListwiseBatches:
 
     epochs: ListEpochs
     texts: ListTexts
-    tokens: Mapping[str, Sequence[np.ndarray]]  # part of a batch -> ids of each of its texts
-    segments: Sequence[np.ndarray]  # of the pairs' tokens
+    tokens: Mapping[str, TokenRows]  # part of a batch -> ids of each of its texts
+    segments: TokenRows | None  # of the pairs' tokens
     grids: Mapping[str, TextGrid]  # of the same parts
     rows: int  # of pairs, with empty ones
     candidates: int  # most of a list
@@ -136,21 +137,19 @@ def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[st
 
 def _tokenize(
     texts: ListTexts, scorer: PairScorer, label: str
-) -> tuple[dict[str, list[np.ndarray]], list[np.ndarray]]:
+) -> tuple[dict[str, TokenRows], TokenRows | None]:
     """Token ids by part of a batch, of the parts that the head needs, and segments of the pairs."""
-    tokens, segments = {}, []
-    arrays = lambda rows: [np.asarray(numbers, np.int32) for numbers in rows]
+    tokens, segments = {}, None
     if scorer.cfg.reads_pairs:
         pairs = scorer.tokenize(texts.pairs, label=f"{label}, pairs")
-        tokens["pairs"], segments = arrays(pairs.ids), arrays(pairs.segments)
+        tokens["pairs"], segments = pairs.ids, pairs.segments
     if scorer.cfg.has_cosine:
         retriever = scorer.retriever
         for part, kind, side in (
             ("left", "query", texts.lefts),
             ("right", "document", texts.rights),
         ):
-            ids = retriever.tokenize(side, kind=kind, label=f"{label}, {part} texts")
-            tokens[part] = arrays(ids)
+            tokens[part] = retriever.tokenize(side, kind=kind, label=f"{label}, {part} texts")
     return tokens, segments
 
 

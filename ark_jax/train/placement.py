@@ -10,8 +10,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
-from ark_jax.models.prefix_groups import TokenIds
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenIds
 
 
 @dataclasses.dataclass(frozen=True)

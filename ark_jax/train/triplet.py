@@ -12,6 +12,7 @@ from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_lev
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import embed
 from ark_jax.models.towers import Towers
+from ark_jax.text.token_rows import RowsByKey, TokenIds
 from ark_jax.train import fit, flops, losses, memory, optim
 from ark_jax.train.placement import TextGrid
 
@@ -93,7 +94,7 @@ def train(
         triple_texts(used), kind="document", label="train, triples"
     )
     maker = TripletBatches.create(
-        epochs, query_tokens, dict(zip(used.tolist(), triple_tokens, strict=True)), configs
+        epochs, query_tokens, RowsByKey(used.tolist(), triple_tokens), configs
     )
     steps = epochs.steps * config.epochs
     run = fit.TrainingRun(
@@ -216,8 +217,8 @@ class TripletBatches:
     """Makes the batches of a run: tokens of questions and triples, masks of their pairs."""
 
     epochs: Epochs
-    question_tokens: Sequence[np.ndarray]
-    triple_tokens: Mapping[int, np.ndarray]  # row -> ids
+    question_tokens: Sequence[TokenIds]
+    triple_tokens: Mapping[int, TokenIds]  # row -> ids
     cfgs: tuple[Any, Any]
     questions: TextGrid
     triples: TextGrid
@@ -226,8 +227,8 @@ class TripletBatches:
     def create(
         cls,
         epochs: Epochs,
-        question_tokens: Sequence[Sequence[int]],
-        triple_tokens: Mapping[int, Sequence[int]],
+        question_tokens: Sequence[TokenIds],
+        triple_tokens: Mapping[int, TokenIds],
         cfgs: tuple[Any, Any],
     ) -> "TripletBatches":
         """Finds the two shapes that hold every batch on the current mesh."""
@@ -237,10 +238,7 @@ class TripletBatches:
             lengths[0].append([len(question_tokens[number]) for number in chosen])
             lengths[1].append([len(triple_tokens[row]) for row in distinct_rows(levels).tolist()])
         grids = map(TextGrid.from_lengths, lengths)
-        array = lambda ids: np.asarray(ids, np.int32)
-        question_arrays = list(map(array, question_tokens))
-        triple_arrays = {row: array(ids) for row, ids in triple_tokens.items()}
-        return cls(epochs, question_arrays, triple_arrays, cfgs, *grids)
+        return cls(epochs, question_tokens, triple_tokens, cfgs, *grids)
 
     def __call__(self, step: int, trainable: Any = None) -> fit.TrainingBatch:
         """The batch after `step` steps; see `fit.MakeBatch`. Each triple is encoded once."""

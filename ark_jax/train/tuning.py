@@ -14,7 +14,7 @@ from ark_jax import layout
 from ark_jax.models import lora
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.language import LanguageModel
-from ark_jax.models.prefix_groups import TokenIds
+from ark_jax.text.token_rows import TokenIds
 from ark_jax.train import fit, memory, optim, parts
 from ark_jax.train.groups import BatchShape, Group, check_groups
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops

@@ -104,7 +104,7 @@ def train() -> None:
 def train_on(work: str, questions: list[str], passages: list[str], most: int) -> None:
     ours, theirs = minilm()
     cut = lambda texts, kind: [
-        row[: most - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind)
+        row[: most - 1] + row[-1:] for row in ours.tokenize(texts, kind=kind).tolist()
     ]
     ids = {
         "query": dict(enumerate(cut(questions, "query"))),

@@ -476,7 +476,7 @@ def batch(name: str) -> None:
         maker = ContrastiveBatches.from_examples(
             [examples(work)], *tokens(work), settings(pieces), count_flops
         )
-        lengths = list(map(len, maker.passage_tokens))
+        lengths = list(map(len, maker.passage_tokens.values()))
         seconds = {
             "all": cpu_seconds(lambda: maker(0)),
             "balance of passages": cpu_seconds(lambda: maker.passages.assign_rows(lengths)),
@@ -505,10 +505,11 @@ def examples(batch: pod.Batch) -> list[Example]:
     ]
 
 
-def tokens(batch: pod.Batch) -> list[dict[str, list[int]]]:
+def tokens(batch: pod.Batch) -> list[dict[str, np.ndarray]]:
     """Token ids of the questions and passages of `examples`, up to a fourth shorter than `long`."""
     random, step = np.random.default_rng(0), examples(batch)
-    draw = lambda most: random.integers(5, 1000, random.integers(3 * most // 4, most + 1)).tolist()
+    length = lambda most: random.integers(3 * most // 4, most + 1)
+    draw = lambda most: random.integers(5, 1000, length(most)).astype(np.int32)
     passages = sorted({chunk for e in step for chunk in (*e.positives, *e.negatives)})
     return [
         {e.question: draw(batch.short) for e in step},

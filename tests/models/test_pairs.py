@@ -304,7 +304,7 @@ def test_markers_stand_in_front_of_the_texts_and_are_in_no_text(encoder, mesh):
             assert sum(token >= tiny.VOCAB for token in ids) == 2
             assert (ids[0], places[0]) == (first, 1)
             assert segments == [0] * places[1] + [1] * (len(ids) - places[1])
-            plain = scorer.with_head("linear").tokenize([(left, right)]).ids[0]
+            plain = scorer.with_head("linear").tokenize([(left, right)]).ids[0].tolist()
             if len(plain) <= scorer.max_length - 2:
                 assert [token for token in ids if token not in markers] == plain
                 a = len(scorer.tokenizer(left, add_special_tokens=False)["input_ids"])
@@ -312,7 +312,7 @@ def test_markers_stand_in_front_of_the_texts_and_are_in_no_text(encoder, mesh):
 
 
 def astuple(tokens) -> tuple[list, list]:
-    return tokens.ids, tokens.segments
+    return tokens.ids.tolist(), tokens.segments.tolist()
 
 
 @pytest.mark.parametrize("head", ["linear", "star"])
@@ -327,7 +327,7 @@ def test_a_long_pair_loses_tokens_of_its_longer_text(head, encoder, mesh, capsys
     for number in (4, 5):
         text = f" {' '.join(map(str, short))} "
         assert text in f" {' '.join(map(str, tokens.ids[number]))} "
-    segments = tokens.segments[7]  # both are cut, to about as many tokens
+    segments = tokens.segments[7].tolist()  # both are cut, to about as many tokens
     assert abs(segments.count(0) - segments.count(1)) <= 2
 
 

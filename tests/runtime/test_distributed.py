@@ -537,12 +537,14 @@ with distributed.join_processes():
     row_length = lambda i: distributed.GATHER_BLOCK * i // 3
     def make_rows(items):
         requests.append(items)
-        return [np.full(row_length(i), i, np.int32) for i in items]
+        rows = [np.full(row_length(i), i, np.int32) for i in items]
+        return np.concatenate([np.zeros(0, np.int32), *rows]), np.array(list(map(len, rows)))
     for items in [5, 0, 1, 1, 8, 3, 0], [4], []:
-        rows = distributed.split_and_gather(make_rows, items)
+        values, lengths = distributed.split_and_gather(make_rows, items)
         assert requests[-1] == items[jax.process_index() :: 2]
-        assert list(map(len, rows)) == list(map(row_length, items))
-        assert all((row == i).all() for row, i in zip(rows, items, strict=True))
+        assert lengths.tolist() == list(map(row_length, items))
+        assert values.dtype == np.int32 and (values == np.repeat(items, lengths)).all()
+    assert distributed.sum_of_processes(3 + jax.process_index()) == 7
     result = distributed.on_first_process(lambda: {"process": (jax.process_index(), 2)})
     assert result == {"process": [0, 2]}
     path = Path(sys.argv[1], "kept")

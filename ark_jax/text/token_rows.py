@@ -1,0 +1,96 @@
+"""Token ids of many texts in one array: a list of Python integers takes 38 bytes a token."""
+
+import array
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from ark_jax.runtime import distributed
+
+Item, Key = TypeVar("Item"), TypeVar("Key")
+TokenIds = Sequence[int] | np.ndarray
+# Texts of one call to the tokenizer, whose own results take far more memory than token ids.
+TOKENIZER_TEXTS = 1024
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenRows(Sequence[np.ndarray]):
+    """Rows of token ids, or of other numbers of tokens, end to end.
+
+    Row i is `values[offsets[i] : offsets[i + 1]]`, a view that cannot be written to.
+    """
+
+    values: np.ndarray  # int32 [tokens], or int8 for segments
+    offsets: np.ndarray  # int64 [rows + 1]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[TokenIds], dtype=np.int32) -> "TokenRows":
+        """Copies rows, one at a time, so that an iterator of lists never holds many of them."""
+        values, lengths = array.array(np.dtype(dtype).char), array.array("q")
+        for row in rows:
+            values.frombytes(np.asarray(row, dtype).tobytes())
+            lengths.append(len(row))
+        return cls.from_lengths(np.frombuffer(values, dtype), np.frombuffer(lengths, np.int64))
+
+    @classmethod
+    def from_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> "TokenRows":
+        """Rows of these lengths, `[rows]`, of which `values` has all numbers."""
+        values.flags.writeable = False
+        return cls(values, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+
+    @classmethod
+    def from_shares(
+        cls, encode: Callable[[Sequence[Item]], Iterable[TokenIds]], items: Sequence[Item]
+    ) -> "TokenRows":
+        """The rows `encode(items)`. Of several processes, each must call this and makes its share.
+
+        Args:
+            encode: makes a row of each item, which must not depend on the others.
+        """
+
+        def encode_share(share: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
+            rows = cls.from_rows(encode(share))
+            return rows.values, rows.lengths
+
+        return cls.from_lengths(*distributed.split_and_gather(encode_share, items))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, int64 `[rows]`."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        row = range(len(self))[index]
+        if isinstance(row, range):
+            return [self[i] for i in row]
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def tolist(self) -> list[list[int]]:
+        return [row.tolist() for row in self]
+
+
+class RowsByKey(Mapping[Key, np.ndarray]):
+    """The rows under other keys than their numbers."""
+
+    def __init__(self, keys: Iterable[Key], rows: TokenRows):
+        self._rows, self._numbers = rows, {key: i for i, key in enumerate(keys)}
+
+    def __getitem__(self, key: Key) -> np.ndarray:
+        return self._rows[self._numbers[key]]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def text_blocks(texts: Sequence[Item]) -> Iterator[list[Item]]:
+    """The texts, or pairs of texts, of each call to the tokenizer."""
+    for start in range(0, len(texts), TOKENIZER_TEXTS):
+        yield list(texts[start : start + TOKENIZER_TEXTS])

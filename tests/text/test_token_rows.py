@@ -1,0 +1,69 @@
+"""Token ids of many texts in one array."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import tiny
+
+from ark_jax.models.retriever import Retriever
+from ark_jax.text.token_rows import TOKENIZER_TEXTS, RowsByKey, TokenRows, text_blocks
+
+ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8)
+
+
+@given(ROWS, st.slices(8))
+def test_rows_are_the_lists_they_were_made_of(lists, part):
+    rows = TokenRows.from_rows(iter(lists))
+    assert (rows.values.dtype, rows.offsets.dtype) == (np.int32, np.int64)
+    assert rows.tolist() == lists == [row.tolist() for row in rows]
+    assert [row.tolist() for row in rows[part]] == lists[part]
+    assert rows.lengths.tolist() == list(map(len, lists))
+    for number in range(-len(lists), len(lists)):
+        assert rows[number].tolist() == lists[number]
+    for number in (len(lists), -len(lists) - 1):
+        with pytest.raises(IndexError):
+            rows[number]
+    again = TokenRows.from_rows(rows[::-1])
+    assert again.tolist() == lists[::-1]
+    named = RowsByKey(map(str, range(len(lists))), rows)
+    assert {key: row.tolist() for key, row in named.items()} == {
+        str(number): row for number, row in enumerate(lists)
+    }
+
+
+def test_a_row_cannot_be_written_to():
+    for rows in (TokenRows.from_rows([[1, 2]]), TokenRows.from_lengths(np.arange(2), [2])):
+        with pytest.raises(ValueError, match="read-only"):
+            rows[0][0] = 7
+
+
+def test_texts_come_in_blocks():
+    texts = list(map(str, range(2 * TOKENIZER_TEXTS + 1)))
+    blocks = list(text_blocks(texts))
+    assert [text for block in blocks for text in block] == texts
+    assert list(map(len, blocks)) == [TOKENIZER_TEXTS, TOKENIZER_TEXTS, 1]
+    assert list(text_blocks([])) == []
+
+
+def test_a_token_takes_at_most_five_bytes(tmp_path, mesh):
+    folder = tiny.write(tmp_path, "bert", tokenizer="cls")
+    retriever = Retriever.from_pretrained(tiny.sentence_transformer(folder, pooling="mean"))
+    words = ["the", "board", "of", "the", "tide", "was", "founded", "by", "clerks", "in", "1784"]
+    texts = [" ".join(words[i % 7 :] * 9) for i in range(20_000)]
+    retriever.tokenize(texts[:1], kind="document")  # what a tokenizer loads once
+    tracemalloc.start()
+    try:
+        rows = retriever.tokenize(texts, kind="document")
+        taken, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    tokens = len(rows.values)
+    assert tokens == rows.lengths.sum() > 50 * len(texts)
+    assert rows.values.nbytes + rows.offsets.nbytes <= 5 * tokens
+    assert taken <= 5 * tokens
+    # Beside them, what the tokenizer makes of one call.
+    block = 100 * TOKENIZER_TEXTS * int(rows.lengths.max())
+    assert most <= 5 * tokens + block < 12 * tokens, (most, tokens)
