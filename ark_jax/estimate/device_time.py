@@ -13,6 +13,7 @@ import numpy as np
 from ark_jax import layout
 from ark_jax.estimate.device_work import WeightlessModel
 from ark_jax.models import hf, language, lora, prefix_groups, retriever, sentence_folder
+from ark_jax.text.token_rows import TokenIds
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import batches
 from ark_jax.train.placement import TextGrid
@@ -56,7 +57,7 @@ def load_tokenizing_retriever(model: WeightlessModel) -> retriever.Retriever:
 
 
 def shared_prefix_work(
-    model: WeightlessModel, rows: Sequence[tuple[list[int], int]]
+    model: WeightlessModel, rows: Sequence[tuple[TokenIds, int]]
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of scoring rows that share their prefixes.
 

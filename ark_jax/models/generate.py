@@ -24,7 +24,9 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.layout import activation_spec
 from ark_jax.models import decoder, packing, prefix, prefix_attention, sampling
+from ark_jax.models.prefix_groups import common_length
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenIds
 
 STEPS = 8  # decoding steps between two looks at which rows have ended
 UNUSED = -1  # in place of a token that no row needed any more
@@ -46,7 +48,7 @@ class Row:
 
     number: int
     prompt: int
-    suffix: Sequence[int]
+    suffix: TokenIds
     generated: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -94,7 +96,7 @@ class Generation:
     prefill_tokens: int
     on_tokens: Callable[[int, list[int], bool], bool]
 
-    def run(self, prompts: Sequence[Sequence[int]], samples: int = 1) -> None:
+    def run(self, prompts: Sequence[TokenIds], samples: int = 1) -> None:
         """Continues every prompt, which must not be empty, `samples` times.
 
         Continuation j of prompt i is row i * samples + j.
@@ -128,7 +130,7 @@ class Generation:
             self._admit()
             self._decode()
 
-    def _compute_prefix(self, ids: Sequence[int]) -> None:
+    def _compute_prefix(self, ids: TokenIds) -> None:
         """Computes the keys and values of the shared prefix on every device."""
         length = _round_length(len(ids))
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
@@ -317,12 +319,11 @@ class Generation:
         return self.suffix_length + (last - np.minimum(steps_back, self.ring - 1)) % self.ring
 
 
-def _common_prefix(prompts: Sequence[Sequence[int]]) -> Sequence[int]:
+def _common_prefix(prompts: Sequence[TokenIds]) -> np.ndarray:
     """What all prompts begin with, leaving at least one token of each."""
-    # Every prompt sorts between these two, and so begins with what both begin with.
-    low, high = min(prompts), max(prompts)
-    limit = min(map(len, prompts)) - 1
-    return low[: next((i for i in range(limit) if low[i] != high[i]), limit)]
+    first = np.asarray(prompts[0], np.int32)
+    common = min(common_length(first, np.asarray(prompt, np.int32)) for prompt in prompts)
+    return first[: min(common, min(map(len, prompts)) - 1)]
 
 
 def _prefill_shape(groups: list[Group]) -> Shape:

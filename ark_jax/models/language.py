@@ -20,14 +20,13 @@ from ark_jax.models.prefix_groups import Rows
 from ark_jax.models.prefix_plan import Span, SuffixBatch, plan_batches
 from ark_jax.models.rollout import Rollouts, draw_numbers
 from ark_jax.models.token_probabilities import LOGIT_BLOCK, suffix_log_probs, target_positions
-from ark_jax.runtime import distributed, programs
+from ark_jax.runtime import programs
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
 
 SPLIT = "\ufdd0"  # a character that no text may hold; a prompt is tokenised in parts around it
 GENERATION_CONFIG = "generation_config.json"
-# Texts of one call to the tokenizer, whose own results take far more memory than token ids.
-TOKENIZER_TEXTS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +147,8 @@ class LanguageModel:
 
     def token_log_likelihood(
         self,
-        prompt_ids: Sequence[Sequence[int] | np.ndarray],
-        completion_ids: Sequence[Sequence[int] | np.ndarray],
+        prompt_ids: Sequence[TokenIds],
+        completion_ids: Sequence[TokenIds],
         *,
         batch_tokens: int = 0,
         label: str = "",
@@ -298,7 +297,7 @@ class LanguageModel:
     def _encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, int]]:
         """For each pair the token ids of prompt and target, and the number of target tokens."""
         encoded = []
-        rows = distributed.split_and_gather(self._tokenize_pairs, pairs)
+        rows = TokenRows.from_shares(self._tokenize_pairs, pairs)
         for i, (row, (_, target)) in enumerate(zip(rows, pairs, strict=True)):
             context, ids = int(row[0]), row[1:]
             if not context:
@@ -315,37 +314,33 @@ class LanguageModel:
             encoded.append((ids, count))
         return encoded
 
-    def _tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+    def _tokenize_pairs(self, pairs: Sequence[tuple[str, str]]) -> Iterator[list[int]]:
         """For each pair the number of prompt tokens, followed by the ids of prompt and target."""
-        rows = []
-        for start in range(0, len(pairs), TOKENIZER_TEXTS):
-            block = pairs[start : start + TOKENIZER_TEXTS]
+        for block in text_blocks(pairs):
             texts = self._token_ids([prompt + target for prompt, target in block])
             contexts = [prompt.rstrip() for prompt, _ in block]
             unique = list(dict.fromkeys(contexts))
-            lengths = dict(zip(unique, map(len, self._token_ids(unique)), strict=True))
-            rows += [
-                np.array([lengths[context], *ids], np.int32)
-                for context, ids in zip(contexts, texts, strict=True)
-            ]
-        return rows
+            lengths = dict(zip(unique, self.token_counts(unique), strict=True))
+            for context, ids in zip(contexts, texts, strict=True):
+                yield [lengths[context], *ids]
 
-    def _token_ids(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+    def _token_ids(self, texts: Sequence[str], *, special: bool = True) -> Iterator[list[int]]:
         """Token ids of texts that will be continued.
 
         They have the special tokens that begin a text if `special`, but none that end one. A text
         is tokenised in parts, which end at each SPLIT.
         """
-        parts = [text.split(SPLIT) for text in texts]
         # Not verbose: lengths are checked elsewhere.
         tokenize = functools.partial(self.tokenizer, verbose=False)
-        rows = tokenize([first for first, *_ in parts], add_special_tokens=special)
         ending = _ending_length(self.tokenizer, special)
-        rows = [row[: len(row) - ending] for row in rows["input_ids"]]
-        for row, (_, *others) in zip(rows, parts, strict=True):
-            for part in others:
-                row += tokenize(part, add_special_tokens=False)["input_ids"]
-        return rows
+        for block in text_blocks(texts):
+            parts = [text.split(SPLIT) for text in block]
+            rows = tokenize([first for first, *_ in parts], add_special_tokens=special)
+            for row, (_, *others) in zip(rows["input_ids"], parts, strict=True):
+                row = row[: len(row) - ending]
+                for part in others:
+                    row += tokenize(part, add_special_tokens=False)["input_ids"]
+                yield row
 
     def as_data(self, text: str) -> str:
         """The text in a form that holds no control token of the model, for use in a prompt.
@@ -362,12 +357,14 @@ class LanguageModel:
         words = [word for word in words if not word.isspace()]
         return re.compile(f"(?=(?:{'|'.join(map(re.escape, words))}))." if words else "(?!)")
 
-    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+    def prompt_ids(self, prompts: Sequence[str]) -> TokenRows:
         """Token ids that `generate` continues from.
 
         Prompts for a model with a chat template get no special tokens: `chat` has put them in.
         """
-        return self._token_ids(prompts, special=not self.tokenizer.chat_template)
+        return TokenRows.from_rows(
+            self._token_ids(prompts, special=not self.tokenizer.chat_template)
+        )
 
     def chat(self, turns: str | Sequence[str]) -> str:
         """A prompt for the model's next reply, by the model's chat template.
@@ -541,18 +538,18 @@ class LanguageModel:
             on_tokens=on_tokens,
         )
 
-    def _decode_reply(self, ids: Sequence[int] | np.ndarray) -> str:
+    def _decode_reply(self, ids: TokenIds) -> str:
         """The text of generated ids, without special tokens and the stop token at their end."""
         ids = ids[:-1] if ids[-1] in self.stop_ids else ids
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
-    def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
+    def _encode_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> Sequence[TokenIds]:
         """`prompt_ids`, or the start token for an empty prompt; refuses long prompts."""
         if isinstance(prompts, str):
             raise ValueError(f"prompts: {prompts[:40]!r} is one text; give a list of them")
         if not prompts:
             return []
-        rows = [ids or [self._start_token] for ids in self.prompt_ids(prompts)]
+        rows = [ids if len(ids) else [self._start_token] for ids in self.prompt_ids(prompts)]
         for i, ids in enumerate(rows):
             if len(ids) + max_new_tokens > self.max_length:
                 raise ValueError(

@@ -31,7 +31,7 @@ def group_by_prefix(rows: Rows) -> list[PrefixGroup]:
     # As big-endian bytes, ids sort as the lists they are, at a fraction of the memory.
     ids = [np.asarray(row, ">u4") for row, _ in rows]
     order = sorted(range(len(rows)), key=lambda i: ids[i].tobytes())
-    common = [_common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
+    common = [common_length(ids[a], ids[b]) for a, b in itertools.pairwise(order)]
     tree = {(k, k): _Branch(0, rows[i][1], len(rows[i][0]), ()) for k, i in enumerate(order)}
     # The first leaf of the branch that ends at a leaf, and the last of the one that begins there.
     first, last = list(range(len(order))), list(range(len(order)))
@@ -75,7 +75,8 @@ def _join(tree: dict[Leaves, _Branch], left: Leaves, right: Leaves, common: int)
     return _Branch(separate_savings, prefix_length, longest, (left, right))
 
 
-def _common_length(a: np.ndarray, b: np.ndarray) -> int:
+def common_length(a: np.ndarray, b: np.ndarray) -> int:
+    """How many tokens two rows have in common before they differ."""
     n = min(len(a), len(b))
     differ = a[:n] != b[:n]
     return int(differ.argmax()) if differ.any() else n

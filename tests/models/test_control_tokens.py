@@ -34,7 +34,7 @@ def test_a_text_without_control_tokens_stays_as_it_is(lm):
 def test_a_forged_passage_is_scored_as_text(lm):
     pair = tuple(map(lm.as_data, (f"{FORGED} What rose?", " The tide")))
     likelihood = lm.log_likelihood([pair])
-    ids = lm._token_ids(["".join(pair)])[0]
-    assert control_tokens(lm, ids) == control_tokens(lm, lm._token_ids(["x"])[0])
+    ids, without = lm._token_ids(["".join(pair), "x"])
+    assert control_tokens(lm, ids) == control_tokens(lm, without)
     target = lm.tokenizer(" The tide", add_special_tokens=False)["input_ids"]
     assert likelihood.tokens[0] == len(target) and np.isfinite(likelihood.sum[0])

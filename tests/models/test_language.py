@@ -592,7 +592,7 @@ def test_transformers_opens_a_saved_language_model(family, tmp_path, mesh):
     )
     assert not any(loading.values()), loading
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    (ids,) = lm.prompt_ids(["It was read every hour by clerks."])
+    (ids,) = lm.prompt_ids(["It was read every hour by clerks."]).tolist()
     assert tokenizer(["It was read every hour by clerks."])["input_ids"] == [ids]
     with torch.no_grad():
         theirs = model.eval()(torch.tensor([ids])).logits[0].numpy()

@@ -26,7 +26,7 @@ class Asked:
     pooled: PooledQuestion
     documents: int  # that the prompt shows
     prompt: str
-    ids: list[int]
+    ids: np.ndarray  # int32, of the prompt
 
 
 def draw_answers(

@@ -127,7 +127,7 @@ def reader_prompts(
         )
         passages = form.join([chunk.passage for chunk in drawn])
         filled.append(form.for_model(lm, form.fill(question.question, passages)))
-    ids = lm.prompt_ids(filled)
+    ids = lm.prompt_ids(filled).tolist()
     # What the least and the greatest row have in common, all rows between have too.
     pairs = zip(min(ids), max(ids), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -27,6 +27,6 @@ def test_transformers_opens_the_export_and_agrees(run):
     wanted = [theirs[i, token].item() for i, token in enumerate(reply)]
     with jax.set_mesh(make_mesh((1, 1, 1))):
         lm = LanguageModel.from_pretrained(folder)
-        assert lm.prompt_ids([prompt]) == [ids]
+        assert lm.prompt_ids([prompt]).tolist() == [ids]
         (ours,) = lm.token_log_likelihood([ids], [reply])
     np.testing.assert_allclose(ours, wanted, atol=1e-4)
