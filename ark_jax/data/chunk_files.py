@@ -2,7 +2,7 @@
 
 import dataclasses
 import mmap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,16 +19,20 @@ SCHEMA = pa.schema(
 )
 
 
-class StoredChunk(Chunk):
-    """A chunk whose text stays on disk and is read each time it is asked for."""
+def _stored(name: str) -> property:
+    return property(lambda chunk: chunk._columns[name][chunk._row].as_py())
 
-    def __init__(self, texts: pa.ChunkedArray, row: int, **fields):
-        for name, value in {"_texts": texts, "_row": row, **fields}.items():
-            object.__setattr__(self, name, value)  # as Chunk is frozen
 
-    @property
-    def text(self) -> str:
-        return self._texts[self._row].as_py()
+class StoredChunk:
+    """A `Chunk` in a file: all but its id and document is read each time it is asked for."""
+
+    __slots__ = ("_columns", "_row", "document", "id")
+
+    def __init__(self, columns: Mapping[str, pa.ChunkedArray], row: int, id: str, document: str):
+        self._columns, self._row, self.id, self.document = columns, row, id, document
+
+    start, end, tokens, text, title = map(_stored, ("start", "end", "tokens", "text", "title"))
+    passage = Chunk.passage
 
 
 def save_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
@@ -72,12 +76,15 @@ class MappedChunks(Sequence[Chunk]):
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def load_chunks(folder: Path) -> list[Chunk]:
-    """The chunks of a file; all but their texts is read at once."""
-    table = _table(folder)
-    texts = table.column("text")
-    rows = table.drop_columns("text").to_pylist()
-    return [StoredChunk(texts, i, **row) for i, row in enumerate(rows)]
+def load_chunks(folder: Path) -> list[StoredChunk]:
+    """The chunks of a file; their ids and documents alone are read at once."""
+    table, chunks, documents = _table(folder), [], {}
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for batch in table.select(["id", "document"]).to_batches():
+        for id, document in zip(*(column.to_pylist() for column in batch), strict=True):
+            document = documents.setdefault(document, document)  # one string for all its chunks
+            chunks.append(StoredChunk(columns, len(chunks), id, document))
+    return chunks
 
 
 def _table(folder: Path) -> pa.Table:
