@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,39 +223,69 @@ class Retriever:
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
+        out = np.zeros((len(texts), self.width), np.float32)
+        batches = self.encode_batches(
+            texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
+        )
+        for numbers, vectors in batches:
+            out[numbers] = vectors
+        return out
+
+    def encode_batches(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: str,
+        batch_tokens: int = 0,
+        label: str = "",
+        batching: Batching | None = None,
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
+        """Unit vectors of texts, of which memory need not hold all.
+
+        Args:
+            kind, batch_tokens, label, batching: as in `encode`.
+
+        Yields:
+            The numbers of the texts of a batch, and their vectors, float32 `[b e]`. Every process
+            gets all batches.
+
+        Raises:
+            FloatingPointError: as `encode`.
+        """
         layout.enter_mesh_of(self.model)
         ids = self.tokenize(texts, kind=kind, label=label)
         batching = batching or little_padding(self.model, self.cfg, batch_tokens)
         with Progress(
             label or "embed", len(ids), "texts", interval=10 if label else float("inf")
         ) as bar:
-            out = self.encode_tokens(ids, batching, on_batch=bar.add)
-        check_vectors(out, ids, texts, kind)
-        return out
+            for numbers, vectors in self._embed(ids, batching, unit=True):
+                check_vectors(vectors, numbers, ids, texts, kind)
+                bar.add(len(numbers))
+                yield numbers, vectors
 
     def encode_tokens(
-        self,
-        ids: Sequence[TokenIds],
-        batching: Batching,
-        *,
-        unit: bool = True,
-        on_batch: Callable[[int], None] = lambda count: None,
+        self, ids: Sequence[TokenIds], batching: Batching, *, unit: bool = True
     ) -> np.ndarray:
         """Vectors of tokenised texts, float32 `[n e]`, in the order of `ids`; none is checked.
 
         Args:
             unit: whether they get unit length.
-            on_batch: is given the number of texts of each batch that is finished.
         """
         out = np.zeros((len(ids), self.width), np.float32)
+        for numbers, vectors in self._embed(ids, batching, unit):
+            out[numbers] = vectors
+        return out
+
+    def _embed(
+        self, ids: Sequence[TokenIds], batching: Batching, unit: bool
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
+        """The numbers of the texts of each batch, and their vectors `[b e]`."""
         batches = batching(list(map(len, ids)))
         started = ((batch, self._start_embedding(batch, ids, unit)) for batch in batches)
         # The device works on one batch while the host prepares the next.
         for (batch, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
             numbers = list(itertools.chain(*batch.texts_by_device))
-            out[numbers] = layout.fetch(vectors)[batch.row_numbers()]
-            on_batch(len(numbers))
-        return out
+            yield numbers, layout.fetch(vectors)[batch.row_numbers()]
 
     def _start_embedding(
         self, batch: tk.TextBatch, ids: Sequence[TokenIds], unit: bool
@@ -322,27 +352,27 @@ class Retriever:
 
 
 def check_vectors(
-    vectors: np.ndarray, ids: Sequence[TokenIds], texts: Sequence[str], kind: str
+    vectors: np.ndarray,
+    numbers: Sequence[int],
+    ids: Sequence[TokenIds],
+    texts: Sequence[str],
+    kind: str,
 ) -> None:
     """Raises FloatingPointError if a vector is not finite or zero; the message names the text.
 
     Args:
-        vectors: `[n e]`, of the texts whose tokens are `ids`.
+        vectors: `[b e]`, of the texts with these numbers.
+        ids, texts: tokens and words of all texts.
         kind: what the texts are, for the message.
     """
-    if (wrong := np.flatnonzero(~np.isfinite(vectors).all(1))).size:
-        number = int(wrong[0])
-        raise FloatingPointError(
-            f"{kind} {number} ({texts[number][:40]!r}): its vector holds NaN or infinity; "
-            f"{decoder.NOT_FINITE_CAUSE}"
-        )
-    zero = np.flatnonzero(~vectors.any(1) & (np.fromiter(map(len, ids), int, len(ids)) > 0))
-    if zero.size:
-        number = int(zero[0])
-        raise FloatingPointError(
-            f"{kind} {number} ({texts[number][:40]!r}): its vector is zero, so it is like no "
-            "other; weights of the model are damaged: fetch the model again"
-        )
+    zero = ~vectors.any(1) & np.array([len(ids[i]) > 0 for i in numbers], bool)
+    for wrong, what in (
+        (~np.isfinite(vectors).all(1), f"holds NaN or infinity; {decoder.NOT_FINITE_CAUSE}"),
+        (zero, "is zero, so it is like no other; weights are damaged: fetch the model again"),
+    ):
+        if wrong.any():
+            number = min(itertools.compress(numbers, wrong))
+            raise FloatingPointError(f"{kind} {number} ({texts[number][:40]!r}): its vector {what}")
 
 
 def _family_pooling(cfg, folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,11 +17,41 @@ def write_array(
     Raises:
         OSError: the file cannot be written. `np.save` would not name it.
     """
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with _written(path) as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        _write_header(file, shape, dtype)
         for part in parts:
             file.write(np.ascontiguousarray(part, dtype).tobytes())
+
+
+@contextlib.contextmanager
+def array_rows(
+    path: Path, shape: tuple[int, int], dtype: np.dtype
+) -> Iterator[Callable[[Sequence[int], np.ndarray], None]]:
+    """A file of an array `[n e]` for `np.load`, whose rows are written in any order.
+
+    Yields:
+        A function that writes rows `[b e]` in the places of their numbers `[b]`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with _written(path) as file:
+        _write_header(file, shape, dtype)
+        start, row_bytes = file.tell(), shape[1] * np.dtype(dtype).itemsize
+        file.truncate(start + shape[0] * row_bytes)
+
+        def write(numbers: Sequence[int], rows: np.ndarray) -> None:
+            for number, row in zip(numbers, np.ascontiguousarray(rows, dtype), strict=True):
+                file.seek(start + number * row_bytes)
+                file.write(row)
+
+        yield write
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,4 +73,4 @@ def _written(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror, str(error.filename or path)) from error

@@ -100,7 +100,7 @@ class Embedder:
     def run(self, items: Sequence[_Text]) -> list[Embedded]:
         ids = [item.ids for item in items]
         vectors = self.retriever.encode_tokens(ids, self.ladder.batches, unit=False)
-        check_vectors(vectors, ids, [item.text for item in items], "text")
+        check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
         return [
             Embedded(_finished(vector[: item.width], item.unit), len(item.ids))
             for vector, item in zip(vectors, items, strict=True)

@@ -5,6 +5,7 @@ and whatever else decides a bit of them stay the same. It belongs to no stage: a
 makes the same files.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,10 +16,11 @@ import numpy as np
 
 from ark_jax import __version__
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
-from ark_jax.pipeline.manifest import read_manifest, sync
+from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, setting
 from ark_jax.recipes.common.corpus import searches_corpus
 from ark_jax.recipes.common.models import encode, load_retriever, retriever_path
+from ark_jax.retrieval.array_files import array_rows
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 
@@ -33,16 +35,17 @@ def encode_passages(
     If the run searches the whole corpus, they are read from the disk where they lie there.
     """
     if not searches_corpus(context):
-        return _encode(context, system, passages, label)
+        vectors = encode(context, system, passages, "document", label)
+        return vectors, load_retriever(context, system).truncated[label]
     path = context.workdir / FOLDER / f"{system}.npy"
     key = distributed.on_first_process(lambda: _key(context, system, passages))
     cut = distributed.on_first_process(lambda: _cut_of_stored(path, key))
     if cut is not None:
         say(f"  {label}: {len(passages):,} vectors are taken from {path}")
-        return np.load(path, mmap_mode="r", allow_pickle=False), cut
-    vectors, cut = _encode(context, system, passages, label)
-    distributed.on_first_process(lambda: _store(path, key, vectors, cut))
-    return vectors, cut
+    else:
+        cut = _encode(context, system, passages, label, path.with_suffix(".new"))
+        distributed.on_first_process(lambda: _publish(path, key, cut))
+    return np.load(path, mmap_mode="r", allow_pickle=False), cut
 
 
 def stored_systems(workdir: Path) -> set[str]:
@@ -51,10 +54,25 @@ def stored_systems(workdir: Path) -> set[str]:
 
 
 def _encode(
-    context: Context, system: str, passages: Sequence[str], label: str
-) -> tuple[np.ndarray, int]:
-    vectors = encode(context, system, passages, "document", label)
-    return vectors, load_retriever(context, system).truncated[label]
+    context: Context, system: str, passages: Sequence[str], label: str, unfinished: Path
+) -> int:
+    """Writes the vectors for `np.load` as they come; returns how many passages are cut.
+
+    No process holds all of them, which may be more than its memory.
+    """
+    retriever = load_retriever(context, system)
+    batches = retriever.encode_batches(
+        passages, kind="document", batch_tokens=context.config.retriever.batch_tokens, label=label
+    )
+    with contextlib.ExitStack() as stack:
+        write = lambda numbers, vectors: None
+        if distributed.is_first_process():
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
+            shape = (len(passages), retriever.width)
+            write = stack.enter_context(array_rows(unfinished, shape, np.float32))
+        for numbers, vectors in batches:
+            write(numbers, vectors)
+    return retriever.truncated[label]
 
 
 def _key(context: Context, system: str, passages: Sequence[str]) -> str:
@@ -106,14 +124,10 @@ def _cut_of_stored(path: Path, key: str) -> int | None:
     return cut
 
 
-def _store(path: Path, key: str, vectors: np.ndarray, cut: int) -> None:
+def _publish(path: Path, key: str, cut: int) -> None:
     """Replaces what is stored of the system; a kill at any moment leaves nothing false."""
     about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
-    path.parent.mkdir(parents=True, exist_ok=True)
     about.unlink(missing_ok=True)
-    with unfinished.open("wb") as file:
-        np.save(file, vectors, allow_pickle=False)
-    sync(unfinished)
     os.replace(unfinished, path)
     row = {"key": key, "sha256": file_digest(path), "cut": cut}
     about.write_text(json.dumps(row) + "\n", encoding="utf-8")

@@ -134,14 +134,14 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(retriever, tmp_path_factory):
     """The whole curriculum, and what was embedded on the way."""
-    workdir, encoded, encode = tmp_path_factory.mktemp("finished"), [], Retriever.encode
+    workdir, encoded, encode = tmp_path_factory.mktemp("finished"), [], Retriever.encode_batches
 
-    def heard(self, texts, *, kind, batch_tokens=0, label=""):
+    def heard(self, texts, *, kind, label="", **settings):
         encoded.append((kind, label, len(texts)))
-        return encode(self, texts, kind=kind, batch_tokens=batch_tokens, label=label)
+        return encode(self, texts, kind=kind, label=label, **settings)
 
     with pytest.MonkeyPatch.context() as patch, jax.set_mesh(make_mesh((1, 1, 1))):
-        patch.setattr(Retriever, "encode", heard)
+        patch.setattr(Retriever, "encode_batches", heard)
         return Finished(workdir, run(settings(retriever), workdir), encoded)
 
 
