@@ -1,7 +1,9 @@
 """Token ids of many texts in one array: a list of Python integers takes 38 bytes a token."""
 
 import array
+import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ Item, Key = TypeVar("Item"), TypeVar("Key")
 TokenIds = Sequence[int] | np.ndarray
 # Texts of one call to the tokenizer, whose own results take far more memory than token ids.
 TOKENIZER_TEXTS = 1024
+IN_MEMORY = 1 << 28  # bytes of rows that stay in memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,12 +30,27 @@ class TokenRows(Sequence[np.ndarray]):
 
     @classmethod
     def from_rows(cls, rows: Iterable[TokenIds], dtype=np.int32) -> "TokenRows":
-        """Copies rows, one at a time, so that an iterator of lists never holds many of them."""
-        values, lengths = array.array(np.dtype(dtype).char), array.array("q")
-        for row in rows:
-            values.frombytes(np.asarray(row, dtype).tobytes())
-            lengths.append(len(row))
-        return cls.from_lengths(np.frombuffer(values, dtype), np.frombuffer(lengths, np.int64))
+        """Copies rows, one at a time, so that an iterator of lists never holds many of them.
+
+        More than IN_MEMORY bytes lie in a temporary file, mapped into memory: $TMPDIR names its
+        disk. The file has no name, so that nothing is left behind.
+        """
+        values, lengths, file = array.array(np.dtype(dtype).char), array.array("q"), None
+        with contextlib.ExitStack() as stack:
+            for row in rows:
+                values.frombytes(np.asarray(row, dtype).tobytes())
+                lengths.append(len(row))
+                if len(values) * values.itemsize > IN_MEMORY:
+                    file = file or stack.enter_context(tempfile.TemporaryFile())
+                    values.tofile(file)
+                    del values[:]
+            if file:
+                values.tofile(file)
+                file.flush()
+                numbers = np.asarray(np.memmap(file, dtype, "r"))  # slices of a memmap are slow
+            else:
+                numbers = np.frombuffer(values, dtype)
+        return cls.from_lengths(numbers, np.frombuffer(lengths, np.int64))
 
     @classmethod
     def from_lengths(cls, values: np.ndarray, lengths: np.ndarray) -> "TokenRows":

@@ -9,14 +9,22 @@ from hypothesis import strategies as st
 from support import tiny
 
 from ark_jax.models.retriever import Retriever
+from ark_jax.text import token_rows
 from ark_jax.text.token_rows import TOKENIZER_TEXTS, RowsByKey, TokenRows, text_blocks
 
 ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8)
 
 
-@given(ROWS, st.slices(8))
-def test_rows_are_the_lists_they_were_made_of(lists, part):
-    rows = TokenRows.from_rows(iter(lists))
+@pytest.mark.parametrize("in_memory", [10, token_rows.IN_MEMORY])
+@given(lists=ROWS, part=st.slices(8))
+def test_rows_are_the_lists_they_were_made_of(lists, part, in_memory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_rows, "IN_MEMORY", in_memory)
+        rows = TokenRows.from_rows(iter(lists))
+        small = TokenRows.from_rows([[x % 100 for x in row] for row in lists], np.int8)
+    assert small.values.dtype == np.int8
+    assert small.tolist() == [[x % 100 for x in row] for row in lists]
+    assert type(rows.values) is np.ndarray
     assert (rows.values.dtype, rows.offsets.dtype) == (np.int32, np.int64)
     assert rows.tolist() == lists == [row.tolist() for row in rows]
     assert [row.tolist() for row in rows[part]] == lists[part]

@@ -12,6 +12,7 @@ from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.common.corpus import (
+    Passages,
     candidate_chunks,
     chunks_by_document,
     load_questions,
@@ -126,7 +127,7 @@ def _rerank(
     rankings: Rankings,
 ) -> list[dict]:
     """The same chunks in the order of the reranker's scores; equal ones keep theirs."""
-    passages = {chunk.id: chunk.passage for group in chunks.values() for chunk in group}
+    passages = Passages(chunks)
     pairs = [(x.question, passages[chunk]) for x in questions for chunk in rankings[x.id]]
     scores = iter(load_reranker(context, stage).score(pairs, label="rerank").tolist())
     rows = []
