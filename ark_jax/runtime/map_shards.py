@@ -108,6 +108,7 @@ def _map_in_pool(prepare: Prepare, shards: Iterator[Shard], processes: int) -> I
             for shard in itertools.islice(shards, 2 * processes - len(ahead)):
                 ahead.append((shard, pool.submit(shard)))
             if not ahead:
+                pool.finish()
                 return
             try:
                 result = ahead[0][1].result()
@@ -158,6 +159,10 @@ class _Pool:
             future.set_exception(error)
             return future
 
+    def finish(self) -> None:
+        """Lets the workers end, which have nothing to do; they free what packages hold."""
+        self._executor.shutdown()
+
     def end(self) -> None:
         """Ends the workers at once, with what they work on."""
         self._open.close()
@@ -202,8 +207,22 @@ def _end_with(ending: Connection) -> None:
 def _work_on(shard: Shard) -> Result:
     with contextlib.redirect_stdout(io.StringIO()):
         # Here, not in `_begin`, so that an error is a result as any other.
-        _Worker.work = _Worker.work or _Worker.prepare()
+        _Worker.work = _Worker.work or _prepared(_Worker.prepare)
         return _Worker.work(shard)
+
+
+def _prepared(prepare: Prepare) -> Callable[[Shard], Result]:
+    """`prepare()`, where no package finds jax.
+
+    Some look for it when they are imported, bm25s for one, and it would take memory of the device.
+    """
+    if "jax" in sys.modules:  # the user's, in a worker of Ray
+        return prepare()
+    sys.modules["jax"] = None
+    try:
+        return prepare()
+    finally:
+        del sys.modules["jax"]
 
 
 def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
@@ -221,5 +240,5 @@ def _work_on_ray(version: str, key: str, prepare: list, shard: Shard) -> Result:
         )
     with contextlib.redirect_stdout(io.StringIO()):
         if _Worker.key != key:
-            _Worker.work, _Worker.key = ray.get(prepare[0])(), key
+            _Worker.work, _Worker.key = _prepared(ray.get(prepare[0])), key
         return _Worker.work(shard)

@@ -1,6 +1,7 @@
 """Work on shards that tests hand to worker processes."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from ark_jax.runtime import map_shards
 
 def observer():
     """Work that tells the shard, the process, and whether it has jax."""
+    import bm25s  # noqa: F401, which imports jax where it finds it
+
     print("a worker says this")
 
     def observe(shard):
@@ -46,6 +49,14 @@ def mortal(folder: str, fatal: int, times: int):
         return shard * shard
 
     return work
+
+
+def with_a_kill(items, place):
+    """The items; a worker process of this one is killed when that at `place` is asked for."""
+    for i, item in enumerate(items):
+        if i == place:
+            multiprocessing.active_children()[0].kill()
+        yield item
 
 
 def refuser():
