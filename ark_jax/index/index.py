@@ -12,7 +12,7 @@ from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
 from ark_jax.pipeline import fingerprints
-from ark_jax.retrieval.bm25_index import BM25Index
+from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, fusion_of
 from ark_jax.runtime import storage
@@ -125,7 +125,7 @@ class Index:
             if not why:
                 try:
                     chunks = MappedChunks(folder / manifest.folder)
-                    words = BM25Index(folder / manifest.folder / folders.WORDS, len(chunks))
+                    words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
                     path = folder / manifest.folder / folders.VECTORS / "vectors.npy"
                     vectors = np.load(path, mmap_mode="r")
                     name = absolute_model(model or manifest.model)

@@ -1,15 +1,15 @@
 """BM25: lexical retrieval, a baseline that needs no training."""
 
-import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
+from ark_jax.retrieval.bm25_index import best_texts, count_bm25
+from ark_jax.retrieval.stems import stems
 
 
 def bm25(
-    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
+    queries: Sequence[str], texts: Iterable[str], scopes: Iterable[Sequence[int]], k: int
 ) -> list[list[int]]:
     """Ranks texts for each query by Lucene's BM25 (k1 = 1.5, b = 0.75).
 
@@ -31,43 +31,19 @@ def bm25(
 
 
 def scored_bm25(
-    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
+    queries: Sequence[str], texts: Iterable[str], scopes: Iterable[Sequence[int]], k: int
 ) -> list[list[tuple[int, float]]]:
     """As `bm25`, with the score of each text."""
-    import bm25s
-
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs every step at lower levels
-    of_texts = stems(texts)
-    if not any(of_texts):
-        return [[] for _ in queries]
-    index = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numpy")
-    index.index(of_texts, show_progress=False)
-    rankings = []
+    index, rankings = count_bm25(texts), []
     for words, scope in zip(stems(queries), scopes, strict=True):
-        scope = np.asarray(scope, np.int64)
-        scores = index.get_scores(words)[scope] if words else np.zeros(len(scope))
-        best = np.argsort(-scores, kind="stable")[:k]
-        best = best[scores[best] > 0]
+        scope = _positions(scope)
+        scores = index.scores(words)[scope]
+        best = best_texts(scores, k)
         rankings.append(list(zip(scope[best].tolist(), scores[best].tolist(), strict=True)))
     return rankings
 
 
-def stems(texts: Sequence[str]) -> list[list[str]]:
-    """The English stems of each text, in order, without stop words."""
-    return _tokenize(texts, return_ids=False)
-
-
-def stem_numbers(texts: Sequence[str]) -> tuple[list[list[int]], dict[str, int]]:
-    """`stems` as numbers, and stem -> its number. Which number a stem gets is left open."""
-    numbers = _tokenize(texts, return_ids=True)
-    return numbers.ids, numbers.vocab
-
-
-def _tokenize(texts: Sequence[str], *, return_ids: bool):
-    import bm25s
-    import Stemmer
-
-    stemmer = Stemmer.Stemmer("english")
-    return bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=stemmer, return_ids=return_ids, show_progress=False
-    )
+def _positions(scope: Sequence[int]) -> np.ndarray:
+    if isinstance(scope, range):  # numpy would ask it for each number
+        return np.arange(scope.start, scope.stop, scope.step)
+    return np.asarray(scope, np.int64)

@@ -1,4 +1,4 @@
-"""BM25 on disk: the scores of all words in all texts, written once and mapped into memory.
+"""Counts for BM25: the scores of all words in all texts, in memory or in files that are mapped.
 
 | file | content |
 |---|---|
@@ -6,23 +6,23 @@
 | starts.npy | int64 [words + 1]: where the entries of each word begin |
 | texts.npy | int32 [entries]: the texts that hold the word, in order |
 | scores.npy | float32 [entries]: the word's part of each text's score |
-
-The scores are those of `bm25.bm25`, which holds all texts in memory.
 """
 
 import functools
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ark_jax.retrieval.array_files import write_array, write_text
-from ark_jax.retrieval.bm25 import K1, B, stem_numbers, stems
+from ark_jax.retrieval.stems import stem_numbers, stems
+from ark_jax.runtime.map_shards import map_shards
 
-BLOCK = 8192  # texts that are counted at once
+K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
+BLOCK = 8192  # texts that are counted at once; words are numbered block by block
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
@@ -32,23 +32,27 @@ class BM25Index:
     """Finds texts by their words.
 
     Args:
-        folder: as `write_bm25` made it.
-
-    Raises:
-        OSError, ValueError: a file is missing or damaged.
+        read_words: called by the first search; stem -> its number.
+        starts: int64 `[words + 1]`.
+        texts: int32 `[entries]`.
+        scores: float32 `[entries]`.
+        count: of all texts.
     """
 
-    def __init__(self, folder: Path, texts: int):
-        # Read by the first search; the map keeps the file if the folder is replaced before that.
-        self._vocabulary = np.memmap(folder / "words.json", mode="r")
-        self._starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self._texts = np.load(folder / "texts.npy", mmap_mode="r")
-        self._scores = np.load(folder / "scores.npy", mmap_mode="r")
-        self._count = texts
+    def __init__(
+        self,
+        read_words: Callable[[], dict[str, int]],
+        starts: np.ndarray,
+        texts: np.ndarray,
+        scores: np.ndarray,
+        count: int,
+    ):
+        self._read_words, self._count = read_words, count
+        self._starts, self._texts, self._scores = starts, texts, scores
 
     @functools.cached_property
     def _words(self) -> dict[str, int]:
-        return json.loads(self._vocabulary.tobytes())
+        return self._read_words()
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """The positions of the k best texts of each query, int64, and their scores, float32.
@@ -56,26 +60,60 @@ class BM25Index:
         Best first; of equal scores the lower position is first. Texts without a word of the query
         are left out.
         """
-        return [self._best(words, k) for words in stems(queries)]
+        found = []
+        for words in stems(queries):
+            scores = self.scores(words)
+            best = best_texts(scores, k)
+            found.append((best, scores[best]))
+        return found
 
-    def _best(self, words: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def scores(self, words: Sequence[str]) -> np.ndarray:
+        """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""
         scores = np.zeros(self._count, np.float32)
         for number in (self._words[word] for word in words if word in self._words):
             entries = slice(self._starts[number], self._starts[number + 1])
             scores[self._texts[entries]] += self._scores[entries]
-        positions = np.flatnonzero(scores)
-        if len(positions) > k:
-            least = np.partition(scores[positions], -k)[-k]
-            positions = positions[scores[positions] >= least]
-        order = np.argsort(-scores[positions], kind="stable")[:k]
-        return positions[order], scores[positions[order]]
+        return scores
+
+
+def best_texts(scores: np.ndarray, k: int) -> np.ndarray:
+    """The positions of the k best scores above 0, best first; equal ones keep their order."""
+    positions = np.flatnonzero(scores)
+    if len(positions) > k:
+        least = np.partition(scores[positions], -k)[-k]
+        positions = positions[scores[positions] >= least]
+    return positions[np.argsort(-scores[positions], kind="stable")[:k]]
+
+
+def open_bm25(folder: Path, texts: int) -> BM25Index:
+    """The files of so many texts, as `write_bm25` made them.
+
+    Raises:
+        OSError, ValueError: a file is missing or damaged.
+    """
+    # The map keeps the file if the folder is replaced before it is read.
+    words = np.memmap(folder / "words.json", mode="r")
+    names = ("starts.npy", "texts.npy", "scores.npy")
+    arrays = (np.load(folder / name, mmap_mode="r") for name in names)
+    return BM25Index(lambda: json.loads(words.tobytes()), *arrays, texts)
+
+
+def count_bm25(texts: Iterable[str]) -> BM25Index:
+    """Counts a collection in memory. Many texts are counted by `map_shards`."""
+    words: dict[str, int] = {}
+    blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_counted(texts, words)]
+    entries, lengths = map(np.concatenate, zip(*blocks, strict=True))
+    entries = entries[np.argsort(entries["word"], kind="stable")]
+    holding = np.bincount(entries["word"], minlength=len(words))
+    scores = _scorer(holding, lengths)(entries)
+    return BM25Index(lambda: words, _starts(holding), entries["text"], scores, len(lengths))
 
 
 def write_bm25(folder: Path, texts: Iterable[str]) -> None:
-    """Writes the files of a collection.
+    """Writes the files of a collection. Many texts are counted by `map_shards`.
 
-    Memory holds the words, and of texts and entries a block at a time: the entries of each block of
-    texts lie in a file meanwhile, 12 bytes each.
+    Memory holds the words, and of texts and entries some blocks at a time: the entries of each
+    block of texts lie in a file meanwhile, 12 bytes each.
 
     Raises:
         OSError: a file cannot be written; it names the file.
@@ -84,14 +122,29 @@ def write_bm25(folder: Path, texts: Iterable[str]) -> None:
     lengths, files = [np.zeros(0, np.int64)], []
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="blocks-", dir=folder) as blocks:
-        for number, block in enumerate(_blocks(texts)):
-            entries, sizes = _count(block, words)
-            entries["text"] += sum(map(len, lengths))
+        for number, (entries, sizes) in enumerate(_counted(texts, words)):
             lengths.append(sizes)
             files.append(Path(blocks) / f"{number}.npy")
             write_array(files[-1], entries.shape, ENTRY, [entries])
         _write_scores(folder, files, np.concatenate(lengths), len(words))
     write_text(folder / "words.json", json.dumps(words, ensure_ascii=False))
+
+
+def _counted(
+    texts: Iterable[str], words: dict[str, int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The entries of each block of texts, and the number of words of each text; new words are added
+    to `words`."""
+    first = 0
+    for local, entries, lengths in map_shards(_block_counter, _blocks(texts)):
+        numbers = np.array([words.setdefault(word, len(words)) for word in local], np.int32)
+        of_entries = numbers[entries["word"]]
+        order = np.argsort(of_entries, kind="stable")
+        entries = entries[order]  # a copy: Ray's arrays cannot be changed
+        entries["word"] = of_entries[order]
+        entries["text"] += first
+        first += len(lengths)
+        yield entries, lengths
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -100,13 +153,18 @@ def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _count(texts: Sequence[str], words: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of some texts, numbered from 0, and the number of words of each; new words are
-    added to `words`."""
+def _block_counter() -> Callable[[list[str]], tuple[list[str], np.ndarray, np.ndarray]]:
+    stems([])  # imports what counts
+    return _count
+
+
+def _count(texts: list[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The words of some texts, in an order that is the same in every process; their entries, where
+    words and texts are numbered from 0; and the number of words of each text."""
     of_texts, local = stem_numbers(texts)
-    numbers = np.zeros(len(local), np.int64)
-    for word in sorted(local):  # in an order that is the same in every process
-        numbers[local[word]] = words.setdefault(word, len(words))
+    words = sorted(local)
+    numbers = np.zeros(len(words), np.int64)
+    numbers[[local[word] for word in words]] = np.arange(len(words))
     lengths = np.fromiter(map(len, of_texts), np.int64, len(texts))
     flat = np.fromiter(itertools.chain.from_iterable(of_texts), np.int64, lengths.sum())
     pairs = numbers[flat] * len(texts) + np.repeat(np.arange(len(texts)), lengths)
@@ -114,7 +172,29 @@ def _count(texts: Sequence[str], words: dict[str, int]) -> tuple[np.ndarray, np.
     entries = np.empty(len(pairs), ENTRY)
     entries["word"], entries["text"] = np.divmod(pairs, len(texts))
     entries["count"] = counts
-    return entries, lengths
+    return words, entries, lengths
+
+
+def _starts(holding: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(holding)])
+
+
+def _scorer(holding: np.ndarray, lengths: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """What scores entries by Lucene's BM25, in float32.
+
+    Args:
+        holding: how many texts hold each word.
+        lengths: how many words each text has.
+    """
+    weights = np.log(1 + (len(lengths) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
+    mean = lengths.mean() if len(lengths) else 1.0
+
+    def scores(entries: np.ndarray) -> np.ndarray:
+        counts = entries["count"].astype(np.float32)
+        relative = K1 * ((1 - B) + B * lengths[entries["text"]] / mean)
+        return (weights[entries["word"]] * (counts / (relative + counts))).astype(np.float32)
+
+    return scores
 
 
 def _write_scores(folder: Path, files: Sequence[Path], lengths: np.ndarray, words: int) -> None:
@@ -128,15 +208,7 @@ def _write_scores(folder: Path, files: Sequence[Path], lengths: np.ndarray, word
     holding = np.zeros(words, np.int64)
     for path in files:
         holding += np.bincount(np.load(path)["word"], minlength=words)
-    starts = np.concatenate([[0], np.cumsum(holding)])
-    weights = np.log(1 + (len(lengths) - holding + 0.5) / (holding + 0.5)).astype(np.float32)
-    mean = lengths.mean() if len(lengths) else 1.0
-
-    def scores(entries: np.ndarray) -> np.ndarray:
-        counts = entries["count"].astype(np.float32)
-        relative = K1 * ((1 - B) + B * lengths[entries["text"]] / mean)
-        return weights[entries["word"]] * (counts / (relative + counts))
-
+    starts, scores = _starts(holding), _scorer(holding, lengths)
     write_array(folder / "starts.npy", starts.shape, starts.dtype, [starts])
     for name, dtype, values in (
         ("texts.npy", np.int32, lambda entries: entries["text"]),

@@ -1,5 +1,7 @@
 """BM25 on disk against bm25s, which holds all in memory."""
 
+import subprocess
+import sys
 import tracemalloc
 
 import bm25s
@@ -8,10 +10,12 @@ import pytest
 import Stemmer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shard_work
 
 from ark_jax.retrieval import bm25_index
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.bm25_index import BM25Index, write_bm25
+from ark_jax.retrieval.bm25 import bm25, scored_bm25
+from ark_jax.retrieval.bm25_index import open_bm25, write_bm25
+from ark_jax.runtime import map_shards
 
 WORDS = ("tide", "tides", "lamp", "the", "Salz", "straße", "潮位", "pilot's", "of", "1811")
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join), max_size=14)
@@ -27,22 +31,43 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
 
 
 @settings(deadline=None, max_examples=60)
-@given(TEXTS, st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join), st.integers(1, 16))
-def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k):
+@given(
+    TEXTS,
+    st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join),
+    st.integers(1, 16),
+    st.integers(1, 9),
+)
+def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block):
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bm25_index, "BLOCK", 3)  # texts of several blocks share words, and
+        patch.setattr(map_shards, "_cores", lambda: 1)
+        patch.setattr(bm25_index, "BLOCK", block)  # texts of several blocks share words, and
         patch.setattr(bm25_index, "ENTRIES", 4)  # words are written a few at a time
         write_bm25(folder, iter(texts))
-    ((positions, scores),) = BM25Index(folder, len(texts)).search([query], k)
-    assert [positions.tolist()] == bm25([query], texts, [range(len(texts))], k)
+    ((positions, scores),) = open_bm25(folder, len(texts)).search([query], k)
+    ranking = list(zip(positions.tolist(), scores.tolist(), strict=True))
+    assert [ranking] == scored_bm25([query], texts, [range(len(texts))], k)
     if any(text for text in texts if bm25([text], [text], [[0]], 1)[0]):
         np.testing.assert_array_equal(scores, reference_scores(query, texts)[positions])
     else:
         assert not len(scores)
 
 
+@pytest.mark.parametrize("block", [1, 3])
+def test_two_processes_write_the_files_of_one_though_one_is_killed(tmp_path, monkeypatch, block):
+    texts = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(30)]
+    monkeypatch.setattr(bm25_index, "BLOCK", block)
+    files = []
+    for cores, read in ((1, texts), (2, shard_work.with_a_kill(texts, 8 * block))):
+        monkeypatch.setattr(map_shards, "_cores", lambda cores=cores: cores)
+        write_bm25(tmp_path / str(cores), read)
+        paths = (tmp_path / str(cores)).iterdir()
+        files.append({path.name: path.read_bytes() for path in paths})
+    assert files[0] == files[1] and len(files[0]) == 4
+
+
 def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
+    monkeypatch.setattr(map_shards, "_cores", lambda: 1)
     monkeypatch.setattr(bm25_index, "BLOCK", 50)
     monkeypatch.setattr(bm25_index, "ENTRIES", 2000)
     numbers = np.random.default_rng(0).integers(1000, size=(4000, 40))
@@ -58,17 +83,20 @@ def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
 
 def test_the_files_are_the_same_in_every_process(tmp_path):
     """Words get their numbers by a set of strings, whose order differs between processes."""
-    import subprocess
-    import sys
-
     code = (
-        "import sys; from pathlib import Path; from ark_jax.retrieval.bm25_index import write_bm25;"
-        "write_bm25(Path(sys.argv[1]), ['salt lamp tide pilot bell wool', 'wool tide harbour'])"
+        "import sys; from pathlib import Path; from ark_jax.retrieval import bm25_index;"
+        "from ark_jax.runtime import map_shards;"
+        "bm25_index.BLOCK, map_shards._cores = 1, lambda: 2;"
+        "texts = ['salt lamp tide pilot bell wool', 'wool tide harbour', '', 'lamp', 'salt'];"
+        "bm25_index.write_bm25(Path(sys.argv[1]), texts)"
     )
     contents = []
     for seed in ("1", "2"):
         folder = tmp_path / seed
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
-        subprocess.run([sys.executable, "-c", code, folder], env=environment, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder], env=environment, check=True, capture_output=True
+        )
+        assert not done.stderr  # of what workers leave behind, Python warns here
         contents.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert contents[0] == contents[1] and len(contents[0]) == 4
