@@ -1,7 +1,6 @@
 """Makes the files of an index. What of an earlier one still holds is taken over."""
 
 import dataclasses
-import functools
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval import vector_files
 from ark_jax.retrieval.bm25_index import write_bm25
-from ark_jax.retrieval.chunks import ChunkRules, document_cutter
+from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.runtime.log import say
 
@@ -55,8 +54,8 @@ def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Docume
             made_with = vectors_made_with(retriever, settings.dtype)
             if before.made_with["model"] == made_with["model"]:
                 stored = tables.Stored(folder / before.folder)
-        cutter = functools.partial(document_cutter, settings.model, settings.rules)
-        parts = tables.parts_of(documents, tables.part_maker(chunks, cutter, stored))
+        sources = tables.sources_of(documents, tables.source_finder(chunks, stored))
+        parts = tables.parts_of(sources, stored, _cut(chunks, settings))
         _write(folder, parts, settings, retriever, before, source)
 
 
@@ -77,9 +76,17 @@ def add(
         if not isinstance(documents, Sequence):
             documents = list(documents)
         stored = tables.Stored(folder / before.folder)
-        cutter = functools.partial(document_cutter, model, before.rules)
-        parts = tables.with_parts(stored, documents, tables.part_maker(chunks, cutter, stored))
+        find = tables.source_finder(chunks, stored)
+        sources = tables.sources_with(stored, documents, find)
+        parts = tables.parts_of(sources, stored, _cut(chunks, settings))
         _write(folder, parts, settings, retriever, before)
+
+
+def _cut(chunks: Sequence[Chunk] | None, settings: Settings) -> tables.Cut | None:
+    """What cuts documents that come without chunks."""
+    if chunks is not None:
+        return None
+    return lambda documents: cut_documents(documents, None, settings.model, settings.rules)
 
 
 def _write(

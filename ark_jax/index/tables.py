@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 import hashlib
+import itertools
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from ark_jax.retrieval.vector_files import KEY
 
 DOCUMENTS_FILE = "documents.arrow"
 GIVEN = ""  # digest of a document whose chunks were given: no later one may take them over
-Cut = Callable[[Document], Iterable[Chunk]]
+Cut = Callable[[Iterable[Document]], Iterable[Chunk]]
 
 
 class Part(NamedTuple):
@@ -29,7 +31,15 @@ class Part(NamedTuple):
     chunks: Iterable[Chunk]
 
 
-MakePart = Callable[[Document], Part]
+class Uncut(NamedTuple):
+    """A document whose chunks are to be cut."""
+
+    document: Document
+    digest: str
+
+
+# Where the chunks of a document come from; a string is the id of a stored one.
+Source = str | Part | Uncut
 
 
 class Stored:
@@ -63,36 +73,39 @@ class Stored:
         return Part(document, self.digest(document), chunks)
 
 
-def part_maker(
-    chunks: Sequence[Chunk] | None, cutter: Callable[[], Cut], stored: Stored | None
-) -> MakePart:
-    """What gives a document its chunks: those of the corpus, stored ones, or new ones.
+def source_finder(
+    chunks: Sequence[Chunk] | None, stored: Stored | None
+) -> Callable[[Document], Source]:
+    """What finds out where the chunks of a document come from.
 
     Args:
         chunks: of the corpus; None if documents are to be cut.
-        cutter: makes what cuts a document.
         stored: an index whose documents were cut by the same model and rules.
     """
-    cut = cutter() if chunks is None else _given(chunks)
+    if chunks is not None:
+        given = _given(chunks)
+        return lambda document: Part(document.id, GIVEN, given(document))
 
-    def make(document: Document) -> Part:
-        digest = GIVEN if chunks is not None else fingerprint(dataclasses.asdict(document))[:32]
-        if stored and digest != GIVEN and stored.digest(document.id) == digest:
-            return stored.part(document.id)
-        return Part(document.id, digest, cut(document))
+    def find(document: Document) -> Source:
+        digest = fingerprint(dataclasses.asdict(document))[:32]
+        if stored and stored.digest(document.id) == digest:
+            return document.id
+        return Uncut(document, digest)
 
-    return make
+    return find
 
 
-def _given(chunks: Sequence[Chunk]) -> Cut:
+def _given(chunks: Sequence[Chunk]) -> Callable[[Document], Iterable[Chunk]]:
     rows = collections.defaultdict(list)
     for row, chunk in enumerate(chunks):
         rows[chunk.document].append(row)
     return lambda document: (chunks[row] for row in rows.get(document.id, ()))
 
 
-def parts_of(documents: Iterable[Document], make: MakePart) -> Iterator[Part]:
-    """The documents with their chunks.
+def sources_of(
+    documents: Iterable[Document], find: Callable[[Document], Source]
+) -> Iterator[Source]:
+    """The sources of documents.
 
     Raises:
         ValueError: an id occurs twice.
@@ -101,10 +114,12 @@ def parts_of(documents: Iterable[Document], make: MakePart) -> Iterator[Part]:
     for document in documents:
         _check_new(document, names)
         names.add(document.id)
-        yield make(document)
+        yield find(document)
 
 
-def with_parts(stored: Stored, documents: Sequence[Document], make: MakePart) -> Iterator[Part]:
+def sources_with(
+    stored: Stored, documents: Sequence[Document], find: Callable[[Document], Source]
+) -> Iterator[Source]:
     """The stored documents, of which those with the id of a new one are replaced, and then the
     other new ones.
 
@@ -117,9 +132,38 @@ def with_parts(stored: Stored, documents: Sequence[Document], make: MakePart) ->
         rows[document.id] = row
     for name in stored:
         row = rows.pop(name, None)
-        yield stored.part(name) if row is None else make(documents[row])
+        yield name if row is None else find(documents[row])
     for row in rows.values():
-        yield make(documents[row])
+        yield find(documents[row])
+
+
+def parts_of(sources: Iterable[Source], stored: Stored | None, cut: Cut | None) -> Iterator[Part]:
+    """The documents of the sources with their chunks; each part is read before the next.
+
+    Args:
+        stored: where the stored documents lie.
+        cut: the chunks of documents, in order; None if no document is to be cut.
+    """
+    ready = lambda source: stored.part(source) if isinstance(source, str) else source
+    if cut is None:
+        yield from map(ready, sources)
+        return
+    waiting: collections.deque[str | Part] = collections.deque()  # for chunks of other documents
+
+    def uncut() -> Iterator[Document]:
+        for source in sources:
+            if isinstance(source, Uncut):
+                waiting.append(Part(source.document.id, source.digest, ()))
+                yield source.document
+            else:
+                waiting.append(source)
+
+    for name, chunks in itertools.groupby(cut(uncut()), operator.attrgetter("document")):
+        while (part := ready(waiting.popleft())).document != name:
+            yield part
+        yield part._replace(chunks=chunks)
+    while waiting:
+        yield ready(waiting.popleft())
 
 
 def _check_new(document: Document, names: Container[str]) -> None:

@@ -140,11 +140,6 @@ def _count_shards(tokenizer: str, *, titles: bool) -> Callable[[Sequence[Chunk]]
     return lambda chunks: pack(chunk_table(list(map(counted, chunks))))
 
 
-def document_cutter(retriever: str, rules: ChunkRules) -> Callable[[Document], Iterator[Chunk]]:
-    """What cuts a document; arguments and errors as those of `cut_documents`."""
-    return _cutter(retriever, rules).open()
-
-
 def _tokenizer(retriever: str):
     from ark_jax.models import hf
     from ark_jax.text.tokens import load_tokenizer

@@ -158,13 +158,12 @@ def test_unchanged_documents_are_not_cut_again(models, tmp_path, monkeypatch):
     cut = []
     from ark_jax.index import build
 
-    cutter = build.document_cutter
+    cut_documents = build.cut_documents
 
-    def record(*args):
-        of_document = cutter(*args)
-        return lambda document: (cut.append(document.id), of_document(document))[1]
+    def record(documents, *args):
+        return cut_documents((cut.append(x.id) or x for x in documents), *args)
 
-    monkeypatch.setattr(build, "document_cutter", record)
+    monkeypatch.setattr(build, "cut_documents", record)
     new = documents()
     new[2] = dataclasses.replace(new[2], title="another")
     ark.Index.build(tmp_path / "i", models / "a", new)
