@@ -20,6 +20,7 @@ from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.table import as_text
 from ark_jax.runtime import distributed, storage, trackers
 from ark_jax.runtime.log import Metrics, say
+from ark_jax.runtime.map_shards import use_engine
 
 if TYPE_CHECKING:
     from ark_jax.models.retriever import Retriever
@@ -200,6 +201,7 @@ def run_recipe(
         _quiet_checkpoints(),
         distributed.join_processes(),
         trackers.open_trackers(config, workdir) as opened,
+        use_engine(config.data.get("engine", "local")),
     ):
         own_functions.check_processes()
         metrics = Metrics(workdir / "metrics.jsonl", opened)

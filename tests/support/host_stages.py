@@ -6,19 +6,20 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.extract import extract
 from ark_jax.recipes.common.ingest import ingest
 from ark_jax.runtime.log import Metrics
+from ark_jax.runtime.map_shards import use_engine
 
 
 def data_and_extract(world, workdir, *, wanted=("data", "extract"), engine="local"):
     """The files of both stages, and what they count."""
     c = tiny_config(world)
     c.questions.source, c.data.chunking, c.data.chunk_tokens = "written", "sentences", 0
-    c.data.engine = engine
     context = Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
     counts = {}
     for stage, run in (("data", ingest), ("extract", extract)):
         if stage in wanted:
             (context / stage).mkdir(parents=True, exist_ok=True)
-            counts[stage] = run(context, context / stage)
+            with use_engine(engine):
+                counts[stage] = run(context, context / stage)
     files = {
         path.relative_to(workdir): path.read_bytes()
         for path in sorted(workdir.rglob("*"))

@@ -24,7 +24,7 @@ from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
 from ark_jax.recipes.common.written_from import is_writing, training_documents
 from ark_jax.runtime import distributed
-from ark_jax.runtime.map_shards import shards_of, use_engine
+from ark_jax.runtime.map_shards import shards_of
 from ark_jax.runtime.packed_tables import unpack
 from ark_jax.text import prompts
 
@@ -71,8 +71,7 @@ def extract(context: Context, folder: Path) -> dict:
         replies = (_replies(call.item.removeprefix("extract/"), passes) for call in calls)
         facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
         usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
-    with use_engine(context.config.data.engine):
-        counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
+    counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
         **counts,

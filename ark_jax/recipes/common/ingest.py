@@ -20,7 +20,6 @@ from ark_jax.recipes.common.corpus import POOL_FILE, save_documents
 from ark_jax.recipes.common.split import Split, id_set, split_questions
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
-from ark_jax.runtime.map_shards import use_engine
 
 INGEST_SETTINGS = (
     "data.held_out",
@@ -49,11 +48,6 @@ def ingest(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: an id in the config that the input lacks, or a side of the split is empty.
     """
-    with use_engine(context.config.data.engine):
-        return _ingest(context, folder)
-
-
-def _ingest(context: Context, folder: Path) -> dict:
     config, settings = context.config, context.config.data
     corpus = _input(settings.path, settings.questions, settings.tolerate)
     test = _test_set(corpus, settings)

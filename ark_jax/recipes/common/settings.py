@@ -98,8 +98,9 @@ class InputSection:
     )
     engine: str = field(
         "local",
-        "What reads, cuts and parses many documents. local: processes on this host; ray: the Ray "
-        "cluster at $RAY_ADDRESS, whose nodes have ark_jax and see the folder of `path`.",
+        "What reads, cuts and parses many documents and counts their words. local: processes on "
+        "this host; ray: the Ray cluster at $RAY_ADDRESS, whose nodes have ark_jax and see the "
+        "folder of `path`.",
         choices=ENGINES,
     )
 

@@ -2,10 +2,12 @@
 
 import pytest
 from support.host_stages import data_and_extract
-from support.world import make_world
+from support.world import make_world, tiny_config
 
 from ark_jax.pipeline import shard_parts
-from ark_jax.runtime import map_shards
+from ark_jax.pipeline.recipe import recipe_of
+from ark_jax.run import run_recipe
+from ark_jax.runtime import map_shards, ray_shards
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +54,13 @@ def test_a_killed_extraction_goes_on_with_its_shards(world, one_process, tmp_pat
     files, _ = data_and_extract(world, tmp_path, wanted=("extract",))
     assert files == one_process[0]
     assert again and not set(again) & set(stored)
+
+
+def test_a_run_asks_the_engine_of_its_config(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(map_shards, "FEW", 1)
+    monkeypatch.delenv(ray_shards.ADDRESS, raising=False)
+    c = tiny_config(world)
+    c.data.engine = "ray"
+    with pytest.raises(RuntimeError, match=r"\$RAY_ADDRESS names no cluster"):
+        run_recipe(recipe_of(c), c, tmp_path, "data")
+    assert map_shards._engine.get() == "local"
