@@ -108,9 +108,9 @@ def musique(c) -> None:
 
 
 def readers_of_study(c) -> dict[str, dict]:
-    """The exported readers beside `generator.path`: run -> changed fields."""
+    """The untuned reader, and exported ones beside `generator.path`: run -> changed fields."""
     folders = Path(c.generator.path).parents[1].glob("*/export")
-    return {
+    return {"untuned": {"generator.path": demo_models()["generator"]}} | {
         f"reader-{folder.parent.name}": {"generator.path": str(folder)}
         for folder in sorted(folders)
         if folder != Path(c.generator.path)
