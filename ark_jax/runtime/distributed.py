@@ -269,7 +269,10 @@ def _gathered_blocks(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]
     """
     from jax.experimental import multihost_utils
 
-    sizes = multihost_utils.process_allgather(np.int32(len(values))).tolist()
+    # In two numbers, since a size may be more than the largest int32.
+    own_size = np.array(divmod(len(values), GATHER_BLOCK), np.int32)
+    blocks_and_rest = multihost_utils.process_allgather(own_size).astype(np.int64)
+    sizes = (blocks_and_rest @ [GATHER_BLOCK, 1]).tolist()
     for start in range(0, max(sizes), GATHER_BLOCK):
         own = np.zeros(GATHER_BLOCK, np.int32)
         part = values[start : start + GATHER_BLOCK]
