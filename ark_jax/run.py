@@ -201,7 +201,8 @@ def run_recipe(
         _quiet_checkpoints(),
         distributed.join_processes(),
         trackers.open_trackers(config, workdir) as opened,
-        use_engine(config.data.get("engine", "local")),
+        # A recipe of one's own may lack the section.
+        use_engine(config.get("data", {}).get("engine", "local")),
     ):
         own_functions.check_processes()
         metrics = Metrics(workdir / "metrics.jsonl", opened)
