@@ -5,7 +5,7 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +223,10 @@ class Retriever:
         Raises:
             FloatingPointError: a vector holds NaN or infinity.
         """
-        out = np.zeros((len(texts), self.width), np.float32)
         batches = self.encode_batches(
             texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
         )
-        for numbers, vectors in batches:
-            out[numbers] = vectors
-        return out
+        return self._in_order(batches, len(texts))
 
     def encode_batches(
         self,
@@ -271,8 +268,12 @@ class Retriever:
         Args:
             unit: whether they get unit length.
         """
-        out = np.zeros((len(ids), self.width), np.float32)
-        for numbers, vectors in self._embed(ids, batching, unit):
+        return self._in_order(self._embed(ids, batching, unit), len(ids))
+
+    def _in_order(self, batches: Iterable[tuple[list[int], np.ndarray]], count: int) -> np.ndarray:
+        """The vectors of so many texts, `[n e]`, from those of each batch."""
+        out = np.zeros((count, self.width), np.float32)
+        for numbers, vectors in batches:
             out[numbers] = vectors
         return out
 
