@@ -237,8 +237,9 @@ class _Forecaster:
             grids = map(TextGrid.from_lengths, lengths, (1, pieces))
             return list(map(Texts.from_grid, grids))
 
-        most = max(map(len, lengths[1])) // layout.batch_multiple()
-        return step_memory.choose(self.base, self.config.train, texts_of, most_pieces=most)
+        # As many as the training itself may take.
+        most_pieces = TextGrid.from_lengths(lengths[1]).rows // layout.batch_multiple()
+        return step_memory.choose(self.base, self.config.train, texts_of, most_pieces=most_pieces)
 
     @functools.cached_property
     def reranker(self):
