@@ -83,8 +83,8 @@ def source_finder(
         stored: an index whose documents were cut by the same model and rules.
     """
     if chunks is not None:
-        given = _given(chunks)
-        return lambda document: Part(document.id, GIVEN, given(document))
+        chunks_of = _chunks_by_document(chunks)
+        return lambda document: Part(document.id, GIVEN, chunks_of(document))
 
     def find(document: Document) -> Source:
         digest = fingerprint(dataclasses.asdict(document))[:32]
@@ -95,7 +95,7 @@ def source_finder(
     return find
 
 
-def _given(chunks: Sequence[Chunk]) -> Callable[[Document], Iterable[Chunk]]:
+def _chunks_by_document(chunks: Sequence[Chunk]) -> Callable[[Document], Iterable[Chunk]]:
     rows = collections.defaultdict(list)
     for row, chunk in enumerate(chunks):
         rows[chunk.document].append(row)

@@ -60,12 +60,12 @@ class BM25Index:
         Best first; of equal scores the lower position is first. Texts without a word of the query
         are left out.
         """
-        found = []
+        results = []
         for words in stems(queries):
             scores = self.scores(words)
             best = best_texts(scores, k)
-            found.append((best, scores[best]))
-        return found
+            results.append((best, scores[best]))
+        return results
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""

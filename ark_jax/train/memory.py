@@ -214,8 +214,8 @@ def choose(
     return min(tried, key=lambda choice: choice.memory.total)
 
 
-def _doublings(most: int) -> list[int]:
-    return [1 << i for i in range(max(most, 1).bit_length())]
+def _doublings(limit: int) -> list[int]:
+    return [1 << i for i in range(max(limit, 1).bit_length())]
 
 
 def choose_remat(
