@@ -11,6 +11,31 @@ from ark_jax.models import hf
 from ark_jax.models.sentence_folder import KINDS, route_folder
 
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "ark")
+MULTI_VECTOR_TAGS = ("sentence-transformers", "multi-vector", "late-interaction", "colbert", "ark")
+MULTI_VECTOR_USAGE = f"""With sentence-transformers from version 6:
+
+```python
+from sentence_transformers import MultiVectorEncoder
+model = MultiVectorEncoder("path/to/this/folder")
+queries = model.encode_query(["a question"])
+documents = model.encode_document(["a passage"])
+scores = model.similarity(queries, documents)
+```
+
+With ark_jax ({__version__} wrote this folder):
+
+```python
+import ark_jax as ark
+from ark_jax.retrieval.late import maxsim
+retriever = ark.MultiVectorRetriever.from_pretrained("path/to/this/folder")
+queries = retriever.encode(["a question"], kind="query")
+documents = retriever.encode(["a passage"], kind="document")
+scores = maxsim(queries, documents)
+```
+
+The sum of the first is the mean of the second, times the tokens of the question. The licence is the
+base model's.
+"""
 _POOLINGS = {
     "pooling_mode_mean_tokens": "mean of all tokens",
     "pooling_mode_cls_token": "first token",
@@ -50,16 +75,19 @@ def render_card(
     prompts = {kind: prompt for kind, prompt in settings["prompts"].items() if prompt}
     width = settings.get("truncate_dim")
     has_towers = (folder / "router_config.json").is_file()
+    is_multi_vector = not has_towers and not (folder / "1_Pooling").is_dir()
     columns = (_tower_columns if has_towers else _column)(folder, width, prompts, base)
     names = dict.fromkeys(name for column in columns.values() for name in column)
     rows = [(name, *(column.get(name, "") for column in columns.values())) for name in names]
     head = "| | query | document |\n|---|---|---|" if has_towers else "| | |\n|---|---|"
     table = "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
     about = f"{about.strip()}\n\n" if about else ""
-    usage = _usage(prompts, is_narrowed=width is not None, has_towers=has_towers)
-    return (
-        f"{_front_matter(base, title, results)}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
-    )
+    if is_multi_vector:
+        front, usage = _front_matter(base, title, results, MULTI_VECTOR_TAGS), MULTI_VECTOR_USAGE
+    else:
+        front = _front_matter(base, title, results, TAGS)
+        usage = _usage(prompts, is_narrowed=width is not None, has_towers=has_towers)
+    return f"{front}\n# {plain_line(title)}\n\n{about}{table}\n\n{usage}"
 
 
 def _column(
@@ -84,11 +112,15 @@ def _tower_columns(
 
 def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> dict[str, str]:
     """How a text becomes a vector: what a row of the card's table is about, and its cell."""
-    pooling = hf.read_json(pooling_folder / "config.json")
     limit = hf.read_json(folder / "sentence_bert_config.json")["max_seq_length"]
-    components = pooling["word_embedding_dimension"]
+    if pooling_folder.is_dir():
+        pooling = hf.read_json(pooling_folder / "config.json")
+        components = pooling["word_embedding_dimension"]
+        mode = next(words for key, words in _POOLINGS.items() if pooling[key])
+    else:
+        components = hf.read_config(folder)["hidden_size"]
+        mode = "none (a vector for each token, compared by MaxSim)"
     narrowing = f", the first of {components}" if (width or components) != components else ""
-    mode = next(words for key, words in _POOLINGS.items() if pooling[key])
     return {
         **({"base model": f"[{base}](https://huggingface.co/{base})"} if base else {}),
         "architecture": hf.read_config(folder)["model_type"],
@@ -99,13 +131,13 @@ def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> d
     }
 
 
-def _front_matter(base: str, title: str, results: Sequence[EvalResult]) -> str:
+def _front_matter(base: str, title: str, results: Sequence[EvalResult], tags: Sequence[str]) -> str:
     index = {"model_name": title, "eval_results": list(results)} if results else {}
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         base_model=base or None,
-        tags=list(TAGS),
+        tags=list(tags),
         **index,
     )
     return f"---\n{data.to_yaml()}\n---\n"

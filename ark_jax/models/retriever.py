@@ -27,11 +27,14 @@ from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
 
 def pool(
     hidden: Float[Array, "b t d"], mask: Bool[Array, "b t"], pooling: str
-) -> Float[Array, "b d"]:
+) -> Float[Array, "b *t d"]:
     """One float32 vector for each text: the mean over its tokens, its first, or its last token.
 
-    The mask alone tells tokens from padding, since a pad token may occur in a text.
+    With the pooling "none" each token keeps its own, and padding is zero. The mask alone tells
+    tokens from padding, since a pad token may occur in a text.
     """
+    if pooling == "none":
+        return jnp.where(mask[:, :, None], hidden, 0).astype(jnp.float32)
     if pooling == "cls":
         return hidden[:, 0].astype(jnp.float32)
     if pooling == "lasttoken":
@@ -51,7 +54,7 @@ def pooled_vectors(
     capacity: int | None,
     tokens: Int[Array, "b t"],
     mask: Bool[Array, "b t"],
-) -> Float[Array, "b e"]:
+) -> Float[Array, "b *t e"]:
     """Vectors of tokenised texts, float32, of whatever length the model gives them.
 
     Args:
@@ -59,7 +62,7 @@ def pooled_vectors(
         capacity: an upper bound on the visible tokens of a device. With it, the layers skip
             padding.
     """
-    return pool(model(tokens, mask, cfg, capacity), mask, pooling)[:, :width]
+    return pool(model(tokens, mask, cfg, capacity), mask, pooling)[..., :width]
 
 
 def embed(
@@ -70,7 +73,7 @@ def embed(
     capacity: int | None,
     tokens: Int[Array, "b t"],
     mask: Bool[Array, "b t"],
-) -> Float[Array, "b e"]:
+) -> Float[Array, "b *t e"]:
     """Unit vectors of tokenised texts, float32; see `pooled_vectors`."""
     x = pooled_vectors(model, cfg, pooling, width, capacity, tokens, mask)
     # The bound makes the gradient of an empty row zero; that of its norm would be NaN.
@@ -141,7 +144,7 @@ class Retriever:
         model, cfg, extra_tensors = hf.load_model(
             str(folder), dtype=dtype, compute=compute, attention=attention, head=False
         )
-        pooling = model_files.pooling or _family_pooling(cfg, folder)
+        pooling = cls._pooling(model_files.pooling, cfg, folder)
         width = (model_files.width or cfg.width) if width is None else width
         if not 0 < width <= cfg.width:
             raise ValueError(
@@ -161,6 +164,16 @@ class Retriever:
             width,
             files.read_text_limit(folder)[1],
         )
+
+    @classmethod
+    def _pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
+        """The pooling of a folder that declares this one, or None."""
+        if declared == "none":
+            raise ValueError(
+                f"{folder}: the model keeps a vector for each token; open it with "
+                "ark_jax.MultiVectorRetriever, in a run of ARK by config.retriever.vectors=tokens"
+            )
+        return declared or _family_pooling(cfg, folder)
 
     def tokenize(self, texts: Sequence[str], *, kind: str, label: str = "") -> TokenRows:
         """Token ids of texts, with the prompt of their kind and the tokenizer's special tokens.
@@ -353,7 +366,7 @@ class Retriever:
 
 
 def check_vectors(
-    vectors: np.ndarray,
+    vectors: Sequence[np.ndarray],
     numbers: Sequence[int],
     ids: Sequence[TokenIds],
     texts: Sequence[str],
@@ -362,16 +375,18 @@ def check_vectors(
     """Raises FloatingPointError if a vector is not finite or zero; the message names the text.
 
     Args:
-        vectors: `[b e]`, of the texts with these numbers.
+        vectors: of the texts with these numbers, `[e]` or `[t e]` each.
         ids, texts: tokens and words of all texts.
         kind: what the texts are, for the message.
     """
-    zero = ~vectors.any(1) & np.array([len(ids[i]) > 0 for i in numbers], bool)
+    pairs = list(zip(numbers, vectors, strict=True))
+    zero = [len(ids[i]) > 0 and not vector.any() for i, vector in pairs]
+    not_finite = [not np.isfinite(vector).all() for _, vector in pairs]
     for wrong, what in (
-        (~np.isfinite(vectors).all(1), f"holds NaN or infinity; {decoder.NOT_FINITE_CAUSE}"),
+        (not_finite, f"holds NaN or infinity; {decoder.NOT_FINITE_CAUSE}"),
         (zero, "is zero, so it is like no other; weights are damaged: fetch the model again"),
     ):
-        if wrong.any():
+        if any(wrong):
             number = min(itertools.compress(numbers, wrong))
             raise FloatingPointError(f"{kind} {number} ({texts[number][:40]!r}): its vector {what}")
 

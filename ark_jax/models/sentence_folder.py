@@ -19,6 +19,7 @@ _POOLING_KEYS = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 _CHAIN = ("Transformer", "Pooling", "Normalize")  # what turns a text into a vector, in this order
+_MASK = "MultiVectorMask"  # instead of Pooling: every token keeps its vector
 _TYPE = "sentence_transformers.models."  # in front of a module's name, in every version
 
 
@@ -27,7 +28,9 @@ class ModelFiles:
     """One model of a sentence-transformers folder, with the settings that the folder gives it."""
 
     folder: Path  # of the weights, config.json and the tokenizer
-    pooling: str | None  # None if the folder declares none: a bare model
+    pooling: (
+        str | None
+    )  # "none": a vector for each token; None if nothing is declared: a bare model
     prompts: dict[str, str]  # kind of text -> what is put in front of it
     width: int | None  # leading components of a vector that are kept; None keeps all
 
@@ -84,7 +87,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         fields = [module.get(name) for name in ("type", "path")] if isinstance(module, dict) else []
         if list(map(type, fields)) != [str, str]:
             raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
-        kind = _kind(fields[0], path, (*_CHAIN, "Router"))
+        kind = _kind(fields[0], path, (*_CHAIN, _MASK, "Router"))
         hf.check_inside(path, fields[1])
         modules.append((kind, fields[1]))
     if "Router" in [kind for kind, _ in modules[1:]]:
@@ -140,6 +143,10 @@ def _is_router(types, structure) -> bool:
 
 def _pooling(folder: Path, modules: Sequence[tuple[str, str]], file: str) -> str | None:
     """The pooling that modules declare, which `file` names; None if there is none."""
+    for kind, path in modules:
+        if kind == _MASK:
+            _check_mask(folder / path / "config.json")
+            return "none"
     poolings = [_read_pooling(folder, path, file) for kind, path in modules if kind == "Pooling"]
     return poolings[-1] if poolings else None
 
@@ -160,6 +167,16 @@ def _read_pooling(folder: Path, module: str, file: str) -> str:
     if not config.get("include_prompt", True):
         raise ValueError(f"{folder}/{module}: include_prompt=false is not implemented")
     return selected[0]
+
+
+def _check_mask(path: Path) -> None:
+    """Refuses a MultiVectorMask that leaves out tokens."""
+    for field in ("skiplist_words", "keep_only_token_ids"):
+        if skipped := _read_optional(path).get(field):
+            raise ValueError(
+                f"{path}: {field}={skipped} is not implemented; give a model that compares all "
+                "tokens"
+            )
 
 
 def _read_optional(path: Path) -> dict:
@@ -229,6 +246,23 @@ def write_modules(folder: Path) -> None:
     _write_json(folder / "modules.json", modules)
 
 
+def write_multi_vector_modules(folder: Path) -> None:
+    """modules.json of a folder whose model keeps a vector for each token, and the modules."""
+    modules = {
+        "": "base.modules.transformer.Transformer",
+        f"1_{_MASK}": f"multi_vector_encoder.modules.multi_vector_mask.{_MASK}",
+        "2_Normalize": "base.modules.normalize.Normalize",
+    }
+    rows = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.{kind}"}
+        for i, (path, kind) in enumerate(modules.items())
+    ]
+    _write_json(folder / "modules.json", rows)
+    _write_json(folder / f"1_{_MASK}" / "config.json", {"skiplist_words": []})
+    tokens = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
+    _write_json(folder / "2_Normalize" / "config.json", tokens)
+
+
 def write_router(folder: Path) -> None:
     """modules.json and router_config.json of a folder with a model for each kind of text."""
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Router"}]
@@ -262,14 +296,17 @@ def write_text_limit(folder: Path, max_length: int, *, lower: bool) -> None:
     )
 
 
-def write_prompts_and_width(folder: Path, prompts: dict[str, str], width: int | None) -> None:
+def write_prompts_and_width(
+    folder: Path, prompts: dict[str, str], width: int | None, *, multi_vector: bool = False
+) -> None:
     """What `read_prompts_and_width` reads; without `width`, all components are kept."""
     _write_json(
         folder / "config_sentence_transformers.json",
         {
             "prompts": prompts,
             "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
+            **({"model_type": "MultiVectorEncoder"} if multi_vector else {}),
+            "similarity_fn_name": "maxsim" if multi_vector else "cosine",
             **({"truncate_dim": width} if width else {}),
         },
     )

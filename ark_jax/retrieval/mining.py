@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.dense import top_k
+from ark_jax.retrieval.late import join, nearest
+from ark_jax.text.token_vectors import Vectors
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 Candidates = list[tuple[str, float]]  # (chunk id, score), hardest first
@@ -27,8 +28,10 @@ class MiningTask:
         pools: question id -> indices into `texts` of the chunks that it may be answered from, its
             positives among them.
         texts: texts of all chunks.
-        query_vectors: question id -> unit vector `[e]`, by the retriever that mines.
-        chunk_vectors: unit vectors of `texts`, `[n e]`, by the same retriever.
+        query_vectors: question id -> unit vector `[e]`, by the retriever that mines. By
+            `retriever.vectors=tokens` those of its tokens, `[t e]`.
+        chunk_vectors: unit vectors of `texts`, `[n e]`, by the same retriever, or their
+            `TokenVectors`.
         top: candidates that are used of each question; further ones are ignored.
     """
 
@@ -36,7 +39,7 @@ class MiningTask:
     pools: Mapping[str, Sequence[int]]
     texts: Sequence[str]
     query_vectors: Mapping[str, np.ndarray]
-    chunk_vectors: np.ndarray
+    chunk_vectors: Vectors
     top: int
 
 
@@ -52,9 +55,9 @@ class Miner(Protocol):
 
 
 def dense_candidates(
-    queries: Mapping[str, np.ndarray],
+    queries: Mapping[str, Vectors],
     pools: Mapping[str, Sequence[int]],
-    vectors: np.ndarray,
+    vectors: Vectors,
     ids: Sequence[str],
     *,
     top: int,
@@ -63,9 +66,9 @@ def dense_candidates(
 
     Args:
         queries: question -> unit vectors `[r e]`, one for each query (rewritten version) of the
-            question.
+            question, or the `TokenVectors` of its queries.
         pools: question -> indices into `vectors` of the chunks that it may be answered from.
-        vectors: unit vectors of all chunks, `[n e]`.
+        vectors: unit vectors of all chunks, `[n e]`, or their `TokenVectors`.
         ids: the id of each row of `vectors`.
         top: number of chunks retrieved per query.
 
@@ -79,8 +82,8 @@ def dense_candidates(
     for question in queries:
         questions_by_pool.setdefault(tuple(pools[question]), []).append(question)
     for pool, questions in questions_by_pool.items():
-        stacked = np.concatenate([queries[question] for question in questions])
-        positions, scores = top_k(stacked, vectors[list(pool)], top)
+        stacked = join([queries[question] for question in questions])
+        positions, scores = nearest(stacked, vectors[list(pool)], top)
         ends = np.cumsum([len(queries[question]) for question in questions])
         for question, rows, cosines in zip(
             questions, np.split(positions, ends[:-1]), np.split(scores, ends[:-1]), strict=True

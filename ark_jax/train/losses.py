@@ -17,8 +17,8 @@ class Loss(Protocol):
 
     def __call__(
         self,
-        queries: Float[Array, "b e"],
-        passages: Float[Array, "c e"],
+        queries: Float[Array, "b *t e"],
+        passages: Float[Array, "c *s e"],
         positive: Bool[Array, "b c"],
         negative: Bool[Array, "b c"],
         *,
@@ -27,7 +27,9 @@ class Loss(Protocol):
         """Returns one number, the mean over what it compares; jax must be able to trace it.
 
         Args:
-            queries, passages: unit vectors. Rows without a text have no pair in either mask.
+            queries, passages: unit vectors, `[b e]` and `[c e]`; by `retriever.vectors=tokens`
+                those of tokens, `[b t e]` and `[c s e]`, where padding is zero. Rows without a text
+                have no pair in either mask.
             positive: the pairs of a question and a passage that answers it; for `distil` their
                 shares, float.
             negative: the pairs of a question and a passage that it is to be told from.
@@ -47,8 +49,8 @@ def on_whole_arrays(loss: Loss) -> Loss:
 
 
 def info_nce(
-    queries: Float[Array, "b e"],
-    passages: Float[Array, "c e"],
+    queries: Float[Array, "b *t e"],
+    passages: Float[Array, "c *s e"],
     positive: Bool[Array, "b c"],
     negative: Bool[Array, "b c"],
     *,
@@ -71,8 +73,8 @@ def info_nce(
 
 
 def distil(
-    queries: Float[Array, "b e"],
-    passages: Float[Array, "c e"],
+    queries: Float[Array, "b *t e"],
+    passages: Float[Array, "c *s e"],
     shares: Float[Array, "b c"],
     negative: Bool[Array, "b c"],
     *,
@@ -96,8 +98,8 @@ def distil(
 
 
 def matryoshka(
-    queries: Float[Array, "b e"],
-    passages: Float[Array, "c e"],
+    queries: Float[Array, "b *t e"],
+    passages: Float[Array, "c *s e"],
     positive: Bool[Array, "b c"] | Float[Array, "b c"],
     negative: Bool[Array, "b c"],
     *,
@@ -110,7 +112,7 @@ def matryoshka(
 
     Kusupati et al. 2022, with equal weights. Without widths it is `loss`.
     """
-    shortened = [(_unit(queries[:, :width]), _unit(passages[:, :width])) for width in widths]
+    shortened = [(_unit(queries[..., :width]), _unit(passages[..., :width])) for width in widths]
     losses = [
         loss(*vectors, positive, negative, temperature=temperature)
         for vectors in [(queries, passages), *shortened]
@@ -200,8 +202,13 @@ def list_cross_entropy(
     return values.sum() / jnp.maximum(present.any(axis=1).sum(), 1)
 
 
-def _cosines(queries: Float[Array, "b e"], texts: Float[Array, "c e"]) -> Float[Array, "b c"]:
-    """Inner products of unit vectors; each device has its questions and all texts."""
+def _cosines(queries: Float[Array, "b *t e"], texts: Float[Array, "c *s e"]) -> Float[Array, "b c"]:
+    """Inner products of unit vectors, `_maxsim` of tokens' vectors.
+
+    Each device has its questions and all texts.
+    """
+    if queries.ndim == 3:
+        return _maxsim(queries, texts)
     return jnp.einsum(
         "be,ce->bc",
         queries,
@@ -211,5 +218,25 @@ def _cosines(queries: Float[Array, "b e"], texts: Float[Array, "c e"]) -> Float[
     )
 
 
-def _unit(x: Float[Array, "n e"]) -> Float[Array, "n e"]:
+def _maxsim(queries: Float[Array, "b t e"], texts: Float[Array, "c s e"]) -> Float[Array, "b c"]:
+    """As `late.maxsim`. Zero vectors are padding.
+
+    Each device has all questions and its texts, whose vectors are many times as large. It takes one
+    question after another, and computes it again for the gradient.
+    """
+    is_token = jnp.any(texts != 0, axis=-1)
+
+    def compare(query: Float[Array, "t e"]) -> Float[Array, " c"]:
+        cosines = jnp.einsum(
+            "cse,te->cst", texts, query, out_sharding=P(BATCH), preferred_element_type=jnp.float32
+        )
+        best = jnp.where(is_token[:, :, None], cosines, -1).max(axis=1)
+        asks = jnp.any(query != 0, axis=-1)
+        return jnp.where(asks, best, 0).sum(axis=-1) / jnp.maximum(asks.sum(), 1)
+
+    scores = jax.lax.map(jax.checkpoint(compare), jax.sharding.reshard(queries, P()))
+    return jax.sharding.reshard(scores, P(BATCH))
+
+
+def _unit(x: Float[Array, "n *t e"]) -> Float[Array, "n *t e"]:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))

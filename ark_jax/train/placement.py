@@ -127,7 +127,7 @@ def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
     that of the batch.
 
     Args:
-        encode: tokens and mask `[b t]` -> vectors `[b e]`, each row by itself.
+        encode: tokens and mask `[b t]` -> vectors `[b e]` or `[b t e]`, each row by itself.
         pieces: every piece takes rows from all devices; `b` must be divisible by `pieces`.
 
     Returns:
@@ -145,6 +145,7 @@ def encode_in_pieces(encode: Callable, pieces: int) -> Callable:
 
         encode_piece = jax.checkpoint(lambda _, piece: (None, encode(*piece)))
         _, vectors = jax.lax.scan(encode_piece, None, (split(tokens), split(mask)))
-        return jnp.swapaxes(vectors, 0, 1).reshape(b, -1, out_sharding=P(layout.BATCH))
+        shape = (b, *vectors.shape[2:])
+        return jnp.swapaxes(vectors, 0, 1).reshape(shape, out_sharding=P(layout.BATCH))
 
     return encode_pieces

@@ -24,6 +24,7 @@ from ark_jax.recipes.common.corpus import (
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime import distributed
+from ark_jax.text.token_vectors import Vectors
 
 Mined = dict[str, list[tuple[str, float]]]  # question -> (chunk, cosine to what mined it)
 
@@ -36,6 +37,8 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
     """
+    from ark_jax.retrieval.late import similarity
+
     chunks, system = chunks_by_document(context), miner_of(context.config, stage)
     positives = load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
@@ -46,16 +49,17 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     vectors, _ = encode_passages(context, system, lookup, "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
-    queries = dict(zip([q.id for q in questions], encoded, strict=True))
+    rows = {question.id: encoded[[i]] for i, question in enumerate(questions)}
+    queries = {id: row[0] for id, row in rows.items()}
     everything = range(len(chunk_ids))
     own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
     pools = {q.id: everything if corpus else own_chunks(q) for q in questions}
-    mined = _search(context, system, stage, questions, queries, pools, vectors, chunk_ids, lookup)
+    mined = _search(context, system, stage, questions, rows, pools, vectors, chunk_ids, lookup)
     cosines = {}
     for question in questions:
         found_ids = [chunk for chunk, _ in mined[question.id]]
         cosines[question.id] = {
-            chunk: float(queries[question.id] @ vectors[positions[chunk]])
+            chunk: similarity(queries[question.id], vectors[positions[chunk]])
             for chunk in (*positives[question.id], *found_ids)
         }
     choose = lambda: _choose(context, folder, questions, positives, mined, cosines, texts)
@@ -67,22 +71,27 @@ def _search(
     system: str,
     stage: int,
     questions: list[Question],
-    queries: Mapping[str, np.ndarray],
+    rows: Mapping[str, Vectors],
     pools: Mapping[str, Sequence[int]],
-    vectors: np.ndarray,
+    vectors: Vectors,
     chunk_ids: list[str],
     texts: Sequence[str],
 ) -> Mined:
-    """What `mine.by` finds for each question: by vectors, words, chance or a user's function."""
+    """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
+
+    Args:
+        rows: question -> its vector, as an array of one row or the `TokenVectors` of one text.
+    """
     from ark_jax.retrieval import mining
+    from ark_jax.retrieval.late import similarity
 
     settings = context.config.mine
     if settings.by == "rewritten":
-        rewritten = _encode_rewritten(context, system, stage, set(queries))
+        rewritten = _encode_rewritten(context, system, stage, set(rows))
         return mining.dense_candidates(rewritten, pools, vectors, chunk_ids, top=settings.top)
     if settings.by == "question":
-        single = {question: query[None] for question, query in queries.items()}
-        return mining.dense_candidates(single, pools, vectors, chunk_ids, top=settings.top)
+        return mining.dense_candidates(rows, pools, vectors, chunk_ids, top=settings.top)
+    queries = {question: row[0] for question, row in rows.items()}
     words = {question.id: question.question for question in questions}
     if own_functions.is_own(settings.by):
         task = mining.MiningTask(words, pools, texts, queries, vectors, settings.top)
@@ -90,15 +99,15 @@ def _search(
     else:
         ranked = mining.baseline_candidates(settings.by, words, pools, texts, top=settings.top)
     return {
-        question: [(chunk_ids[i], float(query @ vectors[i])) for i in ranked[question]]
+        question: [(chunk_ids[i], similarity(query, vectors[i])) for i in ranked[question]]
         for question, query in queries.items()
     }
 
 
 def _encode_rewritten(
     context: Context, system: str, stage: int, question_ids: set[str]
-) -> dict[str, np.ndarray]:
-    """question -> vectors `[r e]` of its rewritten versions for a training stage."""
+) -> dict[str, Vectors]:
+    """question -> vectors `[r e]`, or those of tokens, of its rewritten versions for a stage."""
     rows = [
         row
         for row in load_rows(context / "rewrite" / "rewritten.parquet")

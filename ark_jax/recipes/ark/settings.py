@@ -8,6 +8,18 @@ from ark_jax.schema import field
 
 
 @dataclasses.dataclass(frozen=True)
+class RetrieverSection(settings.RetrieverSection):
+    """The retriever before training."""
+
+    vectors: str = field(
+        "text",
+        "What has a vector: each text, or each of its tokens (late interaction, ColBERT). Tokens "
+        "find rare names and take a hundred times the space.",
+        choices=("text", "tokens"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class GraphSection:
     """The knowledge graph, its communities and the rewritten questions."""
 
@@ -271,6 +283,7 @@ class Ark(Common):
     """A run of ARK."""
 
     recipe: str = field("ark", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    retriever: RetrieverSection = RetrieverSection()
     graph: GraphSection = GraphSection()
     score: ScoreSection = ScoreSection()
     mine: MineSection = MineSection()

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -21,6 +19,7 @@ from ark_jax.recipes.common.models import encode
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
+from ark_jax.text.token_vectors import Vectors
 
 Pools = dict[str, list[str]]  # question -> chunk ids
 
@@ -59,25 +58,25 @@ def _search(
     chunks: Mapping[str, list[Chunk]],
     chunk_ids: Sequence[str],
     texts: Sequence[str],
-    vectors: tuple[np.ndarray, np.ndarray],
+    vectors: tuple[Vectors, Vectors],
     settings,
 ) -> Pools:
     """question -> the best chunks of the whole corpus.
 
     Args:
-        vectors: of the questions `[q e]` and of the chunks `[n e]`.
+        vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
     """
-    from ark_jax.retrieval.dense import top_k
+    from ark_jax.retrieval.late import nearest
 
     count, everything = settings.candidates, range(len(chunk_ids))
-    nearest, _ = top_k(*vectors, count)
+    by_vectors, _ = nearest(*vectors, count)
     question_texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
     queries, scopes = [*question_texts, *answered], [everything] * (2 * len(questions))
     by_words = distributed.on_first_process(lambda: bm25(queries, texts, scopes, count))
     pools = {}
     for i, question in enumerate(questions):
-        ranked = (nearest[i].tolist(), by_words[i], by_words[len(questions) + i])
+        ranked = (by_vectors[i].tolist(), by_words[i], by_words[len(questions) + i])
         rankings = [[chunk_ids[position] for position in ranking] for ranking in ranked]
         named = [chunk.id for chunk in candidate_chunks(question, chunks)][: count // 2]
         pools[question.id] = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
@@ -88,15 +87,17 @@ def _rows(
     questions: Sequence[Question],
     pools: Pools,
     chunk_ids: Sequence[str],
-    queries: np.ndarray,
-    vectors: np.ndarray,
+    queries: Vectors,
+    vectors: Vectors,
 ) -> list[dict]:
+    from ark_jax.retrieval.late import similarity
+
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     rows = []
     for question, query in zip(questions, queries, strict=True):
         # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
         cosines = [
-            (chunk, round(float(vectors[positions[chunk]] @ query), 5))
+            (chunk, round(similarity(query, vectors[positions[chunk]]), 5))
             for chunk in pools[question.id]
         ]
         cosines.sort(key=lambda pair: (-pair[1], pair[0]))

@@ -7,6 +7,7 @@ makes the same files.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -20,19 +21,21 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, setting
 from ark_jax.recipes.common.corpus import searches_corpus
 from ark_jax.recipes.common.models import encode, load_retriever, retriever_path
-from ark_jax.retrieval.array_files import array_rows
+from ark_jax.retrieval.array_files import array_rows, write_array
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 FOLDER = "vectors"
 
 
 def encode_passages(
     context: Context, system: str, passages: Sequence[str], label: str
-) -> tuple[np.ndarray, int]:
-    """Unit vectors `[n e]` of passages by a system's retriever, and how many passages it cuts.
+) -> tuple[Vectors, int]:
+    """Unit vectors of passages by a system's retriever, and how many passages it cuts.
 
-    If the run searches the whole corpus, they are read from the disk where they lie there.
+    They are `[n e]`, or `TokenVectors`. If the run searches the whole corpus, they are read from
+    the disk where they lie there, those of tokens in 16 bits.
     """
     if not searches_corpus(context):
         vectors = encode(context, system, passages, "document", label)
@@ -45,7 +48,15 @@ def encode_passages(
     else:
         cut = _encode(context, system, passages, label, path.with_suffix(".new"))
         distributed.on_first_process(lambda: _publish(path, key, cut))
-    return np.load(path, mmap_mode="r", allow_pickle=False), cut
+    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not (offsets := _offsets_file(path)).is_file():
+        return vectors, cut
+    return TokenVectors(vectors, np.load(offsets, allow_pickle=False)), cut
+
+
+def _offsets_file(path: Path) -> Path:
+    """Where the vectors of each text begin in the file `path` of tokens' vectors."""
+    return path.with_name(f"{path.name}.offsets")
 
 
 def stored_systems(workdir: Path) -> set[str]:
@@ -58,9 +69,16 @@ def _encode(
 ) -> int:
     """Writes the vectors for `np.load` as they come; returns how many passages are cut.
 
-    No process holds all of them, which may be more than its memory.
+    No process holds all of them, which may be more than its memory. Where tokens have vectors, it
+    also writes where those of each passage begin.
     """
+    from ark_jax.models.multi_vector import MultiVectorRetriever
+
     retriever = load_retriever(context, system)
+    shape, dtype, offsets = (len(passages), retriever.width), np.float32, None
+    if isinstance(retriever, MultiVectorRetriever):
+        offsets = retriever.tokenize(passages, kind="document").offsets
+        shape, dtype = (int(offsets[-1]), retriever.width), np.float16
     batches = retriever.encode_batches(
         passages, kind="document", batch_tokens=context.config.retriever.batch_tokens, label=label
     )
@@ -68,9 +86,13 @@ def _encode(
         write = lambda numbers, vectors: None
         if distributed.is_first_process():
             unfinished.parent.mkdir(parents=True, exist_ok=True)
-            shape = (len(passages), retriever.width)
-            write = stack.enter_context(array_rows(unfinished, shape, np.float32))
+            write = stack.enter_context(array_rows(unfinished, shape, dtype))
+            if offsets is not None:
+                write_array(_offsets_file(unfinished), offsets.shape, offsets.dtype, [offsets])
         for numbers, vectors in batches:
+            if offsets is not None:
+                rows = [range(offsets[number], offsets[number + 1]) for number in numbers]
+                numbers, vectors = itertools.chain(*rows), np.concatenate(vectors)
             write(numbers, vectors)
     return retriever.truncated[label]
 
@@ -118,10 +140,16 @@ def _cut_of_stored(path: Path, key: str) -> int | None:
         return None
     if not fits or not path.is_file():
         return None
-    if file_digest(path) != digest:
+    if _digest(path) != digest:
         say(f"  warning: {path} has been damaged: it is made again")
         return None
     return cut
+
+
+def _digest(path: Path) -> str:
+    """Of the vectors, and of where those of each text begin."""
+    files = [path, _offsets_file(path)]
+    return " ".join(file_digest(file) for file in files if file.is_file())
 
 
 def _publish(path: Path, key: str, cut: int) -> None:
@@ -129,5 +157,8 @@ def _publish(path: Path, key: str, cut: int) -> None:
     about, unfinished = path.with_suffix(".json"), path.with_suffix(".new")
     about.unlink(missing_ok=True)
     os.replace(unfinished, path)
-    row = {"key": key, "sha256": file_digest(path), "cut": cut}
+    _offsets_file(path).unlink(missing_ok=True)
+    if _offsets_file(unfinished).is_file():
+        os.replace(_offsets_file(unfinished), _offsets_file(path))
+    row = {"key": key, "sha256": _digest(path), "cut": cut}
     about.write_text(json.dumps(row) + "\n", encoding="utf-8")

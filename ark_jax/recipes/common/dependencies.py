@@ -10,6 +10,7 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.fingerprints import file_digest, input_digest, model_digest
 from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.common.models import keeps_tokens
 from ark_jax.text import prompts
 
 Fingerprints = Callable[[object], dict[str, str]]
@@ -39,8 +40,15 @@ def input_files(config) -> dict[str, str]:
 
 
 def models(*sections: str) -> Fingerprints:
-    """The models that `config.SECTION.path` names."""
-    return lambda config: {section: model_digest(config[section].path) for section in sections}
+    """The models that `config.SECTION.path` names, and whether one keeps its tokens' vectors."""
+
+    def fingerprints(config) -> dict[str, str]:
+        digests = {section: model_digest(config[section].path) for section in sections}
+        if "retriever" in digests and keeps_tokens(config):
+            digests["retriever"] += " by tokens"
+        return digests
+
+    return fingerprints
 
 
 def compared_retrievers(config) -> dict[str, str]:

@@ -8,8 +8,6 @@ import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
@@ -20,6 +18,7 @@ from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
 from ark_jax.text import prompts
+from ark_jax.text.token_vectors import Vectors
 
 SHARD = 64  # questions scored between two saves
 DEPTH = 100  # chunks of each ranking that are fused
@@ -202,7 +201,7 @@ def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]
 
 def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Drops questions none of whose passages is among the first of base and BM25 fused."""
-    from ark_jax.retrieval.dense import top_k
+    from ark_jax.retrieval.late import nearest
 
     limit = context.config.questions.round_trip
     chunks = [x for group in chunks_by_document(context).values() for x in group]
@@ -210,7 +209,7 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
     question_texts = [x.question.question for x in candidates]
     vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
     queries = encode(context, "base", question_texts, "query", "embed written questions")
-    dense = top_k(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
+    dense = nearest(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
     everything = range(len(chunks))
     lexical = distributed.on_first_process(
         lambda: bm25(question_texts, list(texts), [everything] * len(question_texts), DEPTH)
@@ -258,5 +257,7 @@ def drop_copies(
     return [dataclasses.replace(x, reason=mark(i)) for i, x in enumerate(candidates)]
 
 
-def _largest_cosine(vectors: np.ndarray, position: int, positions: list[int]) -> float:
-    return float(np.max(vectors[positions] @ vectors[position]))
+def _largest_cosine(vectors: Vectors, position: int, positions: list[int]) -> float:
+    from ark_jax.retrieval.late import nearest
+
+    return float(nearest(vectors[[position]], vectors[positions], 1)[1][0, 0])

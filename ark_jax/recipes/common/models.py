@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.pipeline.stage import Context
 from ark_jax.runtime.log import say
+from ark_jax.text.token_vectors import Vectors
 
 WARM_READER = "warm"  # the stage that trains the reader, if there is one
 
@@ -26,16 +25,25 @@ def load_retriever(context: Context, system: str = "base"):
         system: "base" is `retriever.path`; the last part of a path in `evaluate.retrievers` is that
             retriever; anything else is a stage whose folder holds a `model`.
     """
+    from ark_jax.models import hf
+    from ark_jax.models.multi_vector import MultiVectorRetriever, is_multi_vector
     from ark_jax.models.retriever import Retriever
 
     context.enter_mesh()
     if context.models.get("retriever", ("",))[0] != system:
         settings = context.config.retriever
-        loaded = Retriever.from_pretrained(
-            retriever_path(context, system), compute=settings.compute, attention=settings.attention
+        path = hf.resolve(retriever_path(context, system))
+        by_tokens = keeps_tokens(context.config) if system == "base" else is_multi_vector(path)
+        loaded = (MultiVectorRetriever if by_tokens else Retriever).from_pretrained(
+            path, compute=settings.compute, attention=settings.attention
         )
         context.models["retriever"] = (system, loaded)
     return context.models["retriever"][1]
+
+
+def keeps_tokens(config) -> bool:
+    """Whether the tuned retriever keeps a vector for each token; only ARK can."""
+    return config.retriever.get("vectors", "text") == "tokens"
 
 
 def load_base_scorer(context: Context):
@@ -102,8 +110,12 @@ def load_reranker(context: Context, stage: str = ""):
 
 def encode(
     context: Context, system: str, texts: Sequence[str], kind: str, label: str = ""
-) -> np.ndarray:
-    """Unit vectors `[n e]` of texts by a system's retriever; `kind` is "query" or "document"."""
+) -> Vectors:
+    """Unit vectors `[n e]` of texts by a system's retriever, or their `TokenVectors`.
+
+    Args:
+        kind: "query" or "document".
+    """
     return load_retriever(context, system).encode(
         texts, kind=kind, batch_tokens=context.config.retriever.batch_tokens, label=label
     )

@@ -5,8 +5,6 @@ import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
@@ -24,6 +22,7 @@ from ark_jax.recipes.common.systems import WORDS, Systems
 from ark_jax.retrieval.bm25 import scored_bm25
 from ark_jax.retrieval.fusion import Fusion, Ranking, fuse
 from ark_jax.runtime import distributed
+from ark_jax.text.token_vectors import Vectors
 
 RETRIEVAL_SETTINGS = tuple(
     f"evaluate.{name}"
@@ -214,16 +213,16 @@ def _search_vectors(
 
 
 def search_scopes(
-    queries: np.ndarray, vectors: np.ndarray, scopes: Sequence[Sequence[int]], depth: int
+    queries: Vectors, vectors: Vectors, scopes: Sequence[Sequence[int]], depth: int
 ) -> tuple[list[list[int]], list[list[float]]]:
     """The nearest vectors of each query among those of its scope, and their cosines, best first.
 
     Args:
-        queries: unit vectors `[q e]`.
-        vectors: unit vectors `[n e]`.
+        queries: unit vectors `[q e]`, or `TokenVectors`.
+        vectors: unit vectors `[n e]`, or `TokenVectors`.
         scopes: numbers of vectors, for each query.
     """
-    from ark_jax.retrieval.dense import top_k
+    from ark_jax.retrieval.late import nearest
 
     queries_by_scope: dict[Sequence[int], list[int]] = {}
     for i, scope in enumerate(scopes):
@@ -232,7 +231,7 @@ def search_scopes(
     cosines: list[list[float]] = [[]] * len(queries)
     for scope, rows in queries_by_scope.items():
         keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
-        best, scores = top_k(queries[rows], keys, depth)
+        best, scores = nearest(queries[rows], keys, depth)
         for i, indices, values in zip(rows, best, scores.tolist(), strict=True):
             matches[i], cosines[i] = [scope[j] for j in indices], values
     return matches, cosines

@@ -1,0 +1,76 @@
+"""A late-interaction retriever: keeps a vector for each token, compared by MaxSim (ColBERT)."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ark_jax.models import sentence_folder as files
+from ark_jax.models.batching import Batching
+from ark_jax.models.retriever import Retriever
+from ark_jax.text.token_rows import TokenIds
+from ark_jax.text.token_vectors import TokenVectors
+
+
+@dataclasses.dataclass
+class MultiVectorRetriever(Retriever):
+    """A retriever whose texts have a unit vector for each token, special tokens included.
+
+    `ark_jax.retrieval.late.maxsim` compares them. A question finds rare names so, which one vector
+    for a whole passage hardly holds; the passages take as many times the space as they have tokens.
+    Any model that `Retriever` opens will do, since only its pooling is left out; without training
+    some are good at it. It saves itself for MultiVectorEncoder of sentence-transformers 6.
+    """
+
+    @classmethod
+    def _pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
+        return "none"
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: str,
+        batch_tokens: int = 0,
+        label: str = "",
+        batching: Batching | None = None,
+    ) -> TokenVectors:
+        """The tokens' unit vectors of texts, float32; see `Retriever.encode`."""
+        batches = self.encode_batches(
+            texts, kind=kind, batch_tokens=batch_tokens, label=label, batching=batching
+        )
+        return self._in_order(batches, len(texts))
+
+    def _in_order(
+        self, batches: Iterable[tuple[list[int], Sequence[np.ndarray]]], count: int
+    ) -> TokenVectors:
+        vectors: list[np.ndarray] = [np.zeros((0, self.width), np.float32)] * count
+        for numbers, part in batches:
+            for number, text in zip(numbers, part, strict=True):
+                vectors[number] = text
+        return TokenVectors.from_texts(vectors, self.width)
+
+    def _embed(
+        self, ids: Sequence[TokenIds], batching: Batching, unit: bool
+    ) -> Iterator[tuple[list[int], list[np.ndarray]]]:
+        """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
+        for numbers, padded in super()._embed(ids, batching, unit):
+            # A copy, so that the batch is freed.
+            yield (
+                numbers,
+                [row[: len(ids[i])].copy() for i, row in zip(numbers, padded, strict=True)],
+            )
+
+    def _write_settings(self, folder: Path) -> None:
+        """The files that MultiVectorEncoder of sentence-transformers reads."""
+        files.write_multi_vector_modules(folder)
+        files.write_text_limit(folder, self.max_length, lower=self.lower)
+        width = self.width if self.width != self.cfg.width else None
+        files.write_prompts_and_width(folder, self.prompts, width, multi_vector=True)
+
+
+def is_multi_vector(folder: Path) -> bool:
+    """Whether a model folder declares a vector for each token."""
+    return files.read_model(folder).pooling == "none"

@@ -1,0 +1,88 @@
+"""Late interaction: texts are compared by the vectors of their tokens, not by one vector each.
+
+ColBERT (Khattab and Zaharia 2020): each token of a question takes its most similar token of the
+passage. Where ColBERT sums these cosines, here they are averaged, which ranks alike and stays
+between -1 and 1.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ark_jax.retrieval.dense import top_k
+from ark_jax.text.token_vectors import TokenVectors, Vectors
+
+TOKENS = 8192  # of the passages, and of the questions, of one matrix product
+DECIMALS = 5  # of a score; its last bits depend on what is multiplied at once
+
+
+def nearest(
+    queries: Vectors, texts: Vectors, k: int
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """Indices and scores of the k best texts of each query, best first; see `dense.top_k`.
+
+    Scores are cosines, of token vectors `maxsim`. Of equal scores the lower index is first. With
+    fewer than k texts all are returned.
+    """
+    if not isinstance(texts, TokenVectors):
+        return top_k(queries, texts, k)
+    k = min(k, len(texts))
+    indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
+    for rows in _blocks(queries):
+        values = maxsim(queries[rows], texts)
+        order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+        indices[rows], scores[rows] = order, np.take_along_axis(values, order, 1)
+    return indices, scores
+
+
+def similarity(query: np.ndarray, text: np.ndarray) -> float:
+    """The cosine of two unit vectors `[e]`, or of those of their tokens, `[t e]` and `[s e]`."""
+    if query.ndim == 1:
+        return float(text @ query)
+    one = lambda vectors: TokenVectors.from_texts([vectors])
+    return float(maxsim(one(query), one(text))[0, 0])
+
+
+def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:
+    """Mean over the tokens of each query of the largest cosine with a token of each text.
+
+    A text or query without tokens is like nothing: 0.
+    """
+    scores = np.zeros((len(queries), len(texts)), np.float32)
+    for rows, columns in itertools.product(_blocks(queries), _blocks(texts)):
+        scores[rows, columns] = _maxsim(queries[rows], texts[columns])
+    return scores.round(DECIMALS)
+
+
+def _maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:
+    """As `maxsim`, by one matrix product."""
+    scores = np.zeros((len(queries), len(texts)), np.float32)
+    # An empty range would be reduced to the number at its start.
+    asking, filled = (np.flatnonzero(vectors.lengths) for vectors in (queries, texts))
+    if len(asking) and len(filled):
+        products = texts.values.astype(np.float32) @ queries.values.astype(np.float32).T
+        best = np.maximum.reduceat(products, texts.offsets[filled], axis=0)
+        sums = np.add.reduceat(best, queries.offsets[asking], axis=1)
+        scores[np.ix_(asking, filled)] = (sums / queries.lengths[asking]).T
+    return scores
+
+
+def join(parts: list[Vectors]) -> Vectors:
+    """The vectors of all parts, one after another."""
+    if not isinstance(parts[0], TokenVectors):
+        return np.concatenate(parts)
+    return TokenVectors.from_texts(
+        (vectors for part in parts for vectors in part), parts[0].values.shape[1]
+    )
+
+
+def _blocks(texts: TokenVectors) -> Iterator[slice]:
+    """Texts with at most TOKENS tokens, or one that has more."""
+    start = 0
+    while start < len(texts):
+        limit = texts.offsets[start] + TOKENS
+        end = max(int(np.searchsorted(texts.offsets, limit, "right")) - 1, start + 1)
+        yield slice(start, end)
+        start = end
