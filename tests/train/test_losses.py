@@ -500,3 +500,66 @@ def test_distil_is_sentence_transformers(sentence_transformers_losses, mesh):
     for ours, parts in zip(gradients, (peer_columns[:1], peer_columns[1:]), strict=True):
         expected = np.concatenate([x.grad.numpy() for x in parts]) / 0.05**2
         np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def token_vectors(rng: np.random.Generator, texts: int, length: int) -> np.ndarray:
+    """Unit vectors of one to `length` tokens of each text, then zeros: `[n t e]`."""
+    x = rng.normal(size=(texts, length, E)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=2, keepdims=True)
+    x[np.arange(length) >= rng.integers(1, length + 1, texts)[:, None]] = 0
+    return x
+
+
+def maxsim_by_loops(queries: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Mean over a query's tokens of the largest product with a token of a text, `[b c]`."""
+    real = lambda vectors: vectors[np.any(vectors != 0, axis=1)].astype(np.float64)
+    pair = lambda query, text: (real(query) @ real(text).T).max(axis=1).mean()
+    return np.array([[pair(query, text) for text in texts] for query in queries])
+
+
+def test_tokens_are_compared_by_maxsim(any_mesh):
+    """Also where all products of a token are negative, which padding must not win."""
+    rng = np.random.default_rng(5)
+    inputs = random_batch() | {
+        "queries": token_vectors(rng, B, 3),
+        "passages": token_vectors(rng, C, 4),
+    }
+    inputs["passages"][0], inputs["passages"][0, 0] = 0, -inputs["queries"][0, 0]
+    scores = maxsim_by_loops(inputs["queries"], inputs["passages"])
+    assert scores[0, 0] < 0
+    masks = inputs["positive"], inputs["negative"]
+    expected = info_nce_by_loops(scores, np.eye(C), *masks, temperature=0.05)
+    assert float(info_nce(inputs)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_gradient_of_maxsim_is_that_of_the_chosen_tokens(any_mesh):
+    rng = np.random.default_rng(6)
+    inputs = random_batch() | {
+        "queries": token_vectors(rng, B, 3),
+        "passages": token_vectors(rng, C, 4),
+    }
+    masks = [layout.rows(inputs[name]) for name in ("positive", "negative")]
+
+    def value(queries, passages):
+        return losses.info_nce(queries, passages, *masks, temperature=0.5)
+
+    def with_the_chosen(queries, passages):
+        """As if each token had been given its passage token: a product without a maximum."""
+        dots = np.einsum("bte,cse->bcts", inputs["queries"], inputs["passages"])
+        dots[:, :, :, :] = np.where(np.any(inputs["passages"] != 0, 2)[None, :, None], dots, -2)
+        best = dots.argmax(-1)
+        chosen = passages[np.arange(C)[None, :, None], best]
+        asks = np.any(inputs["queries"] != 0, 2)
+        sums = jnp.einsum("bte,bcte->bct", queries, chosen) * asks[:, None]
+        scores = sums.sum(-1) / asks.sum(1)[:, None] / 0.5
+        negative, positive = inputs["negative"], inputs["positive"]
+        others = jax.nn.logsumexp(jnp.where(negative, scores, -1e30), axis=1, keepdims=True)
+        return jnp.where(positive, jnp.logaddexp(scores, others) - scores, 0).sum() / positive.sum()
+
+    vectors = inputs["queries"], inputs["passages"]
+    ours = jax.jit(jax.grad(value, (0, 1)))(*map(layout.rows, vectors))
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        expected = jax.grad(with_the_chosen, (0, 1))(*map(jnp.asarray, vectors))
+    for gradient, exact in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(gradient, exact, atol=1e-5)
+        assert np.abs(exact).max() > 1e-3

@@ -59,6 +59,12 @@ def _check_teacher(config) -> None:
 def _check_reranker(config) -> None:
     if config.train.kind != "cross":
         return
+    if config.retriever.vectors == "tokens" and not config.reranker.path:
+        raise ValueError(
+            "config.train.kind=cross adds a logit to the cosine of two texts, and "
+            "config.retriever.vectors=tokens has none: name a cross-encoder in "
+            "config.reranker.path, or change one of them"
+        )
     if config.evaluate.rerank:
         raise ValueError(
             f"config.evaluate.rerank={config.evaluate.rerank!r}: config.train.kind=cross trains a "

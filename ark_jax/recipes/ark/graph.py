@@ -1,8 +1,10 @@
 """The stages graph and communities: a knowledge graph, and the part of it around each question."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
@@ -13,6 +15,7 @@ from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_que
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.runtime.log import say
+from ark_jax.text.token_vectors import TokenVectors
 
 COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
 RULES = ("exact", "overlap", "mention", "question", "embedding")  # by which seeds are chosen
@@ -41,7 +44,7 @@ def build_graph(context: Context, folder: Path) -> dict:
             else "look at extract/quarantine.parquet for what the model replied"
         )
         raise ValueError(f"the extraction gave no entity: {fix}")
-    vectors = encode(context, "base", graph.texts(), "document", "embed entities")
+    vectors = _encode(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
     graph = graph.with_similar(vectors, settings.similarity, settings.nearest)
@@ -49,6 +52,17 @@ def build_graph(context: Context, folder: Path) -> dict:
         graph.save(folder)
         np.save(folder / "vectors.npy", vectors)
     return graph.summary()
+
+
+def _encode(
+    context: Context, texts: Sequence[str], kind: str, label: str = ""
+) -> Float[np.ndarray, "n e"]:
+    """A unit vector for each text by the base retriever, of one with tokens' vectors their mean."""
+    vectors = encode(context, "base", texts, kind, label)
+    if not isinstance(vectors, TokenVectors):
+        return vectors
+    means = np.stack([text.mean(axis=0) for text in vectors])
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
 
 
 def _describe_cosines(vectors: np.ndarray) -> str:
@@ -95,7 +109,7 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
     chunks = chunks_by_document(context)
 
     def nearest(text: str) -> np.ndarray:
-        similarities = vectors @ encode(context, "base", [text], "query")[0]
+        similarities = vectors @ _encode(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
     finder = SeedFinder(graph, Passages(chunks), nearest)
