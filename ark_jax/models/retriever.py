@@ -366,7 +366,7 @@ class Retriever:
 
 
 def check_vectors(
-    vectors: Sequence[np.ndarray],
+    vectors: Iterable[np.ndarray],
     numbers: Sequence[int],
     ids: Sequence[TokenIds],
     texts: Sequence[str],

@@ -1,4 +1,4 @@
-"""A vector for each token: any batch and mesh, MaxSim by hand, the same in sentence-transformers."""
+"""A vector for each token: any batch and mesh, MaxSim, the same in sentence-transformers."""
 
 import functools
 import json

@@ -126,7 +126,7 @@ def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
 
 def _graph_stages(config) -> list[Stage]:
     """From documents to rewritten questions."""
-    base, llm = dependencies.models("retriever"), dependencies.language_model("llm")
+    base, llm = dependencies.base_vectors, dependencies.language_model("llm")
     llm_settings = dependencies.writer_settings(config)
     no_device = config.llm.backend != "local"
     writing = written_from.is_writing(config)
@@ -144,7 +144,9 @@ def _graph_stages(config) -> list[Stage]:
             after=(),
             settings=ingest.INGEST_SETTINGS,
             run=ingest.ingest,
-            external=dependencies.all_of(dependencies.input_files, base),
+            external=dependencies.all_of(
+                dependencies.input_files, dependencies.models("retriever")
+            ),
             alone=True,
         ),
         *([] if writing else [candidate_stage]),
@@ -196,7 +198,8 @@ def _questions_stage(llm_settings: tuple[str, ...]) -> Stage:
         run=functools.partial(write_questions.write_questions, join=join_by_community),
         external=dependencies.all_of(
             dependencies.prompt_texts("questions", "forward"),
-            dependencies.models("retriever", "generator"),
+            dependencies.base_vectors,
+            dependencies.models("generator"),
             dependencies.language_model("questions"),
         ),
     )
@@ -220,7 +223,7 @@ def _score_stages() -> list[Stage]:
 
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
-    base = dependencies.models("retriever")
+    base = dependencies.base_vectors
     stages = []
     for stage in config.train.stages:
         before = model_before(config, stage)
@@ -296,7 +299,7 @@ def _own_settings(stage: int) -> tuple[str, str]:
 
 def _closing_stages(config) -> list[Stage]:
     """Retrieval, answers, judgement, export."""
-    compared, base = systems(config), dependencies.models("retriever")
+    compared, base = systems(config), dependencies.base_vectors
     own_reranker = (compared.reranker,) if compared.reranker else ()
     own_reader = (WARM_READER,) if config.reader.warm else ()
     fusion = (choose_fusion.STAGE,) if config.evaluate.fusion == "chosen" else ()

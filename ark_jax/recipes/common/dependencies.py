@@ -40,15 +40,14 @@ def input_files(config) -> dict[str, str]:
 
 
 def models(*sections: str) -> Fingerprints:
-    """The models that `config.SECTION.path` names, and whether one keeps its tokens' vectors."""
+    """The models that `config.SECTION.path` names."""
+    return lambda config: {section: model_digest(config[section].path) for section in sections}
 
-    def fingerprints(config) -> dict[str, str]:
-        digests = {section: model_digest(config[section].path) for section in sections}
-        if "retriever" in digests and keeps_tokens(config):
-            digests["retriever"] += " by tokens"
-        return digests
 
-    return fingerprints
+def base_vectors(config) -> dict[str, str]:
+    """The retriever before training, and what it gives vectors to."""
+    digest = model_digest(config.retriever.path)
+    return {"retriever": f"{digest} by tokens" if keeps_tokens(config) else digest}
 
 
 def compared_retrievers(config) -> dict[str, str]:
