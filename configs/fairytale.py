@@ -16,6 +16,7 @@ Words after the colon:
     chunks=512        chunks of 512 tokens instead of 128
     sentences         chunks end where sentences end
     titles            passages have the title of their story
+    tokens            each token of a text has a vector (late interaction)
     tune              leaves out `val`, holds out 15 of the 60 stories and trains on 20 others;
                       the settings were chosen on this split
 
@@ -118,6 +119,10 @@ def use_titles(c) -> None:
     c.data.titles = True
 
 
+def use_tokens(c) -> None:
+    c.retriever.vectors, c.train.temperature = "tokens", 0.02
+
+
 def use_long_chunks(c) -> None:
     c.data.chunk_tokens = 512
 
@@ -128,6 +133,7 @@ VARIANTS = config.VARIANTS | {
     "chunks=512": use_long_chunks,
     "sentences": use_sentences,
     "titles": use_titles,
+    "tokens": use_tokens,
 }
 SWEEPS = {
     "study": config.study(BASE) | {"M2": {"score.positives": 2}},

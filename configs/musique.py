@@ -13,6 +13,7 @@ Words after the colon:
     gold              positives are the passages marked as evidence, negatives the nearest others
     local             SmolLM2 rewrites the questions; otherwise templates do
     titles            passages have the title of their article
+    tokens            each token of a text has a vector (late interaction)
     tune              leaves out the thirty and holds out 21 of the seventy; the settings were
                       chosen on this split
 
@@ -92,8 +93,12 @@ def use_titles(c) -> None:
     c.data.titles = True
 
 
+def use_tokens(c) -> None:
+    c.retriever.vectors, c.train.temperature = "tokens", 0.02
+
+
 BASE = study()
-VARIANTS = config.VARIANTS | {"tune": tune, "titles": use_titles}
+VARIANTS = config.VARIANTS | {"tune": tune, "titles": use_titles, "tokens": use_tokens}
 SWEEPS = {
     "study": config.study(BASE) | {"M1": {"score.positives": 1}},
     "ablations": config.ablations(BASE),

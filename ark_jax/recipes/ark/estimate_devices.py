@@ -38,7 +38,7 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.corpus_vectors import stored_systems
 from ark_jax.recipes.common.estimate_questions import foresee_questions, pairs_to_score
-from ark_jax.recipes.common.models import WARM_READER
+from ark_jax.recipes.common.models import WARM_READER, keeps_tokens
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.written_from import is_writing
 
@@ -119,7 +119,9 @@ class _Forecaster:
         if self.embedded.get(system) == len(passages):
             return []
         self.embedded[system] = len(passages)
-        size = 4 * len(passages) * self.tokenizer.width
+        # As `corpus_vectors` stores them: 16 bits for a token, 32 for a text.
+        numbers = 2 * sum(passages) if keeps_tokens(self.config) else 4 * len(passages)
+        size = numbers * self.tokenizer.width
         self.disk["vectors"] = self.disk.get("vectors", 0) + size
         return passages
 
