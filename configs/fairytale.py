@@ -120,7 +120,7 @@ def use_titles(c) -> None:
 
 
 def use_tokens(c) -> None:
-    c.retriever.vectors, c.train.temperature = "tokens", 0.02
+    c.retriever.vectors = "tokens"
 
 
 def use_long_chunks(c) -> None:

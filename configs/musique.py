@@ -94,7 +94,7 @@ def use_titles(c) -> None:
 
 
 def use_tokens(c) -> None:
-    c.retriever.vectors, c.train.temperature = "tokens", 0.02
+    c.retriever.vectors = "tokens"
 
 
 BASE = study()
