@@ -48,9 +48,9 @@ class Result:
     @functools.cached_property
     def retriever(self) -> "Retriever":
         """The tuned retriever."""
-        from ark_jax.models.retriever import Retriever
+        from ark_jax.models.multi_vector import open_retriever
 
-        return Retriever.from_pretrained(self.export)
+        return open_retriever(self.export)
 
     @functools.cached_property
     def table(self) -> list[dict]:

@@ -22,6 +22,7 @@ from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 
 from ark_jax import layout
 from ark_jax.models.retriever import Retriever
+from ark_jax.text.token_vectors import check_one_each
 
 
 class Encoder(AbsEncoder):
@@ -73,6 +74,9 @@ class Encoder(AbsEncoder):
 
         `batch_size` is only the number of texts per item of the loader; the retriever batches by
         tokens.
+
+        Raises:
+            ValueError: the retriever keeps a vector for each token.
         """
         kind = prompt_type.value if prompt_type else "document"
         retriever = self.retriever
@@ -82,7 +86,7 @@ class Encoder(AbsEncoder):
             retriever = dataclasses.replace(retriever, prompts={kind: prompt})
         texts = [text for batch in inputs for text in batch["text"]]
         label = f"{task_metadata.name}, {kind}" if show_progress_bar else ""
-        return retriever.encode(texts, kind=kind, label=label)
+        return check_one_each(retriever.encode(texts, kind=kind, label=label), "MTEB")
 
 
 def _fingerprint(retriever: Retriever) -> str:

@@ -14,6 +14,7 @@ from ark_jax.data.records import Chunk, Document
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
 from ark_jax.index.folder import Manifest
+from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval import vector_files
@@ -21,6 +22,7 @@ from ark_jax.retrieval.bm25_index import write_bm25
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.runtime.log import say
+from ark_jax.text.token_vectors import Vectors
 
 DTYPES = ("float32", "float16")
 
@@ -48,7 +50,7 @@ def build(folder: Path, settings: Settings, corpus: str | Path | Iterable[Docume
             say(f"  index {folder}: nothing has changed")
             return
         documents, chunks = _documents(corpus)
-        retriever = Retriever.from_pretrained(settings.model)
+        retriever = open_retriever(settings.model)
         stored = None
         if before and before.rules == settings.rules:
             made_with = vectors_made_with(retriever, settings.dtype)
@@ -141,13 +143,14 @@ def _write(
 
 def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
     """What decides the vectors of chunks."""
-    return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width}
+    kind = vector_files.OF_TOKENS if isinstance(retriever, MultiVectorRetriever) else {}
+    return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width, **kind}
 
 
 def embedder(retriever: Retriever, chunks: MappedChunks) -> vector_files.Embed:
-    """Positions of chunks `[b]` -> their unit vectors `[b e]`."""
+    """Positions of chunks `[b]` -> their unit vectors."""
 
-    def embed(positions: np.ndarray) -> np.ndarray:
+    def embed(positions: np.ndarray) -> Vectors:
         passages = [chunks[int(i)].passage for i in positions]
         chunks.forget()
         return retriever.encode(passages, kind="document")

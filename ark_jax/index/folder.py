@@ -5,7 +5,7 @@
 | manifest.json | names the folder of the files, with the size and sha256 of each |
 | index-*/chunks.arrow | the chunks |
 | index-*/documents.arrow | the documents, with a digest of each |
-| index-*/vectors | a unit vector of each chunk, see `retrieval.vector_files` |
+| index-*/vectors | unit vectors of the chunks or of their tokens, see `retrieval.vector_files` |
 | index-*/words | BM25, see `retrieval.bm25_index` |
 | unfinished | what a killed program has left; the next one goes on with its blocks of vectors |
 | compared | vectors of other models, see `Index.with_model` |
@@ -43,7 +43,8 @@ class Manifest:
 
     Attributes:
         model: folder or hub name of the retriever.
-        made_with: what decides the vectors: "model", the digest of the retriever, "dtype", "width".
+        made_with: what decides the vectors: "model", the digest of the retriever, "dtype", "width",
+            and for tokens `vector_files.OF_TOKENS`.
         rules: how documents were cut.
         fusion: how rankings are joined.
         source: the fingerprint of input, model and rules; empty if it was not made from files.

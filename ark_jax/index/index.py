@@ -15,7 +15,9 @@ from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, fusion_of
+from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
+from ark_jax.text.token_vectors import Vectors
 
 if TYPE_CHECKING:
     from ark_jax.models.retriever import Retriever
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 BY = ("hybrid", "dense", "bm25")
 _TRIES = 5  # of opening an index that others replace meanwhile
 Ranking = list[tuple[int, float]]  # positions of chunks and their scores, best first
-# Unit vectors [q e] and k -> positions of the nearest chunks and their cosines, [q k] each.
-Nearest = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+# Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
+Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Index:
     folder: Path
     manifest: Manifest
     chunks: MappedChunks
-    vectors: np.ndarray  # unit vectors, float32 or float16 [n e]
+    vectors: Vectors  # unit vectors, float32 or float16: [n e], or one for each token
     words: BM25Index
     model: str  # folder or hub name of the retriever
     loaded: "Retriever | None" = None
@@ -79,7 +81,8 @@ class Index:
 
         Args:
             folder: of the index; new, empty, or an earlier index.
-            model: folder or hub name of the retriever.
+            model: folder or hub name of the retriever. If it keeps a vector for each token, the
+                index takes as many times the space, and questions are compared by `late.maxsim`.
             corpus: a file or folder that `data.readers` reads, or documents.
             rules: how documents are cut; None: `ChunkRules()`. Chunks of the corpus stay.
             dtype: of the stored vectors; "float16" takes half the space and is rounded.
@@ -126,8 +129,7 @@ class Index:
                 try:
                     chunks = MappedChunks(folder / manifest.folder)
                     words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
-                    path = folder / manifest.folder / folders.VECTORS / "vectors.npy"
-                    vectors = np.load(path, mmap_mode="r")
+                    vectors = read_vectors(folder / manifest.folder / folders.VECTORS)
                     name = absolute_model(model or manifest.model)
                     return cls(folder, manifest, chunks, vectors, words, name)
                 except FileNotFoundError:
@@ -146,10 +148,12 @@ class Index:
             FileNotFoundError: it is not where it was.
             ValueError: it is another model than the one that the index was made with.
         """
+        from ark_jax.models.multi_vector import open_retriever
+
         if self.loaded is not None:
             return self.loaded
         try:
-            retriever = _load_retriever(self.model)
+            retriever = open_retriever(self.model)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"the model of the index {self.folder} is missing ({error}); give its place with "
@@ -180,14 +184,15 @@ class Index:
         *,
         k: int = 10,
         by: str = "hybrid",
-        vectors: np.ndarray | None = None,
+        vectors: Vectors | None = None,
     ) -> list[list[Hit]]:
         """The k best chunks of each question, best first.
 
         Args:
-            by: "dense" ranks by cosines, "bm25" by words, "hybrid" by both, as `manifest.fusion`
-                says. BM25 leaves out chunks without a word of the question.
-            vectors: of the questions `[q e]`, if they are known; None: the retriever embeds them.
+            by: "dense" ranks by cosines, of tokens by `late.maxsim`, "bm25" by words, "hybrid" by
+                both, as `manifest.fusion` says. BM25 leaves out chunks without a word of the
+                question.
+            vectors: of the questions, if they are known; None: the retriever embeds them.
 
         Raises:
             ValueError: `by` is another word, k is below 1, or the model is not that of the index.
@@ -204,7 +209,7 @@ class Index:
         ]
 
     def _rankings(
-        self, questions: list[str], k: int, by: str, vectors: np.ndarray | None
+        self, questions: list[str], k: int, by: str, vectors: Vectors | None
     ) -> list[Ranking]:
         if by == "dense":
             return self._by_vectors(questions, k, vectors)
@@ -220,17 +225,15 @@ class Index:
         results = self.words.search(questions, k)
         return [list(zip(*map(np.ndarray.tolist, result), strict=True)) for result in results]
 
-    def _by_vectors(
-        self, questions: list[str], k: int, vectors: np.ndarray | None
-    ) -> list[Ranking]:
-        from ark_jax.retrieval.dense import top_k
+    def _by_vectors(self, questions: list[str], k: int, vectors: Vectors | None) -> list[Ranking]:
+        from ark_jax.retrieval.late import nearest
 
         if vectors is None:
             vectors = self.retriever.encode(questions, kind="query")
         if self.nearest:
             positions, scores = self.nearest(vectors, k)
         else:
-            positions, scores = top_k(vectors, self.vectors, k)
+            positions, scores = nearest(vectors, self.vectors, k)
         pairs = zip(positions.tolist(), scores.tolist(), strict=True)
         return [list(zip(*pair, strict=True)) for pair in pairs]
 
@@ -248,12 +251,12 @@ class Index:
             OSError: the folder cannot be written.
         """
         from ark_jax.index import build, tables
-        from ark_jax.retrieval import vector_files
+        from ark_jax.models.multi_vector import open_retriever
 
-        retriever = _load_retriever(absolute_model(model))
+        retriever = open_retriever(absolute_model(model))
         made_with = build.vectors_made_with(retriever, self.manifest.made_with["dtype"])
         place = self.folder / folders.COMPARED / fingerprints.fingerprint(made_with)[:16]
-        vectors = vector_files.open_vectors(
+        vectors = open_vectors(
             place,
             tables.chunk_keys(self.chunks),
             build.embedder(retriever, self.chunks),
@@ -273,9 +276,3 @@ def absolute_model(model: str | Path) -> str:
     if "://" in name or storage.is_hub_name(name):
         return name
     return str(Path(name).expanduser().absolute())
-
-
-def _load_retriever(model: str) -> "Retriever":
-    from ark_jax.models.retriever import Retriever
-
-    return Retriever.from_pretrained(model)

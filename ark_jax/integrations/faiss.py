@@ -7,6 +7,7 @@ import numpy as np
 
 from ark_jax.index.index import Index
 from ark_jax.runtime.storage import local_path
+from ark_jax.text.token_vectors import check_one_each
 
 BLOCK = 8192  # vectors in memory at once
 
@@ -17,11 +18,12 @@ def write(index: Index, path: str) -> None:
     Inner products of unit vectors are cosines.
 
     Raises:
-        ValueError: the file lies in a bucket.
+        ValueError: the file lies in a bucket, or the index has vectors of tokens.
     """
-    flat = faiss.IndexFlatIP(index.vectors.shape[1])
+    vectors = check_one_each(index.vectors, "FAISS")
+    flat = faiss.IndexFlatIP(vectors.shape[1])
     for start in range(0, len(index), BLOCK):
-        flat.add(np.asarray(index.vectors[start : start + BLOCK], np.float32))
+        flat.add(np.asarray(vectors[start : start + BLOCK], np.float32))
     file = local_path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     faiss.write_index(flat, f"{file}.new")

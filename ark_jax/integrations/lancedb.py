@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from ark_jax.index.index import Index
+from ark_jax.text.token_vectors import check_one_each
 
 BLOCK = 8192  # rows in memory at once
 
@@ -18,7 +19,11 @@ def write(index: Index, url: str) -> None:
     Args:
         url: what `lancedb.connect` takes: a folder, s3://... or, with a key in $LANCEDB_API_KEY,
             db://...
+
+    Raises:
+        ValueError: the index has vectors of tokens.
     """
+    check_one_each(index.vectors, "LanceDB")
     database, name = lancedb.connect(url), index.manifest.folder
     table = _open(database, name)
     if table is None or table.count_rows() != len(index):
@@ -27,6 +32,7 @@ def write(index: Index, url: str) -> None:
 
 def nearest(url: str, name: str, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k chunks nearest to each unit vector `[q e]`: their rows and cosines, `[q k]` each."""
+    check_one_each(queries, "LanceDB")
     table = _open(lancedb.connect(url), name)
     if table is None:
         raise FileNotFoundError(f"{url}: no table {name}; `ark-jax index --to=lancedb` writes it")

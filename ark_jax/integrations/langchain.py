@@ -8,6 +8,7 @@ from pydantic import InstanceOf
 
 from ark_jax.index.index import Index
 from ark_jax.models.retriever import Retriever
+from ark_jax.text.token_vectors import check_one_each
 
 
 class RetrieverEmbeddings(Embeddings):
@@ -17,10 +18,14 @@ class RetrieverEmbeddings(Embeddings):
         self.retriever = retriever
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self.retriever.encode(texts, kind="document").tolist()
+        return self._vectors(texts, "document")
 
     def embed_query(self, text: str) -> list[float]:
-        return self.retriever.encode([text], kind="query")[0].tolist()
+        return self._vectors([text], "query")[0]
+
+    def _vectors(self, texts: list[str], kind: str) -> list[list[float]]:
+        vectors = self.retriever.encode(texts, kind=kind)
+        return check_one_each(vectors, "LangChain").tolist()
 
 
 class IndexRetriever(BaseRetriever):

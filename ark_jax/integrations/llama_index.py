@@ -4,6 +4,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
 from ark_jax.models.retriever import Retriever
+from ark_jax.text.token_vectors import check_one_each
 
 
 class RetrieverEmbedding(BaseEmbedding):
@@ -24,13 +25,17 @@ class RetrieverEmbedding(BaseEmbedding):
         return "RetrieverEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._retriever.encode([query], kind="query")[0].tolist()
+        return self._vectors([query], "query")[0]
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._retriever.encode(texts, kind="document").tolist()
+        return self._vectors(texts, "document")
+
+    def _vectors(self, texts: list[str], kind: str) -> list[list[float]]:
+        vectors = self._retriever.encode(texts, kind=kind)
+        return check_one_each(vectors, "LlamaIndex").tolist()
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_query_embedding(query)

@@ -14,6 +14,7 @@ from ark_jax import layout
 from ark_jax.models import encoder, hf
 from ark_jax.models.retriever import Retriever
 from ark_jax.runtime.storage import local_path
+from ark_jax.text.token_vectors import tokens_error
 
 FILE = "onnx/model.onnx"  # where fastembed and transformers.js look for it
 MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf; larger weights lie in one beside it
@@ -28,8 +29,11 @@ def save_onnx(retriever: Retriever, folder: str | Path) -> None:
     `last_hidden_state`, float32 `[b t d]`, and `sentence_embedding`, the unit vectors `[b e]`.
 
     Raises:
-        ValueError: the model is a decoder, or `folder` is where it was read from or in a bucket.
+        ValueError: the model is a decoder or keeps a vector for each token, or `folder` is where it
+            was read from or in a bucket.
     """
+    if retriever.pooling == "none":
+        raise tokens_error(str(retriever.base))
     if not isinstance(retriever.cfg, encoder.Config):
         raise ValueError(
             f"{retriever.base}: a decoder; ONNX is written of {', '.join(encoder.FAMILIES)} alone"

@@ -8,9 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 from qdrant_client import QdrantClient
 from qdrant_client.http.exceptions import ApiException
-from qdrant_client.models import Distance, PointStruct, VectorParams
+from qdrant_client.models import (
+    Distance,
+    MultiVectorComparator,
+    MultiVectorConfig,
+    PointStruct,
+    VectorParams,
+)
 
 from ark_jax.index.index import Index
+from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 
 def write(index: Index, url: str) -> None:
@@ -21,7 +28,14 @@ def write(index: Index, url: str) -> None:
     Args:
         url: of a server, whose key is in $QDRANT_API_KEY, or a folder.
     """
-    name, width = index.manifest.folder, index.vectors.shape[1]
+    name = index.manifest.folder
+    of_tokens = isinstance(index.vectors, TokenVectors)
+    most_similar = MultiVectorConfig(comparator=MultiVectorComparator.MAX_SIM)
+    params = VectorParams(
+        size=index.manifest.made_with["width"],
+        distance=Distance.COSINE,
+        multivector_config=most_similar if of_tokens else None,
+    )
     point = lambda row: PointStruct(
         id=row,
         vector=index.vectors[row].astype(np.float32).tolist(),
@@ -29,20 +43,24 @@ def write(index: Index, url: str) -> None:
     )
     with _connected(url) as client:
         if not client.collection_exists(name):
-            client.create_collection(name, VectorParams(size=width, distance=Distance.COSINE))
+            client.create_collection(name, params)
         if client.count(name, exact=True).count < len(index):
             client.upload_points(name, map(point, range(len(index))), wait=True)
 
 
-def nearest(url: str, name: str, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k chunks nearest to each unit vector `[q e]`: their rows and cosines, `[q k]` each."""
+def nearest(url: str, name: str, queries: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k chunks nearest to each question: their rows and scores as `late.nearest`, `[q k]` each.
+
+    Where tokens have vectors, Qdrant sums the cosines of which a score is the mean.
+    """
     with _connected(url) as client:
         if not client.collection_exists(name):
             raise FileNotFoundError(f"{url}: no {name}; `ark-jax index --to=qdrant` writes it")
         search = lambda query: client.query_points(name, query.tolist(), limit=k).points
         results = [search(query) for query in queries]
     rows = np.array([[point.id for point in points] for points in results])
-    return rows, np.array([[point.score for point in points] for points in results])
+    scores = np.array([[point.score for point in points] for points in results])
+    return rows, scores / queries.lengths[:, None] if isinstance(queries, TokenVectors) else scores
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ark_jax.models import hf
 from ark_jax.models import sentence_folder as files
 from ark_jax.models.batching import Batching
 from ark_jax.models.retriever import Retriever
@@ -69,6 +70,17 @@ class MultiVectorRetriever(Retriever):
         files.write_text_limit(folder, self.max_length, lower=self.lower)
         width = self.width if self.width != self.cfg.width else None
         files.write_prompts_and_width(folder, self.prompts, width, multi_vector=True)
+
+
+def open_retriever(name_or_folder: str | Path) -> Retriever:
+    """The retriever of a folder or hub name, a `MultiVectorRetriever` if it declares to be one.
+
+    Raises:
+        FileNotFoundError, ValueError: as `Retriever.from_pretrained`.
+    """
+    folder = hf.resolve(str(name_or_folder))
+    kind = MultiVectorRetriever if is_multi_vector(folder) else Retriever
+    return kind.from_pretrained(folder)
 
 
 def is_multi_vector(folder: Path) -> bool:

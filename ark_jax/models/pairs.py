@@ -23,6 +23,7 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
+from ark_jax.text.token_vectors import tokens_error
 
 __all__ = ["HEADS", "Capacities", "PairConfig", "PairModel", "PairScorer", "pair_logits"]
 
@@ -93,8 +94,10 @@ class PairScorer:
         """The cosine head on a retriever: its vectors are what the cosine compares.
 
         Raises:
-            ValueError: the retriever is no encoder.
+            ValueError: the retriever is no encoder, or keeps a vector for each token.
         """
+        if retriever.pooling == "none":
+            raise tokens_error(str(retriever.base))
         family = pair_folder.family_of(retriever.base)
         cfg = PairConfig(
             body=retriever.cfg,

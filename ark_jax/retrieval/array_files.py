@@ -23,6 +23,18 @@ def write_array(
             file.write(np.ascontiguousarray(part, dtype).tobytes())
 
 
+def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    """Writes arrays one after another, for as many calls of `np.load` on the open file.
+
+    Raises:
+        OSError: as `write_array`.
+    """
+    with _written(path) as file:
+        for array in arrays:
+            _write_header(file, array.shape, array.dtype)
+            file.write(np.ascontiguousarray(array).tobytes())
+
+
 @contextlib.contextmanager
 def array_rows(
     path: Path, shape: tuple[int, int], dtype: np.dtype

@@ -12,8 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.late import join, nearest
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.retrieval.late import nearest
+from ark_jax.text.token_vectors import Vectors, join
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 Candidates = list[tuple[str, float]]  # (chunk id, score), hardest first

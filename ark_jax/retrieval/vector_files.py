@@ -4,8 +4,9 @@
 
 | file | content |
 |---|---|
-| vectors.npy | float32 or float16 [n e] |
-| keys.npy | 16 bytes for each vector |
+| vectors.npy | float32 or float16 [n e]; if each token has a vector, [tokens e] |
+| offsets.npy | int64 [n + 1], if each token has a vector: where those of each text begin |
+| keys.npy | 16 bytes for each text |
 
 While vectors are computed, `unfinished` holds finished blocks of them, with which a killed run goes
 on. The manifest is replaced last, so that the folder is as it was before or complete.
@@ -22,22 +23,25 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.retrieval.array_files import write_array
+from ark_jax.retrieval.array_files import write_array, write_arrays
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
+from ark_jax.text.token_vectors import TokenVectors, Vectors, join
 
-BLOCK = 2048  # vectors that are computed and written at once
+BLOCK = 2048  # texts whose vectors are computed and written at once
+OF_TOKENS = {"vectors": "tokens"}  # what `made_with` has besides, if each token has a vector
 KEY = np.dtype("S16")
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
+OFFSETS = "offsets.npy"
 ARRAYS = ("keys.npy", "vectors.npy")
-Embed = Callable[[np.ndarray], np.ndarray]  # positions of keys [b] -> their vectors [b e]
+Embed = Callable[[np.ndarray], Vectors]  # positions of keys [b] -> their vectors
 
 
 def open_vectors(
     folder: Path, keys: np.ndarray, embed: Embed, made_with: dict, label: str = "embed"
-) -> np.ndarray:
-    """The vectors `[n e]` of keys, mapped into memory; those that the folder lacks are computed.
+) -> Vectors:
+    """The vectors of keys, mapped into memory; those that the folder lacks are computed.
 
     Every process must call this; process 0 writes.
 
@@ -45,8 +49,9 @@ def open_vectors(
         folder: where the vectors lie.
         keys: S16 `[n]`, in the order of the wanted vectors; equal ones have equal vectors.
         embed: computes vectors.
-        made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON.
-            Where it differs from the folder's, all vectors are computed again.
+        made_with: "dtype" of the vectors, their "width", and what else decides them, for JSON;
+            with `OF_TOKENS` if `embed` gives `TokenVectors`. Where it differs from the folder's,
+            all vectors are computed again.
         label: of the progress line.
 
     Raises:
@@ -59,12 +64,24 @@ def open_vectors(
             extend_vectors(folder, earlier, keys, embed, made_with, folder / name, label)
             distributed.on_first_process(lambda: _publish(folder, name, len(keys), made_with))
             stored = name
-        return np.load(folder / stored / "vectors.npy", mmap_mode="r")
+        return read_vectors(folder / stored)
+
+
+def read_vectors(folder: Path) -> Vectors:
+    """The vectors that lie in a folder, mapped into memory.
+
+    Raises:
+        FileNotFoundError: they do not.
+    """
+    values = np.load(folder / "vectors.npy", mmap_mode="r")
+    if not (folder / OFFSETS).is_file():
+        return values
+    return TokenVectors(values, np.load(folder / OFFSETS))
 
 
 def _publish(folder: Path, name: str, texts: int, made_with: dict) -> None:
     """Makes the arrays of a new folder the index's, and deletes what nothing names any more."""
-    digests = {array: _digest(folder / name / array) for array in ARRAYS}
+    digests = {path.name: _digest(path) for path in sorted((folder / name).iterdir())}
     manifest = {"made_with": made_with, "folder": name, "texts": texts, "digests": digests}
     unfinished = folder / f"{MANIFEST}.new"
     unfinished.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -111,7 +128,7 @@ def _stored(folder: Path, made_with: dict) -> str:
 
 def _check_arrays(folder: Path, digests: dict[str, str]) -> None:
     """Raises ValueError or OSError if an array of a folder is not what its manifest says."""
-    for name in ARRAYS:
+    for name in {*ARRAYS, *digests}:
         # One pass over the file, which every search makes too.
         if _digest(folder / name) != digests[name]:
             raise ValueError(f"{name} has changed since it was written")
@@ -140,31 +157,36 @@ def extend_vectors(
     Raises:
         OSError: a folder cannot be written; it names the file.
     """
+    of_tokens = made_with.items() >= OF_TOKENS.items()
+    # A text of many vectors takes more memory.
+    size = max(BLOCK // 4, 1) if of_tokens else BLOCK
     old = np.load(stored / "keys.npy") if stored else np.zeros(0, KEY)
     places = _places(old, keys)
     new = np.flatnonzero(places < 0)
     if stored and len(new):
         say(f"  index {folder}: {len(new):,} of {len(keys):,} texts are new and are embedded")
     blocks = folder / UNFINISHED / _name(made_with, keys[new])
-    numbers = range(-(-len(new) // BLOCK))
+    numbers = range(-(-len(new) // size))
     done = distributed.on_first_process(lambda: sorted(_finished(blocks)))
     if done:
         say(f"  index {folder}: goes on after {len(done):,} of {len(numbers):,} blocks")
     with Progress(label, len(new), "texts") as bar:
         for number in numbers:
-            positions = new[number * BLOCK : (number + 1) * BLOCK]
+            positions = new[number * size : (number + 1) * size]
             if number not in done:
-                vectors = embed(positions).astype(made_with["dtype"])
+                vectors = embed(positions)
                 if distributed.is_first_process():
-                    _write_block(blocks, number, vectors)
+                    _write_block(blocks, number, vectors, np.dtype(made_with["dtype"]))
             bar.add(len(positions))
 
-    def join() -> None:
-        shape = (len(keys), made_with["width"])
-        rows = _joined(places, stored, _finished(blocks))
-        _write_vectors(target, keys, (shape, made_with["dtype"], rows))
+    def write() -> None:
+        finished = _finished(blocks)
+        offsets = _joined_offsets(places, stored, finished) if of_tokens else None
+        shape = (int(offsets[-1]) if of_tokens else len(keys), made_with["width"])
+        rows = _joined(places, stored, finished, size)
+        _write_vectors(target, keys, (shape, made_with["dtype"], rows), offsets)
 
-    distributed.on_first_process(join)
+    distributed.on_first_process(write)
 
 
 def _places(old: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -200,38 +222,64 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _write_block(blocks: Path, number: int, vectors: np.ndarray) -> None:
+def _write_block(blocks: Path, number: int, vectors: Vectors, dtype: np.dtype) -> None:
     blocks.mkdir(parents=True, exist_ok=True)
     unfinished = blocks / f"{number:06d}.new"
-    write_array(unfinished, vectors.shape, vectors.dtype, [vectors])
+    if isinstance(vectors, TokenVectors):
+        write_arrays(unfinished, [vectors.offsets, vectors.values.astype(dtype, copy=False)])
+    else:
+        write_arrays(unfinished, [vectors.astype(dtype, copy=False)])
     unfinished.rename(blocks / f"{number:06d}-{_digest(unfinished)}.npy")
 
 
+def _read_block(path: Path) -> Vectors:
+    with path.open("rb") as file:
+        array = np.load(file)
+        return TokenVectors(np.load(file), array) if array.ndim == 1 else array
+
+
+def _joined_offsets(places: np.ndarray, stored: Path | None, blocks: dict[int, Path]) -> np.ndarray:
+    """Where the vectors of each text begin, int64 `[n + 1]`, in order of the keys."""
+    lengths, is_old = np.zeros(len(places), np.int64), places >= 0
+    if is_old.any():
+        lengths[is_old] = np.diff(np.load(stored / OFFSETS))[places[is_old]]
+    # The offsets are the first array of a block's file.
+    new = [np.diff(np.load(blocks[number])) for number in sorted(blocks)]
+    lengths[~is_old] = np.concatenate(new) if new else 0
+    return np.cumsum([0, *lengths])
+
+
 def _joined(
-    places: np.ndarray, stored: Path | None, blocks: dict[int, Path]
+    places: np.ndarray, stored: Path | None, blocks: dict[int, Path], size: int
 ) -> Iterator[np.ndarray]:
-    """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones."""
+    """The vectors in order of the keys, a block at a time: copied from `stored`, or new ones.
+
+    Args:
+        size: texts of a block.
+    """
     number_of_new = np.cumsum(places < 0) - 1
-    for start in range(0, len(places), BLOCK):
-        block_places = places[start : start + BLOCK]
+    for start in range(0, len(places), size):
+        block_places = places[start : start + size]
         # Mapped anew for each block: pages that were read do not stay in memory.
-        source = np.load(stored / "vectors.npy", mmap_mode="r") if stored else None
+        source = read_vectors(stored) if stored else None
         parts = [(np.flatnonzero(block_places >= 0), source, block_places)]
-        numbers = number_of_new[start : start + BLOCK]
-        for block in np.unique(numbers[block_places < 0] // BLOCK).tolist():
-            rows = np.flatnonzero((block_places < 0) & (numbers // BLOCK == block))
-            parts.append((rows, np.load(blocks[block]), numbers % BLOCK))
+        numbers = number_of_new[start : start + size]
+        for block in np.unique(numbers[block_places < 0] // size).tolist():
+            rows = np.flatnonzero((block_places < 0) & (numbers // size == block))
+            parts.append((rows, _read_block(blocks[block]), numbers % size))
         parts = [(rows, vectors[lines[rows]]) for rows, vectors, lines in parts if len(rows)]
-        joined = np.empty((len(block_places), parts[0][1].shape[1]), parts[0][1].dtype)
-        for rows, vectors in parts:
-            joined[rows] = vectors
-        yield joined
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        joined = join([vectors for _, vectors in parts])[order]
+        yield joined.values if isinstance(joined, TokenVectors) else joined
 
 
 def _write_vectors(
-    folder: Path, keys: np.ndarray, vectors: tuple[tuple[int, int], str, Iterable[np.ndarray]]
+    folder: Path,
+    keys: np.ndarray,
+    vectors: tuple[tuple[int, int], str, Iterable[np.ndarray]],
+    offsets: np.ndarray | None,
 ) -> None:
-    """Writes both arrays into a folder that appears when they are whole."""
+    """Writes the arrays into a folder that appears when they are whole."""
     if folder.is_dir():  # of a run that was killed before it replaced the manifest
         shutil.rmtree(folder)
     unfinished = folder.with_suffix(".new")
@@ -240,4 +288,6 @@ def _write_vectors(
     shape, dtype, parts = vectors
     write_array(unfinished / "keys.npy", keys.shape, keys.dtype, [keys])
     write_array(unfinished / "vectors.npy", shape, np.dtype(dtype), parts)
+    if offsets is not None:
+        write_array(unfinished / OFFSETS, offsets.shape, offsets.dtype, [offsets])
     unfinished.rename(folder)

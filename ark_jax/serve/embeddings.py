@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from ark_jax import __version__
 from ark_jax.serve import requests
-from ark_jax.serve.models import Pairs, Texts
+from ark_jax.serve.models import Embedder, Pairs, Texts
 from ark_jax.serve.service import Service
 
 KINDS = ("query", "document")
@@ -25,7 +25,7 @@ async def openai(service: Service, request: Request) -> Response:
             "check_embedding_ctx_length=False)"
         )
     form = requests.choice(body, "encoding_format", "float", ("float", "base64"))
-    embedder = service.tuned.embedder
+    embedder = _embedder(service)
     texts = _texts_of(body, "input", embedder.width, cut=False)
     embedded = await requests.result(request, service.work, embedder, texts)
     tokens = sum(x.tokens for x in embedded)
@@ -47,7 +47,7 @@ async def embed(service: Service, request: Request) -> Response:
     """POST /embed."""
     body = await requests.read_json(request)
     requests.choice(body, "truncation_direction", "Right", ("Right", "right"))
-    embedder = service.tuned.embedder
+    embedder = _embedder(service)
     texts = _texts_of(
         body,
         "inputs",
@@ -93,6 +93,15 @@ async def info(service: Service, request: Request) -> Response:
             "version": __version__,
         }
     )
+
+
+def _embedder(service: Service) -> Embedder:
+    """What embeds texts for clients, who expect one vector for each."""
+    if service.tuned.embedder.of_tokens:
+        raise requests.bad_input(
+            "this model keeps a vector for each token, which this path has no form for; ask /search"
+        )
+    return service.tuned.embedder
 
 
 def _texts_of(body: Mapping, field: str, width: int, *, cut: bool, unit: bool = True) -> Texts:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ark_jax.models.multi_vector import MultiVectorRetriever
 from ark_jax.models.pairs import PairScorer
 from ark_jax.models.retriever import Retriever, check_vectors
 from ark_jax.runtime.log import Progress
@@ -41,7 +42,7 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Embedded:
-    """The vector of a text, float32 `[e]`, and the number of its tokens."""
+    """The vector of a text, float32 `[e]`, or those of its tokens `[t e]`, and their number."""
 
     vector: np.ndarray
     tokens: int
@@ -63,12 +64,14 @@ class Embedder:
     Attributes:
         name: of the model.
         width: components of a vector.
+        of_tokens: whether each token has a vector.
         max_length: tokens of a text.
     """
 
     def __init__(self, retriever: Retriever, name: str):
         self.name, self.retriever = name, retriever
         self.width, self.max_length = retriever.width, retriever.max_length
+        self.of_tokens = isinstance(retriever, MultiVectorRetriever)
         self.ladder = Ladder.for_model(retriever.model, retriever.cfg, retriever.max_length)
         self.room = BATCHES * self.ladder.tokens
 
@@ -102,7 +105,7 @@ class Embedder:
         vectors = self.retriever.encode_tokens(ids, self.ladder.batches, unit=False)
         check_vectors(vectors, range(len(ids)), ids, [item.text for item in items], "text")
         return [
-            Embedded(_finished(vector[: item.width], item.unit), len(item.ids))
+            Embedded(_finished(vector[..., : item.width], item.unit), len(item.ids))
             for vector, item in zip(vectors, items, strict=True)
         ]
 
@@ -155,8 +158,12 @@ class Reranker:
 
 
 def _finished(vector: np.ndarray, unit: bool) -> np.ndarray:
+    if not unit:
+        return vector
+    axis = None if vector.ndim == 1 else -1
+    norms = np.linalg.norm(vector, axis=axis, keepdims=axis is not None)
     # The bound keeps a vector of zeros, which an empty text may have.
-    return vector / max(np.linalg.norm(vector), np.float32(1e-12)) if unit else vector
+    return vector / np.maximum(norms, np.float32(1e-12))
 
 
 def model_name(model: str) -> str:

@@ -12,6 +12,7 @@ from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
 from ark_jax.serve.service import Searched, Service
 from ark_jax.serve.work import CALLS, Lane, Work
+from ark_jax.text.token_vectors import stack
 
 
 def open_service(
@@ -70,7 +71,7 @@ def _searched(index: Index) -> Searched:
     embedder = Embedder(index.retriever, model_name(index.model))
     embedder.warm_up()
     texts = Texts(["Who?"], "query", embedder.width, cut=True)
-    vectors = embedder.run(embedder.prepare(texts))[0].vector[None]
+    vectors = stack([embedder.run(embedder.prepare(texts))[0].vector])
     for by in ("dense", "hybrid"):  # compiles the search, and reads the files once
         index.search(["Who?"], by=by, vectors=vectors)
     return Searched(index, embedder)

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from starlette.requests import Request
 
 from ark_jax.data.records import with_title
@@ -14,6 +13,7 @@ from ark_jax.serve import requests
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts
 from ark_jax.serve.work import CALLS, Calls, Work
+from ark_jax.text.token_vectors import Vectors, stack
 
 READS = Calls(room=1)  # a local reader holds the device for seconds
 MOST_ASKED = 32  # questions that may wait for an endpoint
@@ -66,12 +66,12 @@ class Service:
             Refused: see `requests.result`.
         """
         searched = searched or self.tuned
-        vectors: np.ndarray | None = None
+        vectors: Vectors | None = None
         if by != "bm25":
             embedder = searched.embedder
             texts = Texts([question], "query", embedder.width, cut=True)
             embedded = await requests.result(request, self.work, embedder, texts)
-            vectors = embedded[0].vector[None]
+            vectors = stack([embedded[0].vector])
         find = lambda: searched.index.search([question], k=k, by=by, vectors=vectors)[0]
         return (await requests.result(request, self.work, CALLS, find))[0]
 

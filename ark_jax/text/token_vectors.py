@@ -58,3 +58,38 @@ class TokenVectors(Sequence[np.ndarray]):
 
 
 Vectors = np.ndarray | TokenVectors  # of texts: one each, `[n e]`, or one for each token
+
+
+def stack(texts: Sequence[np.ndarray]) -> Vectors:
+    """The vectors of texts that have `[e]` or `[t e]` each; there must be one."""
+    return np.stack(texts) if texts[0].ndim == 1 else TokenVectors.from_texts(texts)
+
+
+def join(parts: Sequence[Vectors]) -> Vectors:
+    """The vectors of all parts, one after another."""
+    if not isinstance(parts[0], TokenVectors):
+        return np.concatenate(parts)
+    texts = itertools.chain.from_iterable(parts)
+    return TokenVectors.from_texts(texts, parts[0].values.shape[1])
+
+
+def check_one_each(vectors: Vectors, place: str) -> np.ndarray:
+    """The vectors of texts that have one each, `[n e]`.
+
+    Args:
+        place: what takes no others, for the message.
+
+    Raises:
+        ValueError: each token has a vector.
+    """
+    if isinstance(vectors, TokenVectors):
+        raise tokens_error(place)
+    return vectors
+
+
+def tokens_error(place: str) -> ValueError:
+    """The error of a place that takes one vector of each text from a model that keeps more."""
+    return ValueError(
+        f"{place}: a text has one vector here, and this model keeps one for each token; search "
+        "with `ark-jax search` or ark_jax.Index, or take another model"
+    )
