@@ -422,3 +422,20 @@ def sentence_transformer(
         json.dumps({"prompts": prompts or {}, "default_prompt_name": None})
     )
     return folder
+
+
+def multi_vector(root: Path, *names: str) -> Path:
+    """As `retrievers`, but each token of a text has a vector.
+
+    The ordinary retrievers with the same weights lie in `root / "pooled"`.
+    """
+    import jax
+
+    from ark_jax import layout
+    from ark_jax.models.multi_vector import MultiVectorRetriever
+
+    pooled = retrievers(root / "pooled", *names)
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        for name in names:
+            MultiVectorRetriever.from_pretrained(pooled / name).save_pretrained(root / name)
+    return root

@@ -1,0 +1,203 @@
+"""An index of a vector for each token: what it returns, takes over and mends."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from support import tiny
+
+import ark_jax as ark
+from ark_jax import layout
+from ark_jax.data.records import Document
+from ark_jax.models.multi_vector import MultiVectorRetriever
+from ark_jax.retrieval import vector_files
+from ark_jax.retrieval.bm25 import bm25
+from ark_jax.retrieval.fusion import fuse
+from ark_jax.retrieval.late import maxsim
+from ark_jax.text.token_vectors import TokenVectors
+
+SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
+QUESTIONS = ["Who founded the Tidal Board?", "salt and tide"]
+
+
+def documents(count: int = 5) -> list[Document]:
+    """Documents of several chunks each."""
+    texts = (". ".join(SENTENCES[9 * i + 1 : 9 * i + 5]) for i in range(count))
+    return [Document(f"d/{i} é", "Straße", text) for i, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of two models with a vector for each token."""
+    return tiny.multi_vector(tmp_path_factory.mktemp("modèles"), "a", "b")
+
+
+@pytest.fixture(scope="module")
+def built(models, tmp_path_factory):
+    """A folder with an index of five documents; tests only read it."""
+    folder = tmp_path_factory.mktemp("ïndex") / "潮"
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        ark.Index.build(folder, models / "a", documents())
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def on_a_mesh(mesh):
+    """Every test enters the same mesh, and leaves it."""
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """The passages that retrievers embed."""
+    texts = []
+    encode = MultiVectorRetriever.encode
+
+    def record(self, batch, *, kind, **options):
+        texts.extend(batch if kind == "document" else ())
+        return encode(self, batch, kind=kind, **options)
+
+    monkeypatch.setattr(MultiVectorRetriever, "encode", record)
+    return texts
+
+
+def passages(index: ark.Index) -> list[str]:
+    return [chunk.passage for chunk in index.chunks]
+
+
+def assert_same(index: ark.Index, other: ark.Index) -> None:
+    """Equal chunks and tokens; vectors of other batches are equal up to rounding."""
+    assert list(index.chunks) == list(other.chunks)
+    np.testing.assert_array_equal(index.vectors.offsets, other.vectors.offsets)
+    np.testing.assert_allclose(index.vectors.values, other.vectors.values, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_rankings_are_those_of_maxsim(dtype, built, models, tmp_path):
+    index = ark.Index.open(built)
+    if dtype == "float16":
+        index = ark.Index.build(tmp_path / "i", models / "a", documents(), dtype=dtype)
+    texts, k = passages(index), 7
+    assert isinstance(index.vectors, TokenVectors) and len(index.vectors) == len(texts) > 20
+    assert isinstance(index.vectors.values, np.memmap)
+    assert index.vectors.values.dtype == dtype
+    retriever = MultiVectorRetriever.from_pretrained(models / "a")
+    queries, expected = (
+        retriever.encode(texts, kind=kind)
+        for texts, kind in ((QUESTIONS, "query"), (texts, "document"))
+    )
+    np.testing.assert_array_equal(index.vectors.offsets, expected.offsets)
+    np.testing.assert_allclose(index.vectors.values, expected.values, atol=1e-3)
+    scores = maxsim(queries, index.vectors)
+    np.testing.assert_allclose(scores, maxsim(queries, expected), atol=1e-3)
+    by_words = bm25(QUESTIONS, texts, [range(len(texts))] * 2, 20)
+    chunk_ids = [chunk.id for chunk in index.chunks]
+    dense = index.search(QUESTIONS, k=k, by="dense")
+    for i, (hits, hybrid) in enumerate(zip(dense, index.search(QUESTIONS, k=k), strict=True)):
+        best = np.argsort(-scores[i], kind="stable")
+        assert [hit.chunk for hit in hits] == [chunk_ids[j] for j in best[:k]]
+        assert [hit.score for hit in hits] == pytest.approx(scores[i][best[:k]].tolist(), abs=2e-5)
+        joined = fuse([by_words[i], best[:20].tolist()], k)
+        assert [hit.chunk for hit in hybrid] == [chunk_ids[j] for j in joined]
+    assert index.search(QUESTIONS, k=k, by="dense", vectors=queries) == dense
+
+
+def test_only_changed_and_added_documents_are_embedded_again(
+    models, tmp_path, embedded, monkeypatch
+):
+    monkeypatch.setattr(vector_files, "BLOCK", 12)  # so that old and new texts mix in blocks
+    first = ark.Index.build(tmp_path / "i", models / "a", documents(4))
+    old, new = passages(first), documents()
+    new[1] = dataclasses.replace(new[1], text=new[1].text + " A bell rang at noon. " * 3)
+    new.insert(0, Document("new", "", "The lamp was lit. " * 4))
+    embedded.clear()
+    second = ark.Index.build(tmp_path / "i", models / "a", new)
+    assert set(embedded) == set(passages(second)) - set(old) and embedded
+    assert_same(second, ark.Index.build(tmp_path / "at once", models / "a", new))
+    embedded.clear()
+    third = second.add([Document("more", "", "Salt was boiled here.")])
+    assert embedded == ["Salt was boiled here."]
+    whole = [*new, Document("more", "", "Salt was boiled here.")]
+    assert_same(third, ark.Index.build(tmp_path / "whole", models / "a", whole))
+
+
+def test_a_failed_build_goes_on_after_its_last_block(models, tmp_path, monkeypatch, embedded):
+    monkeypatch.setattr(vector_files, "BLOCK", 16)
+    whole = ark.Index.build(tmp_path / "at once", models / "a", documents())
+    embedded.clear()
+    write, written = vector_files._write_block, []
+
+    def fail_at_the_fourth(blocks, number, vectors, dtype):
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        write(blocks, number, vectors, dtype)
+        written.append(number)
+
+    monkeypatch.setattr(vector_files, "_write_block", fail_at_the_fourth)
+    with pytest.raises(KeyboardInterrupt):
+        ark.Index.build(tmp_path / "i", models / "a", documents())
+    monkeypatch.setattr(vector_files, "_write_block", write)
+    blocks = sorted((tmp_path / "i").glob("unfinished/*/*-*.npy"))
+    assert len(blocks) == 3
+    blocks[1].write_bytes(blocks[1].read_bytes()[:-5])  # only this one is made again
+    embedded.clear()
+    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert embedded == passages(index)[4:8] + passages(index)[12:]
+    assert_same(index, whole)
+    assert not (tmp_path / "i" / "unfinished").exists()
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "offsets.npy"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_damage_is_named_and_mended(name, missing, built, models, tmp_path, capsys):
+    shutil.copytree(built, tmp_path / "i")
+    (path,) = (tmp_path / "i").glob(f"index-*/vectors/{name}")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.unlink() if missing else path.write_bytes(content)
+    if missing:
+        with pytest.raises(ValueError, match=f"vectors/{name} is missing"):
+            ark.Index.open(tmp_path / "i")
+    index = ark.Index.build(tmp_path / "i", models / "a", documents())
+    assert f"vectors/{name} is {'missing' if missing else 'damaged'}" in capsys.readouterr().out
+    assert_same(index, ark.Index.open(built))
+
+
+def test_a_moved_model_is_named_and_another_is_refused(models, built, tmp_path):
+    shutil.copytree(models / "a", tmp_path / "m")
+    ark.Index.build(tmp_path / "i", tmp_path / "m", documents(2))
+    shutil.move(tmp_path / "m", tmp_path / "moved")
+    with pytest.raises(FileNotFoundError, match=r"model of the index .* is missing"):
+        ark.Index.open(tmp_path / "i").search(QUESTIONS)
+    assert ark.Index.open(tmp_path / "i", model=tmp_path / "moved").search(QUESTIONS)[0]
+    for other in (models / "b", models / "pooled" / "a"):
+        with pytest.raises(ValueError, match=r"is another model than the index"):
+            ark.Index.open(tmp_path / "i", model=other).search(QUESTIONS)
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "vectors.npy"])
+def test_models_of_both_kinds_search_the_same_chunks(name, models, built, tmp_path, embedded):
+    shutil.copytree(built, tmp_path / "i")
+    index = ark.Index.open(tmp_path / "i")
+    pooled = index.with_model(models / "pooled" / "a")
+    assert isinstance(pooled.vectors, np.ndarray) and pooled.search(QUESTIONS)[0]
+    assert embedded == []
+    other = index.with_model(models / "b")
+    assert embedded == passages(index)
+    again = ark.Index.open(tmp_path / "i").with_model(models / "b")
+    assert len(embedded) == len(index)
+    assert_same(again, other)
+    assert again.search(QUESTIONS) == other.search(QUESTIONS)
+    (folder,) = (x.parent for x in (tmp_path / "i").glob("compared/*/*/offsets.npy"))
+    path = folder / name
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    mended = ark.Index.open(tmp_path / "i").with_model(models / "b")
+    assert len(embedded) == 2 * len(index)
+    assert_same(mended, other)
+    # An index of ordinary vectors becomes one of tokens, and the other way round.
+    for model in (models / "pooled" / "a", models / "a"):
+        changed = ark.Index.build(tmp_path / "i", model, documents())
+    assert_same(changed, index)

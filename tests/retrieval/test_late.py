@@ -1,0 +1,82 @@
+"""MaxSim against a loop over all pairs of tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ark_jax.retrieval import late
+from ark_jax.retrieval.dense import top_k
+from ark_jax.text.token_vectors import TokenVectors
+
+WIDTH = 8
+LENGTHS = st.lists(st.integers(0, 5), max_size=9)
+
+
+def vectors(seed: int, lengths: list[int], dtype: type = np.float32) -> TokenVectors:
+    """Unit vectors, of which many occur twice so that texts tie."""
+    rng = np.random.default_rng(seed)
+    few = rng.standard_normal((6, WIDTH))
+    few /= np.linalg.norm(few, axis=1, keepdims=True)
+    rows = few[rng.integers(0, 6, sum(lengths))].astype(dtype)
+    return TokenVectors(rows, np.cumsum([0, *lengths], dtype=np.int64))
+
+
+def by_loops(queries: TokenVectors, texts: TokenVectors) -> np.ndarray:
+    scores = np.zeros((len(queries), len(texts)))
+    for i, query in enumerate(queries):
+        for j, text in enumerate(texts):
+            if len(query) and len(text):
+                best = [max(float(a @ b) for b in text.astype("f8")) for a in query.astype("f8")]
+                scores[i, j] = sum(best) / len(best)
+    return scores
+
+
+@pytest.fixture(params=[1, 7, 8192])
+def tokens(request, monkeypatch):
+    """So many tokens are multiplied at once, which must not matter."""
+    monkeypatch.setattr(late, "TOKENS", request.param)
+    monkeypatch.setattr(late, "TEXTS", max(request.param % 1024, 1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_scores_are_those_of_loops_over_tokens(tokens, dtype):
+    @settings(max_examples=40)
+    @given(LENGTHS, LENGTHS, st.integers(0, 3), st.integers(1, 12))
+    def check(asked, written, seed, k):
+        queries, texts = vectors(seed, asked), vectors(seed, written, dtype)
+        expected = by_loops(queries, texts)
+        scores = late.maxsim(queries, texts)
+        assert scores.shape == expected.shape and scores.dtype == np.float32
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        indices, best = late.nearest(queries, texts, k)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(indices, order)
+        np.testing.assert_array_equal(best, np.take_along_axis(scores, order, 1))
+        for i, j in np.ndindex(scores.shape):
+            assert late.similarity(queries[i], texts[j]) == pytest.approx(scores[i, j], abs=2e-5)
+
+    check()
+
+
+def test_a_memory_map_is_searched_as_what_it_holds(tmp_path, tokens):
+    queries, texts = vectors(0, [3, 1, 4]), vectors(1, [2, 0, 5, 3], np.float16)
+    np.save(tmp_path / "values.npy", texts.values)
+    mapped = TokenVectors(np.load(tmp_path / "values.npy", mmap_mode="r"), texts.offsets)
+    for mine, other in zip(late.nearest(queries, mapped, 3), late.nearest(queries, texts, 3)):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_one_vector_for_each_text_is_compared_as_ever():
+    keys = vectors(0, [1] * 20).values
+    for mine, other in zip(late.nearest(keys[:3], keys, 4), top_k(keys[:3], keys, 4)):
+        np.testing.assert_array_equal(mine, other)
+    assert late.similarity(keys[0], keys[1]) == pytest.approx(float(keys[0] @ keys[1]))
+
+
+def test_every_finite_number_of_16_bits_is_widened_exactly():
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    numbers = numbers[np.isfinite(numbers)]
+    wide = late._float32(numbers)
+    np.testing.assert_array_equal(wide, numbers.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(wide), np.signbit(numbers))
