@@ -97,6 +97,20 @@ def test_two_models_stand_side_by_side(place, capsys):
     assert {len(hits) for hits in row["compared"].values()} == {3}
 
 
+def test_a_model_with_a_vector_for_each_token_searches(place, tmp_path, capsys):
+    model = tiny.multi_vector(tmp_path, "tokens") / "tokens"
+    words = ("index", model, place / "documents", "--out", tmp_path / "i", "--dtype=float16")
+    assert call(*words) == 0
+    assert call("search", tmp_path / "i", QUESTION, "--json", "--by=dense") == 0
+    passages = json.loads(capsys.readouterr().out.splitlines()[-1])["passages"]
+    hits = Index.open(tmp_path / "i").search([QUESTION], by="dense")[0]
+    assert [(x["chunk"], x["score"]) for x in passages] == [
+        (hit.chunk, pytest.approx(hit.score, abs=1e-6)) for hit in hits
+    ]
+    assert call("search", tmp_path / "i", QUESTION, f"--compare={place / 'base'}") == 0
+    assert "tokens" in capsys.readouterr().out.splitlines()[0]
+
+
 def test_a_question_without_a_known_word_is_told(place, capsys):
     assert call("search", place / "i", "xylophone", "--by=bm25") == 0
     assert capsys.readouterr().out == "no passage has a word of the question\n"

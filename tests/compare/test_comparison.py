@@ -24,6 +24,7 @@ from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, fuse, save_fusion
 from ark_jax.runtime.log import Metrics
+from ark_jax.text.token_vectors import TokenVectors
 
 SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
 TEXTS = {f"d{i:02}": " ".join(SENTENCES[i + 1].split()[:10]) for i in range(40)}  # a passage each
@@ -123,6 +124,23 @@ def test_rankings_are_those_of_a_search(place, tmp_path):
         hits = index.search([query(i) for i in range(12)], k=20, by=by)
         ranked = [row["ranked"] for row in comparison.rows if row["system"] == name]
         assert ranked == [[hit.chunk for hit in best] for best in hits]
+
+
+@pytest.mark.parametrize("scope", ["corpus", "asked"])
+def test_models_with_a_vector_for_each_token_take_part(scope, place, tmp_path):
+    tokens = tiny.multi_vector(tmp_path / "models", "c") / "c"
+    names = [str(tokens), f"{tokens}+bm25", str(place / "a")]
+    comparison = compare(names, place / "beir", folder=tmp_path / "i", scope=scope)
+    index = ark.Index.open(tmp_path / "i")
+    assert isinstance(index.vectors, TokenVectors)
+    searched = {id for q in grades().values() for id in q} if scope == "asked" else set(TEXTS)
+    pooled = index.with_model(place / "a")
+    for name, opened, by in (("c", index, "dense"), ("a", pooled, "dense")):
+        hits = opened.search([query(i) for i in range(12)], k=40, by=by)
+        wanted = [[x.chunk for x in best if x.document in searched][:20] for best in hits]
+        ranked = [row["ranked"] for row in comparison.rows if row["system"] == name]
+        assert ranked == wanted
+    assert {row["system"] for row in comparison.rows} == {"c", "c+bm25", "a"}
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """What a server answers: vectors, scores, passages, counts, and errors in its clients' forms."""
 
 import base64
+import contextlib
 import dataclasses
 import json
 import threading
@@ -15,6 +16,7 @@ from support import serving, tiny
 from support.serving import QUESTION, TEXTS
 
 from ark_jax import layout
+from ark_jax.data.records import Document
 from ark_jax.index import reader
 from ark_jax.index.index import Index
 from ark_jax.index.rows import hit_row
@@ -237,6 +239,30 @@ def test_a_body_of_another_type_is_refused(client):
     """A page elsewhere can send such a body without asking the browser."""
     status, _, answer = client.send("POST", "/embed", b'{"inputs": "a"}', content_type="text/plain")
     assert status == 415 and b"content-type: application/json" in answer
+
+
+def test_a_model_with_a_vector_for_each_token_searches_and_embeds_for_nobody(tmp_path):
+    models = tiny.multi_vector(tmp_path, "tuned")
+    documents = [Document(name, name.title(), text) for name, text in TEXTS.items()]
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        index = Index.build(tmp_path / "index", models / "tuned", documents)
+        expected = {by: index.search([QUESTION], k=3, by=by)[0] for by in ("hybrid", "dense")}
+    service = serving.open_tiny(tmp_path, compare="pooled/tuned")
+    with contextlib.closing(service.work):
+        asks = TestClient(make_app(service), base_url="http://localhost")
+        for by, hits in expected.items():
+            body = {"question": QUESTION, "k": 3, "by": by}
+            passages = asks.post("/search", json=body).json()["passages"]
+            assert [x["chunk"] for x in passages] == [hit.chunk for hit in hits]
+            scores = [hit.score for hit in hits]
+            assert [x["score"] for x in passages] == pytest.approx(scores, abs=2e-5)
+        compared = asks.post("/search", json=body | {"compare": True}).json()["compared"]
+        assert compared["tuned (tuned)"] == passages != compared["tuned (base)"]
+        for path, field in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+            answer = asks.post(path, json={field: "a"})
+            assert answer.status_code in (400, 422)
+            assert "a vector for each token, which this path has no form for" in answer.text
+        assert asks.get("/info").json()["model_type"] == {"embedding": {"pooling": "none"}}
 
 
 def test_without_models_their_paths_say_so(service):
