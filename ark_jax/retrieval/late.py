@@ -5,7 +5,6 @@ passage. Where ColBERT sums these cosines, here they are averaged, which ranks a
 between -1 and 1.
 """
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +13,8 @@ from jaxtyping import Float, Int
 from ark_jax.retrieval.dense import top_k
 from ark_jax.text.token_vectors import TokenVectors, Vectors, stack
 
-TOKENS = 8192  # of the passages, and of the questions, of one matrix product
+TOKENS = 8192  # of the texts of one matrix product
+ASKED = 512  # tokens of its questions: 16 MiB of products stay in a cache
 TEXTS = 1024  # whose scores are held at once
 DECIMALS = 5  # of a score; its last bits depend on what is multiplied at once
 
@@ -31,7 +31,7 @@ def nearest(
         return top_k(queries, texts, k)
     k = min(k, len(texts))
     indices, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    for rows in _blocks(queries):
+    for rows in _blocks(queries, TOKENS):
         indices[rows], scores[rows] = _nearest(queries[rows], texts, k)
     return indices, scores
 
@@ -66,8 +66,10 @@ def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n
     A text or query without tokens is like nothing: 0.
     """
     scores = np.zeros((len(queries), len(texts)), np.float32)
-    for rows, columns in itertools.product(_blocks(queries), _blocks(texts)):
-        scores[rows, columns] = _maxsim(queries[rows], texts[columns])
+    for columns in _blocks(texts, TOKENS):
+        block = _float32(texts[columns])
+        for rows in _blocks(queries, ASKED):
+            scores[rows, columns] = _maxsim(_float32(queries[rows]), block)
     return scores.round(DECIMALS)
 
 
@@ -77,7 +79,7 @@ def _maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q 
     # An empty range would be reduced to the number at its start.
     asking, filled = (np.flatnonzero(vectors.lengths) for vectors in (queries, texts))
     if len(asking) and len(filled):
-        products = _float32(queries.values) @ _float32(texts.values).T
+        products = queries.values @ texts.values.T
         # Along the rows, where the cosines of a text lie side by side: the maximum is fast there.
         best = np.maximum.reduceat(products, texts.offsets[filled], axis=1)
         sums = np.add.reduceat(best, queries.offsets[asking], axis=0)
@@ -85,11 +87,16 @@ def _maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q 
     return scores
 
 
-def _float32(vectors: np.ndarray) -> np.ndarray:
-    """Finite numbers of 32 or 16 bits in 32; numpy takes eight times as long for those of 16."""
-    if vectors.dtype != np.float16:
-        return np.asarray(vectors, np.float32)
-    bits = np.asarray(vectors).view(np.int16).astype(np.int32)
+def _float32(vectors: TokenVectors) -> TokenVectors:
+    """The same finite numbers in 32 bits."""
+    values = np.asarray(vectors.values)
+    wide = _widened(values) if values.dtype == np.float16 else values.astype(np.float32, copy=False)
+    return TokenVectors(wide, vectors.offsets)
+
+
+def _widened(halves: np.ndarray) -> np.ndarray:
+    """Finite numbers of 16 bits in 32; numpy itself takes eight times as long."""
+    bits = halves.view(np.int16).astype(np.int32)
     bits <<= 13
     bits &= ~0x70000000  # the sign, which the conversion has put into all higher bits, stays in one
     wide = bits.view(np.float32)
@@ -97,11 +104,11 @@ def _float32(vectors: np.ndarray) -> np.ndarray:
     return wide
 
 
-def _blocks(texts: TokenVectors) -> Iterator[slice]:
-    """Texts with at most TOKENS tokens, or one that has more."""
+def _blocks(texts: TokenVectors, tokens: int) -> Iterator[slice]:
+    """Texts with at most so many tokens, or one that has more."""
     start = 0
     while start < len(texts):
-        limit = texts.offsets[start] + TOKENS
+        limit = texts.offsets[start] + tokens
         end = max(int(np.searchsorted(texts.offsets, limit, "right")) - 1, start + 1)
         yield slice(start, end)
         start = end

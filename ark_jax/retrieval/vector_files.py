@@ -246,7 +246,7 @@ def _joined_offsets(places: np.ndarray, stored: Path | None, blocks: dict[int, P
     # The offsets are the first array of a block's file.
     new = [np.diff(np.load(blocks[number])) for number in sorted(blocks)]
     lengths[~is_old] = np.concatenate(new) if new else 0
-    return np.cumsum([0, *lengths])
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _joined(

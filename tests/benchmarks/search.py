@@ -1,8 +1,10 @@
-"""Near pairs and exact top-k against numpy, torch and faiss.
+"""Near pairs, exact top-k and late interaction against numpy, torch, faiss, sentence-transformers.
 
-    python tests/benchmarks/search.py [similar] [topk]
+    python tests/benchmarks/search.py [similar] [topk] [late]
 
-The vectors are random and of unit length. `similar` runs with two spectra. The first is flat, the
+The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
+sections and questions of FairytaleQA, and its figures are CPU seconds, since other programs may
+run beside. `similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
 faiss
@@ -12,7 +14,9 @@ others; elsewhere Haswell or Zen is the default. torch runs as shipped and with
 """
 
 import functools
+import itertools
 import os
+import statistics
 import sys
 import threading
 import time
@@ -24,6 +28,8 @@ from timing import machine, race, report
 
 from ark_jax import layout
 from ark_jax.retrieval.dense import near_pairs, top_k
+from ark_jax.retrieval.late import maxsim
+from ark_jax.text.token_vectors import TokenVectors
 
 NODES, QUERIES, KEYS, WIDTH, ROUNDS = (
     int(os.environ.get(name, value))
@@ -36,6 +42,7 @@ NODES, QUERIES, KEYS, WIDTH, ROUNDS = (
     )
 )
 THRESHOLD, K = 0.8, 20
+SECTIONS, ASKED = 560, int(os.environ.get("ASKED", "500"))  # texts and questions of `late`
 PRECISIONS = {"default": "highest", "tuned": "medium"}
 
 
@@ -254,8 +261,67 @@ def topk() -> None:
     )
 
 
+def of_tokens(texts: list[str], kind: str) -> TokenVectors:
+    """As many random vectors as MiniLM makes of texts."""
+    from models import minilm
+
+    lengths = [len(ids) for ids in minilm()[0].tokenize(texts, kind=kind)]
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((sum(lengths), 384), dtype=np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return TokenVectors(x, np.cumsum([0, *lengths]))
+
+
+def late() -> None:
+    import torch
+    from models import stories
+    from sentence_transformers.util import maxsim as theirs
+
+    sections, questions = stories()
+    texts = of_tokens(sections[:SECTIONS], "document")
+    halves = TokenVectors(texts.values.astype(np.float16), texts.offsets)
+    asked = of_tokens(questions[:ASKED], "query")
+    tensors = {
+        "": [torch.from_numpy(text) for text in texts],
+        ", 16 bits": [torch.from_numpy(text) for text in halves],
+    }
+    for queries in (asked, asked[:1]):
+        asking = [torch.from_numpy(query) for query in queries]
+        sizes = {"as shipped": None, "300,000": 300_000, "a million": 10**6, "ten million": 10**7}
+        runs = {
+            "ark_jax": functools.partial(maxsim, queries, texts),
+            "ark_jax, 16 bits": functools.partial(maxsim, queries, halves),
+            **{
+                f"sentence-transformers{kind}, {name}": functools.partial(
+                    theirs, asking, rows, chunk_elements=size, length_normalize=True
+                )
+                for kind, rows in tensors.items()
+                for name, size in sizes.items()
+                if not kind or size is None
+            },
+        }
+        seconds = {name: [] for name in runs}
+        expected = runs["ark_jax"]()
+        for name, run in runs.items():
+            away = np.abs(np.asarray(run()) - expected).max()
+            if away > 1e-3:
+                raise SystemExit(f"{name} has other scores, by {away:.1e}")
+        for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
+            start = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - start)
+        print(
+            f"\nMaxSim of {len(queries):,} questions ({len(queries.values):,} tokens) with "
+            f"{len(texts):,} sections ({len(texts.values):,} tokens), CPU seconds"
+        )
+        first = statistics.median(seconds["ark_jax"])
+        for name, values in seconds.items():
+            median = statistics.median(values)
+            print(f"  {name:<44} {median:8.4f}   ours is {median / first:.2f} x", flush=True)
+
+
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
-    for name in sys.argv[1:] or ["similar", "topk"]:
-        {"similar": similar, "topk": topk}[name]()
+    for name in sys.argv[1:] or ["similar", "topk", "late"]:
+        {"similar": similar, "topk": topk, "late": late}[name]()
