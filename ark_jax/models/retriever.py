@@ -171,7 +171,8 @@ class Retriever:
         if declared == "none":
             raise ValueError(
                 f"{folder}: the model keeps a vector for each token; open it with "
-                "ark_jax.MultiVectorRetriever, in a run of ARK by config.retriever.vectors=tokens"
+                "ark_jax.MultiVectorRetriever, search with it by `ark-jax index`, tune it by "
+                "config.retriever.vectors=tokens in a run of ARK"
             )
         return declared or _family_pooling(cfg, folder)
 

@@ -281,10 +281,7 @@ def late() -> None:
     texts = of_tokens(sections[:SECTIONS], "document")
     halves = TokenVectors(texts.values.astype(np.float16), texts.offsets)
     asked = of_tokens(questions[:ASKED], "query")
-    tensors = {
-        "": [torch.from_numpy(text) for text in texts],
-        ", 16 bits": [torch.from_numpy(text) for text in halves],
-    }
+    rows = [torch.from_numpy(text) for text in texts]
     for queries in (asked, asked[:1]):
         asking = [torch.from_numpy(query) for query in queries]
         sizes = {"as shipped": None, "300,000": 300_000, "a million": 10**6, "ten million": 10**7}
@@ -292,12 +289,10 @@ def late() -> None:
             "ark_jax": functools.partial(maxsim, queries, texts),
             "ark_jax, 16 bits": functools.partial(maxsim, queries, halves),
             **{
-                f"sentence-transformers{kind}, {name}": functools.partial(
+                f"sentence-transformers, {name}": functools.partial(
                     theirs, asking, rows, chunk_elements=size, length_normalize=True
                 )
-                for kind, rows in tensors.items()
                 for name, size in sizes.items()
-                if not kind or size is None
             },
         }
         seconds = {name: [] for name in runs}
