@@ -92,11 +92,18 @@ def _recursion_limit(calls: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-ANSWER_METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}
+ANSWER_METRICS = {"answer_f1": f1, "exact_match": exact_match, "rouge_l": rouge_l}  # of replies
+LIKELIHOOD = "answer_likelihood"  # of a reference answer as the reply; the reader writes none
+ANSWER_COLUMNS = (*ANSWER_METRICS, LIKELIHOOD)
 _BY_F1 = ["narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"]
 _BY_ROUGE_L = ["gov_report", "qmsum", "multi_news", "samsum"]
 LONGBENCH = {**dict.fromkeys(_BY_F1, f1), **dict.fromkeys(_BY_ROUGE_L, rouge_l)}
 FEW_SHOT = ("triviaqa", "samsum")  # after its answer a model makes up the next example
+
+
+def needs_replies(columns: Sequence[str]) -> bool:
+    """Whether the reader has to reply, or its likelihoods are all that is asked for."""
+    return set(columns) != {LIKELIHOOD}
 
 
 def longbench_score(dataset: str, answer: str, references: Sequence[str]) -> float:

@@ -33,6 +33,10 @@ METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
     "answer_coverage": ("answer coverage", "share of the answers that the paths found reach"),
     "p": ("p", "probability that the reader gives a reference answer"),
     "rouge_l": ("ROUGE-L", "longest common subsequence of words between answer and reference"),
+    "answer_likelihood": (
+        "answer likelihood",
+        "mean log-probability of a token of the reference as the reader's reply, in nats",
+    ),
 }
 VERDICT_HEADS = (
     "criterion",
@@ -202,11 +206,12 @@ def metric_plot(
         return ""
     if not is_tested:
         intervals = [(system, v["mean"], v["low"], v["high"]) for system, v in values.items()]
+        is_share = all(v["low"] >= 0 for v in values.values())
         return svg.interval_plot(
             id,
             f"{heading} of every system",
             intervals,
-            x_title=f"{heading} (0 to 1)",
+            x_title=f"{heading} (0 to 1)" if is_share else heading,
             reference=values[base]["mean"] if base in values else None,
         )
     tests = {system: v["against_base"] for system, v in values.items() if "against_base" in v}

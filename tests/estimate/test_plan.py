@@ -255,6 +255,28 @@ def test_distillation_reads_every_scored_chunk_of_every_question(run, mesh):
     assert ratio > 1 and 0.5 * ratio < tokens["distil"] / tokens["info_nce"] < 1.5 * ratio
 
 
+def test_likelihoods_of_answers_read_what_answers_do_and_the_references(run, mesh):
+    c = settings(run.workdir.parent)
+    c.train.stages, c.evaluate.max_new_tokens = (1,), 8
+    c.evaluate.answers = ("answer_f1", "answer_likelihood")
+    both = plan.estimate(RECIPE, c, run.workdir)
+    assert works(both)[-2:] == [("evaluate", "reading"), ("evaluate", "likelihoods")]
+    reading, scored = both.work[-2:]
+    held_out = load_questions(run.context, "held_out")
+    lm = device_time.RecordingScorer.from_model(model(run.workdir.parent, "generator"))
+    ids = lambda text: lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    replies = [len(ids(text)) + 1 for q in held_out for text in dict.fromkeys(q.answers)]
+    prompts = 1.15 * len(held_out)  # base, and the 0.15 that stage1 changes
+    wanted = reading.tokens + prompts * (sum(replies) / len(held_out) - 8)
+    assert scored.tokens == pytest.approx(wanted, rel=0.03) and scored.seconds > 0
+    c.evaluate.answers = ("answer_likelihood",)
+    alone = plan.estimate(RECIPE, c, run.workdir)
+    assert works(alone)[-2:] == [("evaluate", "embedding"), ("evaluate", "likelihoods")]
+    assert alone.work[-1] == scored
+    note = next(note for note in alone.notes if note.startswith("reading"))
+    assert note.endswith("often find the same passages")
+
+
 def test_what_systems_agree_on_is_read_once(run, mesh):
     c, read = settings(run.workdir.parent), {}
     c.evaluate.passages = 2

@@ -57,6 +57,20 @@ def test_tested_differences_are_drawn_with_rings_if_not_significant():
     assert "randomisation" in page and "two that overlap may still differ" not in page
 
 
+def test_of_log_likelihoods_the_one_nearest_to_0_is_best():
+    data = sample() | {"table": untested_rows(), "metrics": ["answer_likelihood"]}
+    for row, mean in zip(data["table"], (-12.5, -3.25, -20.0, -3.5), strict=True):
+        value = {"mean": mean, "low": mean - 1, "high": mean + 1}
+        row["values"]["answer_likelihood"] = value
+    page = render(data)
+    assert table_cells(page, "Results by system")[:3] == [
+        ["system", "answer likelihood"],
+        ["base", "−12.500 −13.500 to −11.500"],
+        ["stage1", "★ best: −3.250 +9.250 −4.250 to −2.250"],
+    ]
+    assert "of the reference as the reader" in page and "answer likelihood (0 to 1)" not in page
+
+
 def test_nothing_is_best_where_all_are_equal():
     data = sample() | {
         "table": [

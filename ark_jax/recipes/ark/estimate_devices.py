@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ark_jax.data.records import Question
 from ark_jax.estimate.llm_calls import token_counter
+from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
@@ -363,17 +364,31 @@ class _Forecaster:
         questions = questions_to_answer(self.held_out, config.evaluate.read)
         if "evaluate" in self.done or config.reader.backend != "local" or not questions:
             return
-        model, lm = self._reader
-        length, shared = estimate.reader_prompts(self.context, lm, questions, self.chunks)
         readers = len(systems(config).retrieving)
         moved = 1 - (1 - MOVED) ** config.evaluate.passages
         different = len(questions) * (1 + (readers - 1) * moved)
-        new_tokens = config.evaluate.max_new_tokens
-        self.work.append(model.generation("evaluate", different, length, new_tokens, shared))
+        model, lm = self._reader
+        early = ""
+        if needs_replies(config.evaluate.answers):
+            length, shared = estimate.reader_prompts(self.context, lm, questions, self.chunks)
+            new_tokens = config.evaluate.max_new_tokens
+            self.work.append(model.generation("evaluate", different, length, new_tokens, shared))
+            early = "; less where answers end early"
+        if LIKELIHOOD in config.evaluate.answers:
+            self._likelihoods(model, lm, questions, different)
         self.notes.append(
             f"reading: about {different:,.0f} of {readers * len(questions):,} prompts, for systems "
-            "often find the same passages; less where answers end early"
+            f"often find the same passages{early}"
         )
+
+    def _likelihoods(self, model, lm, questions: Sequence[Question], prompts: float) -> None:
+        """What the likelihoods of reference answers after so many prompts compute."""
+        from ark_jax.estimate import device_time
+
+        sample, rows = estimate.replies_to_score(self.context, lm, questions, self.chunks)
+        tokens, flops = device_time.shared_prefix_work(model, rows)
+        scale = prompts / sample
+        self.work.append(model.work("evaluate", "likelihoods", scale * tokens, scale * flops))
 
     def _device_notes(self) -> list[str]:
         from ark_jax.estimate import device_time, step_memory

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.recipes.common.reader_training import reply_ids
+from ark_jax.recipes.common.answer_likelihood import reply_log_probs
 from ark_jax.select.rewards import AnswerReward, usable_references
 from ark_jax.text import prompts
 from ark_jax.text.cited import CitedAnswer
@@ -63,22 +63,10 @@ def likelihoods(
         ValueError: no reference of a question is usable.
         PairError: a prompt, by its number, whose likelihood is not finite or that is too long.
     """
-    from ark_jax.models.language import PairError
-
-    pairs, owners = [], []
-    for i, (ids, texts) in enumerate(zip(lm.prompt_ids(prompts), references, strict=True)):
-        distinct = {tuple(reply_ids(lm, form, text)) for text in usable_references(texts)}
-        pairs += [(ids, reply) for reply in sorted(distinct)]
-        owners += [i] * len(distinct)
-    try:
-        log_probs = lm.token_log_likelihood(
-            [prompt for prompt, _ in pairs],
-            [reply for _, reply in pairs],
-            batch_tokens=batch_tokens,
-            label=label,
-        )
-    except PairError as error:
-        raise PairError(owners[error.number], error.reason) from None
+    usable = list(map(usable_references, references))
+    owners, log_probs = reply_log_probs(
+        lm, form, prompts, usable, batch_tokens=batch_tokens, label=label
+    )
     probabilities = np.exp([row.sum(dtype=np.float64) for row in log_probs])
     return np.minimum(np.bincount(owners, probabilities, len(prompts)), 1.0)
 

@@ -2,7 +2,7 @@
 
 import urllib.parse
 
-from ark_jax.evaluate import retrieval
+from ark_jax.evaluate import answers, retrieval
 from ark_jax.retrieval.chunks import MOST_CHUNK_TOKENS
 from ark_jax.runtime.accelerator import find_device, float_type
 
@@ -24,6 +24,7 @@ def check_shared_sections(config) -> None:
         )
     _check_base_url(config.judge.base_url, "judge")
     _check_metrics(config.evaluate.metrics)
+    _check_answers(config)
 
 
 def check_basics(config) -> None:
@@ -113,3 +114,19 @@ def _check_metrics(names: tuple[str, ...]) -> None:
             retrieval.parse_metric(name)
         except ValueError as error:
             raise ValueError(f"config.evaluate.metrics: {error}") from None
+
+
+def _check_answers(config) -> None:
+    names, backend = tuple(config.evaluate.answers), config.reader.backend
+    if answers.LIKELIHOOD in names and backend != "local":
+        raise ValueError(
+            f"config.evaluate.answers={names}: {answers.LIKELIHOOD} needs the probabilities of a "
+            f"local reader, and config.reader.backend={backend!r} gives none: leave it out, or set "
+            "config.reader.backend=local"
+        )
+    if config.judge.repeats and not answers.needs_replies(names):
+        raise ValueError(
+            f"config.judge.repeats={config.judge.repeats} compares answers, and "
+            f"config.evaluate.answers={names} has the reader write none: add answer_f1 to it, or "
+            "set config.judge.repeats=0"
+        )

@@ -15,6 +15,7 @@ from ark_jax.estimate.llm_calls import (
     waiting_seconds,
 )
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.answer_likelihood import reference_replies, scored_references
 from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
@@ -117,18 +118,41 @@ def reader_prompts(
     context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
 ) -> tuple[float, int]:
     """The mean tokens of a reader's prompt, and how many tokens all prompts begin with."""
+    ids = list(_prompts_of_reader(context, lm, questions, chunks).values())
+    # What the least and the greatest row have in common, all rows between have too.
+    pairs = zip(min(ids), max(ids), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return statistics.fmean(map(len, ids)), shared
+
+
+def replies_to_score(
+    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+) -> tuple[int, list[tuple[list[int], int]]]:
+    """How many prompts a sample has, and a row for each reference answer after its prompt.
+
+    Rows are those of `device_time.shared_prefix_work`.
+    """
+    form, by_id = reading_prompt(context.config), {question.id: question for question in questions}
+    ids = _prompts_of_reader(context, lm, questions, chunks)
+    return len(ids), [
+        ([*prompt, *reply], len(reply))
+        for id, prompt in ids.items()
+        for reply in reference_replies(lm, form, scored_references(by_id[id]))
+    ]
+
+
+def _prompts_of_reader(
+    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+) -> dict[str, list[int]]:
+    """A sample of questions -> the tokens of their prompts, with passages drawn at random."""
     config = context.config
     form = reading_prompt(config)
-    filled, everything = [], [chunk for group in chunks.values() for chunk in group]
+    filled, everything = {}, [chunk for group in chunks.values() for chunk in group]
     for question in questions[:: -(-len(questions) // SAMPLE)]:
         candidates = candidate_chunks(question, chunks) or everything
         drawn = random.Random(question.id).sample(
             candidates, min(config.evaluate.passages, len(candidates))
         )
         passages = form.join([chunk.passage for chunk in drawn])
-        filled.append(form.for_model(lm, form.fill(question.question, passages)))
-    ids = lm.prompt_ids(filled).tolist()
-    # What the least and the greatest row have in common, all rows between have too.
-    pairs = zip(min(ids), max(ids), strict=False)
-    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return statistics.fmean(map(len, ids)), shared
+        filled[question.id] = form.for_model(lm, form.fill(question.question, passages))
+    return dict(zip(filled, lm.prompt_ids(list(filled.values())).tolist(), strict=True))

@@ -3,13 +3,16 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ark_jax.data.records import Question
+from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import own_reader, reader, retrieve, written_from
+from ark_jax.recipes.common.answer_likelihood import answer_likelihoods
 from ark_jax.recipes.common.choose_fusion import chosen_fusion
 from ark_jax.recipes.common.corpus import (
     Passages,
@@ -57,10 +60,10 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     fusion = chosen_fusion(context, systems)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder, fusion)
     read = reader.questions_to_answer(questions, settings.read)
-    replies, reader_counts, cut = _read(context, rankings, read, Passages(chunks), folder)
+    reading = _read(context, rankings, read, Passages(chunks), folder)
     measured = tuple(dict.fromkeys((*RETRIEVAL, *settings.metrics)))
     rows = [
-        _measure(name, question, ranking[question.id], gold, replies, measured, settings.answers)
+        _measure(name, question, ranking[question.id], gold, reading, measured, settings.answers)
         for name, ranking in rankings.items()
         for question in questions
     ]
@@ -87,10 +90,26 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
         "questions": len(questions),
         "systems": len(rankings),
         "without_marked_evidence": unmarked,
-        **reader_counts,
+        **reading.counts,
         **({"without_gold": without_gold} if without_gold else {}),
-        **({"cut_to_fit_the_reader": cut} if cut else {}),
+        **({"cut_to_fit_the_reader": reading.cut} if reading.cut else {}),
     }
+
+
+class _Reading(NamedTuple):
+    """What a reader makes of the passages of all systems.
+
+    Attributes:
+        counts: for the manifest.
+        cut: for how many questions texts were cut.
+        answers: (system, question) -> answer; empty if none is needed.
+        likelihoods: (system, question) -> `answer_likelihood`; empty if it is not asked for.
+    """
+
+    counts: dict
+    cut: int = 0
+    answers: Mapping[tuple[str, str], str] = {}
+    likelihoods: Mapping[tuple[str, str], float] = {}
 
 
 def _read(
@@ -99,12 +118,14 @@ def _read(
     questions: list[Question],
     texts: Mapping[str, str],
     folder: Path,
-) -> tuple[dict[tuple[str, str], str], dict, int]:
-    """(system, question) -> answer; the reader's counts; for how many questions texts were cut."""
+) -> _Reading:
+    """The answers to the questions, or how likely their reference answers are, or both."""
+    columns = context.config.evaluate.answers
     retrieved = retrieved_passages(context, rankings, questions, texts)
     if own_functions.is_own(context.config.reader.backend):
         answers = own_reader.answer_all(context, retrieved, questions, folder)
-        return answers, {"unanswered": sum(not answer for answer in answers.values())}, 0
+        unanswered = sum(not answer for answer in answers.values())
+        return _Reading({"unanswered": unanswered}, answers=answers)
     form = reader.reading_prompt(context.config)
     passages, cut = passages_for_reader(context, retrieved, questions, form)
     filled = {
@@ -113,9 +134,14 @@ def _read(
         for question in questions
     }
     if not filled:
-        return {}, {"answered": 0}, cut
-    replies, counts = reader.answer_prompts(context, filled.values(), form)
-    return {key: replies[prompt] for key, prompt in filled.items()}, counts, cut
+        return _Reading({"answered": 0}, cut)
+    answers, counts, likelihoods = {}, {}, {}
+    if needs_replies(columns):
+        replies, counts = reader.answer_prompts(context, filled.values(), form)
+        answers = {key: replies[prompt] for key, prompt in filled.items()}
+    if LIKELIHOOD in columns:
+        likelihoods = answer_likelihoods(context, form, filled, questions, folder)
+    return _Reading(counts, cut, answers, likelihoods)
 
 
 def _measure(
@@ -123,7 +149,7 @@ def _measure(
     question: Question,
     ranked: list[str],
     gold: dict[str, list[list[str]]],
-    replies: Mapping[tuple[str, str], str],
+    reading: _Reading,
     metrics: Sequence[str],
     answer_metrics: Sequence[str],
 ) -> dict:
@@ -133,7 +159,7 @@ def _measure(
     # A question that nobody can answer tells nothing of who retrieves. If this holds for all
     # questions, zeros say so.
     unmeasured = system == "full" or (not gold[question.id] and any(gold.values()))
-    answer = replies.get((system, question.id))
+    answer = reading.answers.get((system, question.id))
     measures = (
         dict.fromkeys(metrics)
         if unmeasured
@@ -143,7 +169,10 @@ def _measure(
     scores = {
         name: None if unread else answers.ANSWER_METRICS[name](answer, question.answers)
         for name in dict.fromkeys(("answer_f1", "exact_match", *answer_metrics))
+        if name != LIKELIHOOD
     }
+    if LIKELIHOOD in answer_metrics:
+        scores[LIKELIHOOD] = reading.likelihoods.get((system, question.id))
     row = {"system": system, "question": question.id, "answer": answer, "ranked": ranked}
     return {**row, **measures, **scores}
 

@@ -86,12 +86,12 @@ def _leave_out_questions_without_gold(
 
     A fold in which no question has a gold chunk has zeros instead.
     """
-    from ark_jax.evaluate.answers import ANSWER_METRICS
+    from ark_jax.evaluate.answers import ANSWER_COLUMNS
 
     gold = {id: passages for result in results for id, passages in result["gold"].items()}
     if not any(gold.values()):
         return
-    unknown = dict.fromkeys(metric for metric in metrics if metric not in ANSWER_METRICS)
+    unknown = dict.fromkeys(metric for metric in metrics if metric not in ANSWER_COLUMNS)
     for row in rows:
         if not gold[row["question"]]:
             row.update(unknown)

@@ -303,7 +303,9 @@ class EvaluateSection:
         "Retrieval metrics: recall, ndcg, mrr, map, hit, precision, each with or without @k.",
     )
     answers: tuple[str, ...] = field(
-        ("answer_f1",), "Answer metrics: answer_f1, exact_match, rouge_l."
+        ("answer_f1",),
+        "Answer metrics: answer_f1, exact_match, rouge_l; answer_likelihood: the mean log p of a "
+        "token of the likeliest reference answer as the reply of a local reader, in nats.",
     )
     baselines: tuple[str, ...] = field(
         ("bm25",),

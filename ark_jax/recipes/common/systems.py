@@ -95,8 +95,8 @@ class Systems:
         """
         settings = self.settings
         _ = self.depth
-        if unknown := set(settings.answers) - set(answers.ANSWER_METRICS):
-            known = ", ".join(answers.ANSWER_METRICS)
+        if unknown := set(settings.answers) - set(answers.ANSWER_COLUMNS):
+            known = ", ".join(answers.ANSWER_COLUMNS)
             raise ValueError(f"config.evaluate.answers: {min(unknown)!r} is none of {known}")
         if "rouge_l" in settings.answers:
             answers.check_rouge()

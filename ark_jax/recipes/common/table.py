@@ -96,12 +96,15 @@ def _cells(
 def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> str:
     """The closing table for a terminal: means, 95 % intervals, marks of difference from `base`."""
     width = max(9, *(len(row["system"]) + 2 for row in table))
-    lines = ["  " + "system".ljust(width) + "".join(metric_heading(m).rjust(22) for m in columns)]
-    for row in table:
+    cells = [[cell_text(row["values"].get(metric)) for metric in columns] for row in table]
+    widths = [max(21, *map(len, column)) for column in zip(*cells, strict=True)]
+    heads = (metric_heading(m).rjust(n + 1) for m, n in zip(columns, widths, strict=True))
+    lines = ["  " + "system".ljust(width) + "".join(heads)]
+    for row, texts in zip(table, cells, strict=True):
         line = "  " + row["system"].ljust(width)
         mark = " "
-        for value in map(row["values"].get, columns):
-            line += mark + cell_text(value).rjust(21)
+        for value, text, n in zip(map(row["values"].get, columns), texts, widths, strict=True):
+            line += mark + text.rjust(n)
             mark = "*" if is_significant(value) else " "
         lines.append((line + mark).rstrip())
     if len(table) > 1:

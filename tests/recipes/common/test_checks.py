@@ -86,6 +86,29 @@ def test_answer_metrics_are_known_and_at_hand_before_any_work(monkeypatch):
         stages(c)
 
 
+@pytest.mark.parametrize("backend", ["openai", "replay", "reader.py:read"])
+def test_likelihoods_of_answers_need_a_local_reader(backend):
+    c = config.ark()
+    c.evaluate.answers = ("answer_f1", "answer_likelihood")
+    stages(c)
+    c.reader.backend = backend
+    says = (
+        rf"config\.evaluate\.answers=.*config\.reader\.backend='{backend}' gives none: leave it out"
+    )
+    with pytest.raises(ValueError, match=says):
+        stages(c)
+
+
+def test_a_judge_compares_answers_that_are_written():
+    c = config.ark()
+    c.judge.repeats, c.evaluate.answers = 2, ("answer_likelihood",)
+    says = r"config\.judge\.repeats=2 compares answers, .*: add answer_f1 to it, or set"
+    with pytest.raises(ValueError, match=says):
+        stages(c)
+    c.evaluate.answers = ("answer_likelihood", "exact_match")
+    stages(c)
+
+
 def test_questions_that_are_all_held_out_have_no_folds():
     c = config.ark()
     c.data.fold, c.questions.source = (1, 5), "written"

@@ -109,6 +109,23 @@ def test_the_closing_table_marks_what_differs():
     )
 
 
+def test_columns_stand_under_their_heads_where_values_are_long():
+    """Log-likelihoods are negative, and their intervals longer than those of shares."""
+    measured = rows(base=BASE, stage1=[x + 0.1 for x in BASE])
+    for row in measured:
+        row["answer_likelihood"] = 40 * (row["ndcg@10"] - 1)
+    columns = ("answer_likelihood", "answer_f1")
+    table = tabulate(measured, columns, draws=200, flips=5000, seed=3)
+    gained = table[1]["values"]["answer_likelihood"]["against_base"]
+    assert gained == pytest.approx(
+        {"difference": 4, "low": 4, "high": 4, "p": 2 / 256, "p_holm": 2 / 256}
+    )
+    lines = as_text(table, columns).splitlines()
+    assert "-27.000 [" in lines[1] and lines[2].count("]*") == 2
+    assert lines[1].index("]") == lines[2].index("]") == lines[0].index("likelihood") + 9
+    assert lines[1].rindex("]") == lines[2].rindex("]") == len(lines[0]) - 1
+
+
 @pytest.mark.parametrize(
     "moved, says",
     [

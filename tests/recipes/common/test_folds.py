@@ -16,7 +16,7 @@ def row(system: str, question: str, ndcg: float | None, f1: float | None = 0.5) 
     return {"system": system, "question": question, "answer": "x", "ranked": ["c"], **values}
 
 
-def finished(workdir, fold: int, rows, gold=None, digest: str = "one", seed: int = 3):
+def finished(workdir, fold: int, rows, gold=None, digest="one", seed=3, metrics=METRICS):
     """A workdir with what the stages data and evaluate leave."""
     for stage in ("data", "evaluate"):
         (workdir / stage).mkdir(parents=True)
@@ -24,9 +24,9 @@ def finished(workdir, fold: int, rows, gold=None, digest: str = "one", seed: int
     write_manifest(workdir / "data", "data", {"inputs": {}, "version": "", **divided}, {}, {})
     measured = {"inputs": {}, "version": "", "config": EVALUATION, "external": {}}
     write_manifest(workdir / "evaluate", "evaluate", measured, {}, {})
-    table = tabulate(rows, METRICS, draws=10, flips=10, seed=0)
+    table = tabulate(rows, metrics, draws=10, flips=10, seed=0)
     gold = gold or {each["question"]: [["c"]] for each in rows}
-    save_json({"metrics": METRICS, "table": table, "gold": gold}, workdir / "evaluate/metrics.json")
+    save_json({"metrics": metrics, "table": table, "gold": gold}, workdir / "evaluate/metrics.json")
     save_rows(rows, workdir / "evaluate" / "questions.parquet")
     return workdir
 
@@ -64,6 +64,20 @@ def test_a_fold_without_any_gold_chunk_measures_no_retrieval(tmp_path):
     assert values["ndcg@10"]["mean"] == pytest.approx((0 + 1 / 8 + 2 / 8) / 3)
     assert values["answer_f1"]["mean"] == 0.5
     assert [x["ndcg@10"] for x in pooled.rows if x["question"] == "d"] == [None, None]
+
+
+def test_a_likelihood_needs_no_gold_chunk(tmp_path):
+    first, blank = rows_of("abc"), [row("base", "d", 0.0), row("stage3", "d", 0.0)]
+    for each in (*first, *blank):
+        each["answer_likelihood"] = -1.5
+    names = (*METRICS, "answer_likelihood")
+    folds = [
+        finished(tmp_path / "1", 1, first, metrics=names),
+        finished(tmp_path / "2", 2, blank, gold={"d": []}, metrics=names),
+    ]
+    pooled = pool_folds(folds)
+    assert [x["answer_likelihood"] for x in pooled.rows] == [-1.5] * 8
+    assert pooled.metrics == names
 
 
 @pytest.mark.parametrize(
