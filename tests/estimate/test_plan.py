@@ -25,6 +25,7 @@ from ark_jax.recipes.ark.estimate_scoring import Draw
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.ark.recording import REPEATED, Recording
 from ark_jax.recipes.ark.rewrite import rewriting_calls
+from ark_jax.recipes.common import estimate
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import memory
@@ -267,8 +268,12 @@ def test_likelihoods_of_answers_read_what_answers_do_and_the_references(run, mes
     ids = lambda text: lm.tokenizer(text, add_special_tokens=False)["input_ids"]
     replies = [len(ids(text)) + 1 for q in held_out for text in dict.fromkeys(q.answers)]
     prompts = 1.15 * len(held_out)  # base, and the 0.15 that stage1 changes
-    wanted = reading.tokens + prompts * (sum(replies) / len(held_out) - 8)
-    assert scored.tokens == pytest.approx(wanted, rel=0.03) and scored.seconds > 0
+    least = reading.tokens + prompts * (sum(replies) / len(held_out) - 8)
+    # Scoring may compute anew, for each prompt, what all prompts begin with.
+    chunks = questions_and_chunks(run)[1]
+    _, head = estimate.reader_prompts(run.context, lm, held_out, chunks)
+    assert 0 < head < 40 and scored.seconds > 0
+    assert least - 1 <= scored.tokens <= least + prompts * head
     c.evaluate.answers = ("answer_likelihood",)
     alone = plan.estimate(RECIPE, c, run.workdir)
     assert works(alone)[-2:] == [("evaluate", "embedding"), ("evaluate", "likelihoods")]

@@ -99,7 +99,7 @@ def test_a_reference_that_does_not_fit_says_how_much_room_it_needs(world, tmp_pa
         answer_likelihoods(context, form, filled, [asked], tmp_path)
 
 
-def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, monkeypatch):
+def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, monkeypatch, mesh):
     c = worlds.tiny_config(world)
     c.llm.backend, c.evaluate.baselines, c.evaluate.max_new_tokens = "none", ("full",), 64
     c.train.stages, c.train.epochs, c.evaluate.read = (0,), (1, 0, 0), 2
@@ -124,7 +124,6 @@ def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, mo
     read = {q.id: q for q in reader.questions_to_answer(load_questions(context, "held_out"), 2)}
     assert len(read) == 2 < len(rows) / 3
     texts, form = Passages(chunks_by_document(context)), reader.reading_prompt(c)
-    context.enter_mesh()
     lm = LanguageModel.from_pretrained(world / "generator")
     for row in rows:
         assert row["answer"] is row["answer_f1"] is row["exact_match"] is None
