@@ -34,9 +34,10 @@ def hits(model: str, graph: Triples, linked, hops: int) -> np.ndarray:
     texts = [question.question for question in linked.questions]
     rows, _ = retriever.search_rows(texts, k=max(CUTOFFS), rules=WalkRules(hops=hops))
     out = np.zeros((len(texts), 2 * len(CUTOFFS)))
+    nodes = [linked.answer_nodes(i).tolist() for i in range(len(texts))]
+    by_question = answer_rows(graph, linked.topics, nodes, 3)
     for i, row in enumerate(rows):
-        answers = set(linked.answer_nodes(i).tolist())
-        bearing = set(answer_rows(graph, linked.topics[i], sorted(answers), 3).tolist())
+        answers, bearing = set(nodes[i]), set(by_question[i].tolist())
         for j, cutoff in enumerate(CUTOFFS):
             first = row[:cutoff]
             ends = set(graph.head[first].tolist()) | set(graph.tail[first].tolist())

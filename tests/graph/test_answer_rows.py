@@ -1,21 +1,71 @@
-"""Triples that bear an answer, against networkx's shortest paths."""
+"""Triples that bear an answer, against a search for each question and networkx's shortest paths."""
 
 import networkx as nx
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.fact_graphs import random_graph
 
-from ark_jax.graph.answer_rows import UNREACHED, answer_rows, distances
+from ark_jax.graph import answer_rows as module
+from ark_jax.graph.answer_rows import answer_rows
+
+UNREACHED = -1
 
 
-def test_distances_are_networkx():
-    for seed in range(20):
-        graph = random_graph(seed, nodes=25, triples=30)
-        plain = graph.to_networkx().to_undirected()
-        ids = graph.nodes.ids.to_pylist()
-        for limit in (1, 2, 9):
-            wanted = nx.multi_source_dijkstra_path_length(plain, {ids[0], ids[1]}, cutoff=limit)
-            expected = [int(wanted.get(id, UNREACHED)) for id in ids]
-            assert distances(graph, [0, 1], limit).tolist() == expected
+def plain_rows(graph, topics, answers, limit):
+    """As `answer_rows`, of one question, node by node."""
+    rows = {answer: graph.rows(answer).tolist() for answer in answers if answer not in topics}
+    away, frontier = dict.fromkeys(topics, 0), set(topics)
+    for distance in range(1, limit + 1):
+        reached = {near for node in frontier for near in graph.neighbours(node).tolist()}
+        frontier = reached - away.keys()
+        away |= dict.fromkeys(frontier, distance)
+    bearing = set()
+    for answer, incident in rows.items():
+        for row in incident:
+            ends = {int(graph.head[row]), int(graph.tail[row])}
+            (far,) = ends - {answer} or {answer}
+            before = away.get(answer, UNREACHED) - 1
+            if not topics or (answer in away and away.get(far, UNREACHED) == before):
+                bearing.add(row)
+    return sorted(bearing)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    triples=st.integers(1, 60),
+    questions=st.lists(
+        st.tuples(*[st.lists(st.integers(0, 5), max_size=3)] * 2), min_size=1, max_size=9
+    ),
+    limit=st.integers(0, 4),
+    searches=st.sampled_from([1, 2, 64]),
+    most_rows=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_equals_a_search_for_each_question(seed, triples, questions, limit, searches, most_rows):
+    graph = random_graph(seed, nodes=25, triples=triples)
+    count = len(graph.nodes)
+    topics, answers = (
+        [[node % count for node in nodes] for nodes in column]
+        for column in zip(*questions, strict=True)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SEARCHES", searches)
+        patch.setattr(module, "MOST_ROWS", most_rows)
+        rows = answer_rows(graph, topics, answers, limit)
+    assert all(row.dtype == np.int64 for row in rows)
+    wanted = [plain_rows(graph, *question, limit) for question in zip(topics, answers, strict=True)]
+    assert [row.tolist() for row in rows] == wanted
+
+
+def test_more_topics_than_a_number_has_bits():
+    graph = random_graph(3, nodes=150, triples=400)
+    nodes = range(len(graph.nodes))
+    topics, answers = [[node] for node in nodes], [[*nodes]] * len(nodes)
+    rows = answer_rows(graph, topics, answers, 3)
+    assert len(topics) > 2 * module.SEARCHES
+    for number in (0, 63, 64, 127, 128, len(topics) - 1):
+        assert rows[number].tolist() == plain_rows(graph, topics[number], answers[number], 3)
 
 
 def test_answer_rows_end_the_shortest_paths():
@@ -37,17 +87,17 @@ def test_answer_rows_end_the_shortest_paths():
                 for row, (head, _, tail) in enumerate(graph)
                 if {(head, tail), (tail, head)} & last
             }
-        assert answer_rows(graph, [topic], answers, 3).tolist() == sorted(wanted)
+        assert answer_rows(graph, [[topic]], [answers], 3)[0].tolist() == sorted(wanted)
 
 
 def test_without_a_topic_all_triples_of_an_answer_count():
     graph = random_graph(1)
-    rows = answer_rows(graph, [], [2], 3)
+    (rows,) = answer_rows(graph, [[]], [[2]], 3)
     assert rows.tolist() == graph.rows(2).tolist() and len(rows)
 
 
 def test_a_topic_is_no_answer_and_no_answer_gives_no_row():
     graph = random_graph(1)
-    assert not len(answer_rows(graph, [2], [2], 3))
-    assert not len(answer_rows(graph, [2], [], 3))
-    assert np.issubdtype(answer_rows(graph, [], [], 3).dtype, np.integer)
+    rows = answer_rows(graph, [[2], [2], []], [[2], [], []], 3)
+    assert [row.tolist() for row in rows] == [[], [], []]
+    assert all(row.dtype == np.int64 for row in rows)

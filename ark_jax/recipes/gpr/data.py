@@ -82,7 +82,7 @@ def _test_questions(context: Context, graph: Triples) -> list[TestQuestion]:
     linked = link(_measured(questions, context.config), graph)
     for remark in linked.remarks:
         say(f"  {remark}")
-    tested = [_linked(linked, number, graph, context) for number in range(len(linked.questions))]
+    tested = _tested(linked, graph, context.config.evaluate.hops)
     if not any(question.answers for question in tested):
         raise ValueError(
             f"{settings.questions}: none of {len(questions):,} questions with answers is left to "
@@ -100,19 +100,22 @@ def _measured(questions: Sequence, config) -> list:
     return first_of_groups(part, config.evaluate.questions)
 
 
-def _linked(linked: Linked, number: int, graph: Triples, context: Context) -> TestQuestion:
-    question, topics = linked.questions[number], linked.topics[number]
-    nodes = linked.answer_nodes(number).tolist()
-    return TestQuestion(
-        question.id,
-        question.question,
-        question.group,
-        question.answers,
-        tuple(topics),
-        tuple(nodes),
-        tuple(answer_rows(graph, topics, nodes, context.config.evaluate.hops).tolist()),
-        sum(not nodes_of_answer for nodes_of_answer in linked.answers[number]),
-    )
+def _tested(linked: Linked, graph: Triples, hops: int) -> list[TestQuestion]:
+    nodes = [linked.answer_nodes(number).tolist() for number in range(len(linked.questions))]
+    bearing = answer_rows(graph, linked.topics, nodes, hops)
+    return [
+        TestQuestion(
+            question.id,
+            question.question,
+            question.group,
+            question.answers,
+            tuple(linked.topics[number]),
+            tuple(nodes[number]),
+            tuple(bearing[number].tolist()),
+            sum(not nodes_of_answer for nodes_of_answer in linked.answers[number]),
+        )
+        for number, question in enumerate(linked.questions)
+    ]
 
 
 def _misses(tested: Sequence[TestQuestion]) -> dict[str, int]:
