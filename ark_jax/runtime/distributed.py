@@ -219,7 +219,9 @@ class LazySequence(Sequence[Item]):
 
 
 def split_and_gather(
-    make_rows: Callable[[Sequence[Item]], tuple[np.ndarray, np.ndarray]], items: Sequence[Item]
+    make_rows: Callable[[Sequence[Item]], tuple[np.ndarray, np.ndarray]],
+    items: Sequence[Item],
+    allocate: Callable[[int], np.ndarray] = lambda size: np.empty(size, np.int32),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns `make_rows(items)`, with the work divided among the processes.
 
@@ -230,6 +232,7 @@ def split_and_gather(
         make_rows: maps n items to a row of numbers each, such as token ids: the rows end to end,
             int32 `[any]`, and the length of each, `[n]`.
         items: may be a `LazySequence`.
+        allocate: size -> an int32 array for the numbers of all processes.
     """
     if not is_multi_process():
         return make_rows(items)
@@ -242,7 +245,7 @@ def split_and_gather(
     for process, start, block in _gathered_blocks(own_lengths):
         lengths[process::processes][start : start + len(block)] = block
     ends = np.cumsum(lengths)
-    values = np.empty(lengths.sum(), np.int32)
+    values = allocate(int(lengths.sum()))
     own_ends = [np.cumsum(lengths[process::processes]) for process in range(processes)]
     for process, start, block in _gathered_blocks(own_values):
         numbers = np.arange(start, start + len(block))

@@ -3,6 +3,7 @@
 import array
 import contextlib
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -64,6 +65,8 @@ class TokenRows(Sequence[np.ndarray]):
     ) -> "TokenRows":
         """The rows `encode(items)`. Of several processes, each must call this and makes its share.
 
+        Each process maps a file of all rows, as in `from_rows`, and reads those that it needs.
+
         Args:
             encode: makes a row of each item, which must not depend on the others.
         """
@@ -72,7 +75,7 @@ class TokenRows(Sequence[np.ndarray]):
             rows = cls.from_rows(encode(share))
             return rows.values, rows.lengths
 
-        return cls.from_lengths(*distributed.split_and_gather(encode_share, items))
+        return cls.from_lengths(*distributed.split_and_gather(encode_share, items, _int32_array))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -106,6 +109,21 @@ class RowsByKey(Mapping[Key, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+
+def _int32_array(size: int) -> np.ndarray:
+    """An array `[size]`; more than IN_MEMORY bytes lie in a temporary file, mapped into memory.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    array_bytes = size * np.dtype(np.int32).itemsize
+    if array_bytes <= IN_MEMORY:
+        return np.empty(size, np.int32)
+    with tempfile.TemporaryFile() as file:
+        if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process as it writes
+            os.posix_fallocate(file.fileno(), 0, array_bytes)
+        return np.asarray(np.memmap(file, np.int32, "w+", shape=size))
 
 
 def text_blocks(texts: Sequence[Item]) -> Iterator[list[Item]]:

@@ -577,6 +577,48 @@ def test_work_is_divided_and_an_error_on_process_0_reaches_all(tmp_path):
     )
 
 
+GATHER = """
+import sys
+from pathlib import Path
+from ark_jax.runtime import distributed
+with distributed.join_processes():
+    import jax, numpy as np
+    from ark_jax.text import token_rows
+    token_rows.IN_MEMORY = int(sys.argv[1])
+    def in_memory():  # bytes that are in no file
+        (line,) = [x for x in open("/proc/self/status") if x.startswith("RssAnon")]
+        return int(line.split()[1]) * 1024
+    made = []
+    def encode(numbers):
+        for number in numbers:
+            made.append(number)
+            yield np.arange(number, number + 1000, dtype=np.int32)
+    token_rows.TokenRows.from_shares(encode, range(4))  # compiles
+    made.clear()
+    before = in_memory()
+    rows = token_rows.TokenRows.from_shares(encode, range(20_000))
+    grown = in_memory() - before
+    assert made == list(range(jax.process_index(), 20_000, 2))
+    assert rows.values.nbytes == 80_000_000 and set(rows.lengths) == {1000}
+    for number in (0, 1, 9_999, 19_998, 19_999):
+        assert rows[number].tolist() == list(range(number, number + 1000))
+    assert (rows.values.reshape(-1, 1000)[:, 0] == np.arange(20_000)).all()
+    print("GROWN", grown)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="only Linux says what lies in no file"
+)
+def test_each_process_maps_the_token_ids_of_all(tmp_path):
+    grown = []
+    for in_memory in (1 << 20, 1 << 28):
+        work = [sys.executable, "-c", GATHER, str(in_memory)]
+        outputs = wait_for_success(start(2, 1, work, tmp_path), timeout=90)
+        grown.append([int(re.search(r"^GROWN (.*)$", text, re.M)[1]) for text in outputs])
+    assert max(grown[0]) < 25e6 < 75e6 < min(grown[1]), grown
+
+
 OWN_LOSS = """
 import os, sys
 from ark_jax.pipeline import own_functions
