@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.llm import rule_based
@@ -17,12 +17,15 @@ from ark_jax.llm.pricing import Usage, find_price, reply_cost
 from ark_jax.llm.reply_cache import (
     UNUSED_PREFIX,
     ReplyCache,
+    RowFile,
+    StoredTexts,
     conversation_digest,
-    parse_rows,
+    parse_row,
     reply_text,
     report_problems,
     row_problem,
 )
+from ark_jax.runtime.distributed import LazySequence
 from ark_jax.runtime.log import say
 
 BACKENDS = ("openai", "local", "replay", "none")
@@ -86,7 +89,7 @@ class LLMSettings:
 class Completions:
     """The replies to a sequence of calls."""
 
-    texts: dict[str, list[str]]  # item -> its reply, then the corrected ones
+    texts: Mapping[str, list[str]]  # item -> its reply, then the corrected ones
     rejected: dict[str, str]  # item -> why no model will answer it
     drifted: list[str]  # items whose recorded reply belongs to another version of the prompt
     usage: Usage
@@ -114,7 +117,10 @@ def complete(
 ) -> Completions:
     """Returns the replies to all calls, from the cache where it has them.
 
+    The texts of replies stay in the file.
+
     Args:
+        calls: may be made on access, such as a `LazySequence`; they are gone through repeatedly.
         cache: the file of replies.
         label: names the progress lines.
         accept: checks a reply.
@@ -132,7 +138,8 @@ def complete(
     if settings.backend == "replay":
         return _replay(calls, settings)
     conversations = Conversations(calls, settings, ReplyCache(cache), accept)
-    open_calls = [call for call in calls if conversations.next_turns(call)]
+    open_numbers = [i for i, call in enumerate(calls) if conversations.next_turns(call)]
+    open_calls = LazySequence(calls.__getitem__, open_numbers)
     if len(open_calls) < len(calls):
         count = len(calls) - len(open_calls)
         say(f"  {label}: {count:,} of {len(calls):,} replies are in the cache")
@@ -152,32 +159,41 @@ class Conversations:
         self, calls: Sequence[Call], settings: LLMSettings, cache: ReplyCache, accept: Accept
     ):
         self.settings, self.cache, self.accept = settings, cache, accept
-        self.rows_by_item: dict[str, list[dict]] = {call.item: [] for call in calls}
+        # Of each item, the places of its rows in the cache's file.
+        self.places: dict[str, tuple[int, ...]] = {call.item: () for call in calls}
+        self.rejected: dict[str, str] = {}  # item -> why no model will answer it
         self.price = None
         if settings.backend == "openai":
             self.price = _price_or_error(settings)
         self.usage = Usage(len(calls))
-        self.keys_of_earlier_runs = frozenset(cache.rows)
-        self.counted_keys: set[str] = set()  # keys in `usage`, since equal calls are one request
-        for row in cache.rows.values():
-            if row["key"].startswith(UNUSED_PREFIX) and row.get("item") in self.rows_by_item:
+        self.places_of_earlier_runs = range(cache.rows.end)
+        self.counted_places: set[int] = set()  # rows in `usage`, since equal calls are one request
+        for key in cache.rows:
+            if (
+                key.startswith(UNUSED_PREFIX)
+                and (row := cache.rows[key]).get("item") in self.places
+            ):
                 self.usage.add(row["reply"], row.get("cost", 0.0))
 
     def next_turns(self, call: Call) -> tuple[str, ...] | None:
         """The next turns that the cache has no reply to. None: the call is done."""
-        while turns := self._turns_after(self.rows_by_item[call.item], call):
-            row = self.cache.rows.get(self.settings.key(turns, call.draw))
-            if row is None:
+        while turns := self._turns_after(self._rows(call), call):
+            key = self.settings.key(turns, call.draw)
+            if key not in self.cache.rows:
                 return turns
-            self._take(call, row)
+            self._take(call, key, self.cache.rows[key])
         return None
+
+    def _rows(self, call: Call) -> list[dict]:
+        """The replies to a call so far."""
+        return [self.cache.rows.file.row(place) for place in self.places[call.item]]
 
     def record(self, call: Call, turns: tuple[str, ...], reply: dict, seconds: float = 0.0) -> None:
         """Adds a reply to the cache and to its call."""
         row = {
             "item": call.item,
             "kind": call.kind,
-            "turn": len(self.rows_by_item[call.item]),
+            "turn": len(self.places[call.item]),
             "key": self.settings.key(turns, call.draw),
             "prompt": conversation_digest(turns),
             "seconds": round(seconds, 3),
@@ -185,7 +201,7 @@ class Conversations:
             "reply": reply,
         }
         self.cache.add(row)
-        self._take(call, row)
+        self._take(call, row["key"], row)
 
     def record_unused(self, call: Call, unused: list[dict]) -> None:
         """Moves completions without a usable text to the cache, since they are paid for."""
@@ -202,14 +218,16 @@ class Conversations:
                 }
             )
 
-    def _take(self, call: Call, row: dict) -> None:
-        rows = self.rows_by_item[call.item]
-        if row["key"] not in self.counted_keys:
-            self.counted_keys.add(row["key"])
-            self.usage.asked_again += bool(rows)
-            self.usage.cached += row["key"] in self.keys_of_earlier_runs
+    def _take(self, call: Call, key: str, row: dict) -> None:
+        place, earlier = self.cache.rows.place(key), self.places[call.item]
+        if place not in self.counted_places:
+            self.counted_places.add(place)
+            self.usage.asked_again += bool(earlier)
+            self.usage.cached += place in self.places_of_earlier_runs
             self.usage.add(row["reply"], row.get("cost", 0.0))
-        rows.append(row)
+        if "error" in row["reply"]:
+            self.rejected[call.item] = row["reply"]["error"]
+        self.places[call.item] = (*earlier, place)
 
     def _turns_after(self, rows: list[dict], call: Call) -> tuple[str, ...] | None:
         """The turns that follow these replies, or None."""
@@ -235,12 +253,8 @@ class Conversations:
 
     def completions(self) -> Completions:
         """The replies recorded so far."""
-        texts, rejected = {}, {}
-        for item, rows in self.rows_by_item.items():
-            texts[item] = [reply_text(row["reply"]) for row in rows]
-            for row in rows:
-                if "error" in row["reply"]:
-                    rejected[item] = row["reply"]["error"]
+        texts = StoredTexts(self.cache.rows.file, self.places) if self.places else {}
+        rejected = {item: self.rejected[item] for item in self.places if item in self.rejected}
         return Completions(texts, rejected, [], self.usage)
 
 
@@ -268,7 +282,8 @@ def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
         raise FileNotFoundError(
             f"llm.replies={settings.replies!r}: no such file; the replay backend needs a recording"
         )
-    recorded = _read_recording(path, calls)
+    file = RowFile(path)
+    recorded = _read_recording(file, path, calls)
     missing = [call.item for call in calls if call.item not in recorded]
     if missing:
         raise RuntimeError(
@@ -277,38 +292,40 @@ def _replay(calls: Sequence[Call], settings: LLMSettings) -> Completions:
             "again with --config.llm.backend=openai, or use --config.llm.backend=none"
         )
     usage = Usage(len(calls), asked_again=sum(len(recorded[call.item]) - 1 for call in calls))
-    rejected, drifted, texts = {}, [], {}
+    rejected, drifted = {}, []
     for call in calls:
-        replies = [row["reply"] for row in recorded[call.item]]
-        for reply in replies:
-            usage.add(reply, 0.0)
-        texts[call.item] = list(map(reply_text, replies))
-        if "error" in replies[-1]:
-            rejected[call.item] = replies[-1]["error"]
-        if recorded[call.item][0].get("prompt") != conversation_digest(call.turns):
+        rows = list(map(file.row, recorded[call.item]))
+        for row in rows:
+            usage.add(row["reply"], 0.0)
+        if "error" in rows[-1]["reply"]:
+            rejected[call.item] = rows[-1]["reply"]["error"]
+        if rows[0].get("prompt") != conversation_digest(call.turns):
             drifted.append(call.item)
+    texts = StoredTexts(file, {call.item: recorded[call.item] for call in calls})
     return Completions(texts, rejected, drifted, usage)
 
 
-def _read_recording(path: Path, calls: Sequence[Call]) -> dict[str, list[dict]]:
-    """The rows of each item. A call that was not recorded takes the rows of an equal prompt."""
-    by_item: dict[str, list[dict]] = {}
-    by_prompt: dict[str, list[dict]] = {}
+def _read_recording(file: RowFile, path: Path, calls: Sequence[Call]) -> dict[str, list[int]]:
+    """Places of the rows of each item; a call that was not recorded takes those of its prompt."""
+    by_item: dict[str, list[int]] = {}
+    by_prompt: dict[str, list[int]] = {}
     problems = {}
-    for line, row in parse_rows(path.read_bytes()):
-        if problem := row_problem(row) or ("" if "item" in row else "it has no item"):
-            problems[line] = problem
-            continue
-        if str(row.get("key", "")).startswith(UNUSED_PREFIX):
-            continue
-        if not row.get("turn"):
-            by_item[row["item"]] = by_prompt[row.get("prompt")] = []
-        by_item.setdefault(row["item"], []).append(row)
+    for number, (place, line) in enumerate(file.lines(), 1):
+        for row in parse_row(line):
+            if problem := row_problem(row) or ("" if "item" in row else "it has no item"):
+                problems[number] = problem
+                continue
+            if str(row.get("key", "")).startswith(UNUSED_PREFIX):
+                continue
+            if not row.get("turn"):
+                by_item[row["item"]] = by_prompt[row.get("prompt")] = []
+            by_item.setdefault(row["item"], []).append(place)
     report_problems(path, problems)
     for call in calls:
-        prompt = conversation_digest(call.turns)
-        if call.item not in by_item and prompt in by_prompt:
-            by_item[call.item] = by_prompt[prompt]
+        if call.item not in by_item:
+            prompt = conversation_digest(call.turns)
+            if prompt in by_prompt:
+                by_item[call.item] = by_prompt[prompt]
     return by_item
 
 

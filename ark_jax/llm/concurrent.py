@@ -27,7 +27,7 @@ class RequestPool:
     def __init__(self, conversations: Conversations, calls: Sequence[Call], label: str):
         self.conversations, self.calls, self.label = conversations, calls, label
         self.settings, self.cache = conversations.settings, conversations.cache
-        self.waiting = collections.deque(calls)
+        self.waiting = collections.deque(range(len(calls)))  # numbers of calls
         self.failed: dict[str, str] = {}  # item -> reason
         self.rejected: dict[
             str, tuple[Call, tuple[str, ...], str]
@@ -119,11 +119,11 @@ class RequestPool:
     async def _work(self, endpoint: Endpoint, bar: Progress) -> None:
         """Takes calls from the queue, one after the other."""
         while self.waiting and not self.stop_reason:
-            call = self.waiting.popleft()
-            if await self._finish(call, endpoint):
+            number = self.waiting.popleft()
+            if await self._finish(self.calls[number], endpoint):
                 bar.add(note=self._progress_note())
             else:
-                self.waiting.append(call)
+                self.waiting.append(number)
                 await asyncio.sleep(0.1)
 
     async def _finish(self, call: Call, endpoint: Endpoint) -> bool:

@@ -18,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.llm.pricing import COUNTS, is_amount
@@ -120,12 +120,85 @@ def repair_json(text: str) -> object:
         return None
 
 
+class RowFile:
+    """A file of JSON lines, each read at the place of its first byte."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("rb")
+
+    def lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The place and the bytes of each line from a place on."""
+        self._file.seek(start)
+        while line := self._file.readline():
+            yield start, line
+            start += len(line)
+
+    def row(self, place: int) -> dict:
+        self._file.seek(place)
+        return json.loads(self._file.readline())
+
+
+class KeyedRows(Mapping[str, dict]):
+    """The rows of a file by key: memory holds their places alone."""
+
+    def __init__(self, path: Path):
+        self._path, self._file = path, None
+        self._places: dict[str, int] = {}
+        self.end = 0  # no row has its place there or behind it
+
+    def __getitem__(self, key: str) -> dict:
+        return self.file.row(self._places[key])
+
+    def __setitem__(self, key: str, place: int) -> None:
+        self._places[key] = place
+        self.end = max(self.end, place + 1)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def file(self) -> RowFile:
+        # Open from the first access on: a copy of the file may be gone before its rows are read.
+        self._file = self._file or RowFile(self._path)
+        return self._file
+
+    def place(self, key: str) -> int | None:
+        """The place of a row; None: there is no such row."""
+        return self._places.get(key)
+
+
+class StoredTexts(Mapping[str, list[str]]):
+    """item -> the texts of its replies, read from a file on access.
+
+    Args:
+        places: item -> the places of its rows.
+    """
+
+    def __init__(self, file: RowFile, places: Mapping[str, Sequence[int]]):
+        self._file, self._places = file, places
+
+    def __getitem__(self, item: str) -> list[str]:
+        return [reply_text(self._file.row(place)["reply"]) for place in self._places[item]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 class ReplyCache:
     """The rows of one file by key. Several processes may share the file."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.rows: dict[str, dict] = {}
+        self.rows = KeyedRows(path)
         self.spent = 0.0  # USD, of all requests ever made
         self._read_bytes = self._read_lines = 0
         self._claimed: set[str] = set()
@@ -136,28 +209,25 @@ class ReplyCache:
         with contextlib.suppress(FileNotFoundError):
             if self.path.stat().st_size == self._read_bytes:
                 return
-            with self.path.open("rb") as file:
-                file.seek(self._read_bytes)
-                data = file.read()
-            self._read_bytes += data.rfind(b"\n") + 1
             problems = {}
-            for line, row in parse_rows(data):
-                if problem := row_problem(row) or ("" if row.get("key") else "it has no key"):
-                    problems[self._read_lines + line] = problem
-                else:
-                    self._index(row)
-            self._read_lines += data.count(b"\n")
+            for place, line in self.rows.file.lines(self._read_bytes):
+                for row in parse_row(line):
+                    if problem := row_problem(row) or ("" if row.get("key") else "it has no key"):
+                        problems[self._read_lines + 1] = problem
+                    else:
+                        self._index(row, place)
+                if line.endswith(b"\n"):
+                    self._read_bytes, self._read_lines = place + len(line), self._read_lines + 1
             report_problems(self.path, problems)
 
     def add(self, row: dict) -> None:
         """Appends a row. It survives a killed process; requests do not wait until it is on disk."""
-        self._index(row)
-        append_row(row, self.path, sync=False)
+        self._index(row, append_row(row, self.path, sync=False))
 
-    def _index(self, row: dict) -> None:
+    def _index(self, row: dict, place: int) -> None:
         if row["key"] not in self.rows:
             self.spent += row.get("cost", 0.0)
-        self.rows[row["key"]] = row
+        self.rows[row["key"]] = place
 
     @contextlib.contextmanager
     def claim(self, key: str) -> Iterator[bool]:
@@ -187,8 +257,8 @@ class ReplyCache:
             fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, position)
 
 
-def parse_rows(data: bytes) -> Iterator[tuple[int, object]]:
-    """Line numbers and rows of a file's content. A row that a kill cut short is skipped."""
-    for number, line in enumerate(data.split(b"\n"), 1):
-        with contextlib.suppress(ValueError, RecursionError):
-            yield number, json.loads(line)
+def parse_row(line: bytes) -> list:
+    """The row of a line, alone in a list; none if a kill cut the line short."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return [json.loads(line)]
+    return []

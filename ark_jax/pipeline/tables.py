@@ -1,8 +1,10 @@
 """The tables that stages write and read: Parquet for rows, JSON for the rest."""
 
+import contextlib
 import dataclasses
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 from ark_jax.runtime.distributed import is_first_process
 
 ROW_GROUP = 1 << 20  # rows, as `pyarrow.parquet.write_table` has by itself
+STREAMED_ROWS = 1024  # that are dicts at once
 
 
 def save_rows(rows: list, path: Path, row_type=None) -> None:
@@ -33,10 +36,10 @@ class RowsFile:
     """A file of rows that come table by table; it equals that of `save_rows`, byte for byte.
 
     Args:
-        row_type: the dataclass whose fields are the columns when there is no row.
+        row_type: the dataclass whose fields are the columns when there is no row; None: none are.
     """
 
-    def __init__(self, path: Path, row_type: type):
+    def __init__(self, path: Path, row_type: type | None = None):
         self._path, self._row_type = path, row_type
         self._file: pq.ParquetWriter | None = None
         self._tables: list[pa.Table] = []
@@ -69,6 +72,27 @@ class RowsFile:
             self._write_group()
         if self._file is not None:
             self._file.close()
+
+
+def save_stream(rows: Iterable[dict], path: Path, schema: pa.Schema) -> int:
+    """Writes dicts as they come, from process 0, as `save_rows` would; returns how many there were.
+
+    Args:
+        schema: of the columns, in the order of the keys.
+    """
+    count, rows = 0, iter(rows)
+    with RowsFile(path) if is_first_process() else contextlib.nullcontext() as file:
+        while block := list(itertools.islice(rows, STREAMED_ROWS)):
+            count += len(block)
+            if file is not None:
+                file.write(pa.Table.from_pylist(block, schema=schema))
+    return count
+
+
+def stream_rows(table: pa.Table) -> Iterator[dict]:
+    """The rows of a table as dicts, a few at a time."""
+    for batch in table.to_batches(max_chunksize=STREAMED_ROWS):
+        yield from batch.to_pylist()
 
 
 def load_rows(path: Path, row_type=dict) -> list:

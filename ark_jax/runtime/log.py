@@ -91,21 +91,27 @@ class Progress:
             show("\r\x1b[K")
 
 
-def append_row(row: object, path: Path, *, sync: bool = True) -> None:
+def append_row(row: object, path: Path, *, sync: bool = True) -> int:
     """Appends `row` as one JSON line. Several processes may append to the same file.
 
     With `sync` the row is on disk when the function returns, so it also survives a power cut.
+
+    Returns:
+        The place of its first byte.
     """
     line = (json.dumps(row) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+        place = file.seek(0, os.SEEK_END)
+        if place and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             line = b"\n" + line  # a killed process left half a row; keep the two apart
+            place += 1
         file.write(line)
         file.flush()
         if sync:
             os.fsync(file.fileno())
+    return place
 
 
 def read_rows(path: Path) -> Iterator:

@@ -152,7 +152,7 @@ settings = complete.LLMSettings(backend="openai", model="toy", base_url=url, key
     timeout=60.0, retries=3, reasks=1, price=(), max_cost=0.0, replies="")
 print("ready", flush=True)
 answers = complete.complete(calls, settings, Path(cache), "x")
-print(json.dumps(answers.texts), flush=True)
+print(json.dumps(dict(answers.texts)), flush=True)
 """
 
 

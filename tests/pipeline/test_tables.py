@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ark_jax.pipeline.tables import RowsFile, load_json, load_rows, read_array, save_rows
+from ark_jax.pipeline.tables import (
+    RowsFile,
+    load_json,
+    load_rows,
+    read_array,
+    save_rows,
+    save_stream,
+    stream_rows,
+)
 
 
 def flip(path, position: int = 0) -> None:
@@ -68,3 +76,31 @@ def test_rows_that_come_table_by_table_give_the_same_file(tmp_path_factory, tabl
     if rows:
         pq.write_table(as_table(rows), folder / "at_once.parquet", row_group_size=group)
     assert (folder / "by_table.parquet").read_bytes() == (folder / "at_once.parquet").read_bytes()
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.text("aé", max_size=3), st.floats(0, 1) | st.none()), max_size=12),
+    st.integers(1, 5),
+)
+def test_streamed_rows_give_the_same_file_and_come_back(tmp_path_factory, values, block):
+    folder = tmp_path_factory.mktemp("rows")
+    rows = [{"name": name, "weight": weight} for name, weight in [*values, ("last", 0.5)]]
+    schema = pa.schema([("name", pa.string()), ("weight", pa.float64())])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ark_jax.pipeline.tables.STREAMED_ROWS", block)
+        count = save_stream(iter(rows), folder / "streamed.parquet", schema)
+        read = list(stream_rows(pq.read_table(folder / "streamed.parquet")))
+    save_rows(rows, folder / "whole.parquet")
+    assert count == len(rows) and read == rows
+    assert (folder / "streamed.parquet").read_bytes() == (folder / "whole.parquet").read_bytes()
+
+
+def test_a_stream_without_rows_gives_the_file_without_rows(tmp_path):
+    schema = pa.schema([("name", pa.string())])
+    assert save_stream(iter(()), tmp_path / "streamed.parquet", schema) == 0
+    save_rows([], tmp_path / "whole.parquet")
+    for name in ("streamed", "whole"):
+        assert load_rows(tmp_path / f"{name}.parquet") == []
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    assert (tmp_path / "streamed.parquet").read_bytes() == whole

@@ -2,14 +2,17 @@
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.models.language import LanguageModel, PairError
+from ark_jax.pipeline.tables import stream_rows
 from ark_jax.recipes.ark.scored_prompts import TARGETS, scored_pairs
 
 SEAM_TOKENS = 16  # more than three parts may take where they are joined
@@ -27,6 +30,19 @@ SCHEMA = pa.schema(
         ("cut", pa.bool_()),  # whether the chunk was shortened to fit the model
     ]
 )
+UNIFIED = pa.schema(
+    [
+        ("question", pa.string()),
+        ("chunk", pa.string()),
+        ("score", pa.float64()),
+        ("retriever", pa.float64()),
+        ("forward_max", pa.float64()),
+        ("forward_mean", pa.float64()),
+        ("backward_max", pa.float64()),
+        ("backward_mean", pa.float64()),
+    ]
+)
+BLOCK = 1 << 13  # rows of a table that are dicts at once
 REDUCTIONS = {  # of the scores of several reference answers
     "first": lambda scores: scores[0],
     "max": max,
@@ -156,8 +172,10 @@ class _PassageFitter:
         return max(self._lm.token_counts(texts))
 
 
-def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
-    """One row per (question, chunk): the score of eq. 6 and its parts. It calls no model.
+def unify(table: pa.Table, weighing: Weighing) -> pa.Table:
+    """One row per (question, chunk): the score of eq. 6 and its parts, a table of UNIFIED.
+
+    It calls no model.
 
     Of several reference answers, both the largest and the mean log-likelihood are given, whichever
     is weighed.
@@ -170,16 +188,24 @@ def unify(table: pa.Table, weighing: Weighing) -> list[dict]:
         raise ValueError(f"score.answers={weighing.answers!r}: must be one of {known}")
     if weighing.normalise not in ("none", "minmax"):
         raise ValueError(f"score.normalise={weighing.normalise!r}: must be 'none' or 'minmax'")
-    by_question: dict[str, dict[str, list[dict]]] = {}
-    for row in table.to_pylist():
-        by_question.setdefault(row["question"], {}).setdefault(row["chunk"], []).append(row)
-    rows = []
-    for question, chunks in by_question.items():
+    rows, blocks = _unified(table, weighing), [UNIFIED.empty_table()]
+    while block := list(itertools.islice(rows, BLOCK)):
+        blocks.append(pa.Table.from_pylist(block, schema=UNIFIED))
+    return pa.concat_tables(blocks)
+
+
+def _unified(table: pa.Table, weighing: Weighing) -> Iterator[dict]:
+    codes = table["question"].combine_chunks().dictionary_encode().indices.to_numpy()
+    table = table.take(np.argsort(codes, kind="stable"))  # rows of a question one after another
+    by_question = itertools.groupby(stream_rows(table), operator.itemgetter("question"))
+    for question, raw_rows in by_question:
+        chunks: dict[str, list[dict]] = {}
+        for row in raw_rows:
+            chunks.setdefault(row["chunk"], []).append(row)
         scores = _weigh(chunks, weighing)
         for (chunk, raw), score in zip(chunks.items(), scores.tolist(), strict=True):
             row = {"question": question, "chunk": chunk, "score": score}
-            rows.append(row | {"retriever": raw[0]["retriever"]} | _summaries(raw))
-    return rows
+            yield row | {"retriever": raw[0]["retriever"]} | _summaries(raw)
 
 
 def _weigh(chunks: Mapping[str, list[dict]], weighing: Weighing) -> np.ndarray:
@@ -213,7 +239,7 @@ def _minmax(values: np.ndarray) -> np.ndarray:
 
 
 def keep_clearest(
-    rows: Sequence[Mapping], positives: Mapping[str, Sequence[str]], keep: float
+    rows: Iterable[Mapping], positives: Mapping[str, Sequence[str]], keep: float
 ) -> dict[str, list[str]]:
     """Keeps the `keep` fraction of questions with the largest margin.
 
@@ -244,9 +270,19 @@ def keep_clearest(
     }
 
 
-def top_chunks(rows: Sequence[Mapping], count: int | None = None) -> dict[str, list[str]]:
-    """question -> its `count` best chunks, or all, best first; ties go to the smaller chunk id."""
-    ranked: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: (row["question"], -row["score"], row["chunk"])):
-        ranked.setdefault(row["question"], []).append(row["chunk"])
-    return {question: chunks[:count] for question, chunks in ranked.items()}
+def top_chunks(rows: Iterable[Mapping], count: int | None = None) -> dict[str, list[str]]:
+    """question -> its `count` best chunks, or all, best first; ties go to the smaller chunk id.
+
+    Questions are in order of their ids.
+    """
+    best: dict[str, list[tuple[float, str]]] = {}
+    for row in rows:
+        ranked = best.setdefault(row["question"], [])
+        ranked.append((-row["score"], row["chunk"]))
+        if count is not None and len(ranked) > 2 * count + 64:  # few sorts, few rows
+            ranked.sort()
+            del ranked[count:]
+    return {
+        question: [chunk for _, chunk in sorted(best[question])][:count]
+        for question in sorted(best)
+    }

@@ -97,7 +97,7 @@ def _prepare_extraction(
     """The calls, tokens of each prompt, tokens expected of each reply, notes."""
     calls = []
     if not context.config.graph.openie:
-        calls = extraction_calls(context, chunks_to_extract(context, done))
+        calls = list(extraction_calls(context, chunks_to_extract(context, done)))
     passages = count([call.fields["passage"] for call in calls])
     expected = {call.item: recording.written * n for call, n in zip(calls, passages, strict=True)}
     return calls, _prompt_tokens(calls, count), expected, []

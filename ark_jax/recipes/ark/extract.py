@@ -4,9 +4,10 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ark_jax.data.records import Chunk
 from ark_jax.llm import complete
 from ark_jax.llm.pricing import Usage
 from ark_jax.pipeline.shard_parts import forget_shards, map_stored
@@ -20,7 +21,7 @@ from ark_jax.recipes.ark.facts import (
     term_counter,
 )
 from ark_jax.recipes.common.ask import ask
-from ark_jax.recipes.common.candidates import load_candidates
+from ark_jax.recipes.common.candidates import distinct_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
 from ark_jax.recipes.common.written_from import is_writing, training_documents
 from ark_jax.runtime import distributed
@@ -31,20 +32,21 @@ from ark_jax.text import prompts
 COUNTED = ("entities", "relations", "quarantined")  # how the manifest names the files of FACTS
 
 
-def extraction_calls(context: Context, chunk_ids: Collection[str]) -> list[complete.Call]:
-    """A call for each of these chunks, in the order of the corpus."""
+def extraction_calls(context: Context, chunk_ids: Collection[str]) -> Sequence[complete.Call]:
+    """A call for each of these chunks, in the order of the corpus; each is made on access."""
     template = prompts.load_template("extract", context.config.prompts.extract)
-    return [
-        complete.Call(
-            f"extract/{chunk.id}",
-            "extract",
-            (prompts.fill(template, passage=chunk.passage),),
-            {"passage": chunk.text, "title": chunk.title},
-        )
-        for chunks in chunks_by_document(context).values()
-        for chunk in chunks
-        if chunk.id in chunk_ids
-    ]
+
+    def call(chunk: Chunk) -> complete.Call:
+        prompt = prompts.fill(template, passage=chunk.passage)
+        fields = {"passage": chunk.text, "title": chunk.title}
+        return complete.Call(f"extract/{chunk.id}", "extract", (prompt,), fields)
+
+    return distributed.LazySequence(call, _chunks(context, chunk_ids))
+
+
+def _chunks(context: Context, chunk_ids: Collection[str]) -> list[Chunk]:
+    groups = chunks_by_document(context).values()
+    return [chunk for group in groups for chunk in group if chunk.id in chunk_ids]
 
 
 def extracted_chunks(context: Context) -> set[str]:
@@ -55,8 +57,7 @@ def extracted_chunks(context: Context) -> set[str]:
     if is_writing(context.config):
         chunks, documents = chunks_by_document(context), training_documents(context)
         return {chunk.id for document in documents for chunk in chunks.get(document, ())}
-    candidates = load_candidates(context)
-    return {chunk for ranked in candidates.values() for chunk, _ in ranked}
+    return distinct_candidates(context)
 
 
 def extract(context: Context, folder: Path) -> dict:
@@ -68,7 +69,8 @@ def extract(context: Context, folder: Path) -> dict:
     else:
         calls = extraction_calls(context, chunk_ids)
         passes = _passes(context, calls)
-        replies = (_replies(call.item.removeprefix("extract/"), passes) for call in calls)
+        asked = (item.removeprefix("extract/") for item in passes[0].texts)
+        replies = (_replies(chunk_id, passes) for chunk_id in asked)
         facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
         usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
@@ -103,8 +105,7 @@ def _rule_based_facts(
     context: Context, chunk_ids: Collection[str], folder: Path
 ) -> Iterator[bytes]:
     """The facts of the backend `none`: the words of all chunks are counted first."""
-    groups = chunks_by_document(context).values()
-    chunks = [chunk for group in groups for chunk in group if chunk.id in chunk_ids]
+    chunks = _chunks(context, chunk_ids)
     shards = lambda: shards_of(
         ((chunk.id, chunk.text, chunk.title) for chunk in chunks), lambda passage: len(passage[1])
     )
@@ -117,7 +118,7 @@ def _rule_based_facts(
     yield from map_stored(folder, "facts", prepare, shards())
 
 
-def _passes(context: Context, calls: list[complete.Call]) -> list[complete.Completions]:
+def _passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
     """The replies to all calls: those of the first pass, and of each gleaning."""
     if context.config.graph.openie:
         return [_recorded_answers(context, calls)]
@@ -125,7 +126,7 @@ def _passes(context: Context, calls: list[complete.Call]) -> list[complete.Compl
     return [answers, *_glean(context, calls, answers)]
 
 
-def _replies(chunk_id: str, passes: list[complete.Completions]) -> Replies:
+def _replies(chunk_id: str, passes: Sequence[complete.Completions]) -> Replies:
     """The replies of each pass to one chunk."""
     of_passes = []
     for number, answers in enumerate(passes):
@@ -138,7 +139,7 @@ def _characters(replies: Replies) -> int:
     return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
-def _recorded_answers(context: Context, calls: list[complete.Call]) -> complete.Completions:
+def _recorded_answers(context: Context, calls: Sequence[complete.Call]) -> complete.Completions:
     """Records that another system extracted, as if a model had replied with them."""
     from ark_jax.graph import openie
 
@@ -166,32 +167,32 @@ def _remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:
 
 
 def _glean(
-    context: Context, calls: list[complete.Call], answers: complete.Completions
+    context: Context, calls: Sequence[complete.Call], answers: complete.Completions
 ) -> list[complete.Completions]:
     """Further passes over each chunk: the model sees its reply and is asked for what is missing."""
     config = context.config
     if not config.graph.gleanings or config.llm.backend == "none":
         return []
     request = prompts.load_template("glean", config.prompts.glean)
-    conversations = {
-        call.item: (*call.turns, "\n".join(answers.texts[call.item]))
-        for call in calls
-        if call.item not in answers.rejected
-    }
-    passes = []
-    for number in range(1, config.graph.gleanings + 1):
-        further = {
-            item: complete.Call(
-                f"glean{number}/{item.partition('/')[2]}", "glean", (*turns, request)
-            )
-            for item, turns in conversations.items()
-        }
-        accept = lambda call, texts, cut: None
-        gleaned = ask(context, list(further.values()), f"glean {number}", accept)
-        passes.append(gleaned)
-        conversations = {
-            item: (*call.turns, "\n".join(gleaned.texts[call.item]))
-            for item, call in further.items()
-            if call.item not in gleaned.rejected
-        }
-    return passes
+    passes, numbers = [answers], range(len(calls))
+    for count in range(1, config.graph.gleanings + 1):
+        answered = zip(numbers, passes[-1].texts, strict=True)
+        numbers = [number for number, item in answered if item not in passes[-1].rejected]
+        call = functools.partial(_gleaning_call, calls, tuple(passes), request)
+        further = distributed.LazySequence(call, numbers)
+        passes.append(ask(context, further, f"glean {count}", complete.accept_all))
+    return passes[1:]
+
+
+def _gleaning_call(
+    calls: Sequence[complete.Call],
+    passes: Sequence[complete.Completions],
+    request: str,
+    number: int,
+) -> complete.Call:
+    """The call of the next pass over a chunk, which holds the replies of all passes so far."""
+    call = calls[number]
+    chunk_id, turns = call.item.removeprefix("extract/"), call.turns
+    for texts, _ in _replies(chunk_id, passes).passes:
+        turns = (*turns, "\n".join(texts), request)
+    return complete.Call(f"glean{len(passes)}/{chunk_id}", "glean", turns)

@@ -3,17 +3,18 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline.parts import store_part, whole_parts
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, read_table, save_rows
+from ark_jax.pipeline.tables import read_table, stream_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import chunks_by_document, evidence_chunks, load_questions
@@ -21,6 +22,7 @@ from ark_jax.recipes.common.models import load_generator
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
 
+FILE = "positives.parquet"
 SHARDS = "shard-*.parquet"
 LEAST_SHARE = 1e-6  # of a chunk; a share must be above 0
 
@@ -34,10 +36,7 @@ def score(context: Context, folder: Path) -> dict:
     questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
     nearest = load_candidates(context)
-    candidates = {
-        q.id: [(chunks[chunk], cosine) for chunk, cosine in nearest.get(q.id, ())[:limit]]
-        for q in questions
-    }
+    candidates = lambda q: [(chunks[chunk], cos) for chunk, cos in nearest.get(q.id, ())[:limit]]
     last, unscored = distributed.on_first_process(lambda: _unscored(folder, questions))
     shards = _shards([questions[i] for i in unscored], config.score.shard)
     for i, shard in enumerate(shards, 1):
@@ -45,7 +44,7 @@ def score(context: Context, folder: Path) -> dict:
             load_generator(context),
             templates,
             shard,
-            candidates,
+            {question.id: candidates(question) for question in shard},
             references=config.score.references,
             batch_tokens=config.generator.batch_tokens,
             label=f"score {i}/{len(shards)}",
@@ -108,15 +107,19 @@ def choose_positives(context: Context, folder: Path) -> dict:
     }
     if settings.supervision == "gold":
         positives = _marked_positives(evidence)
-        rows += _unscored_rows(rows, positives)
+        rows = pa.concat_tables([rows, _unscored_rows(rows, positives)])
     else:
-        top = alignment.top_chunks(rows, settings.positives)
-        positives = alignment.keep_clearest(rows, top, settings.keep)
-    flagged = [
-        row | {"positive": row["chunk"] in positives.get(row["question"], ())} for row in rows
-    ]
-    save_rows(flagged, folder / "positives.parquet")
+        top = alignment.top_chunks(_ranking(rows), settings.positives)
+        positives = alignment.keep_clearest(_ranking(rows), top, settings.keep)
+    flags = [row["chunk"] in positives.get(row["question"], ()) for row in _ranking(rows)]
+    if is_first_process():
+        flagged = rows.append_column("positive", pa.array(flags, pa.bool_()))
+        pq.write_table(flagged.combine_chunks(), folder / FILE)
     return _count_positives(positives, evidence)
+
+
+def _ranking(rows: pa.Table) -> Iterator[dict]:
+    return stream_rows(rows.select(["question", "chunk", "score"]))
 
 
 def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
@@ -129,16 +132,20 @@ def _marked_positives(evidence: Mapping[str, set[str]]) -> dict[str, list[str]]:
     return positives
 
 
-def _unscored_rows(rows: list[dict], positives: Mapping[str, Sequence[str]]) -> list[dict]:
+def _unscored_rows(rows: pa.Table, positives: Mapping[str, Sequence[str]]) -> pa.Table:
     """Rows for positives that were not scored, with a score below all others."""
-    known = {(row["question"], row["chunk"]) for row in rows}
-    blank = dict.fromkeys(rows[0]) | {"score": -np.inf}
-    return [
-        blank | {"question": question, "chunk": chunk}
+    known = {
+        (row["question"], row["chunk"])
+        for row in _ranking(rows)
+        if row["chunk"] in positives.get(row["question"], ())
+    }
+    unscored = [
+        {"question": question, "chunk": chunk, "score": -np.inf}
         for question, chunks in positives.items()
         for chunk in chunks
         if (question, chunk) not in known
     ]
+    return pa.Table.from_pylist(unscored, schema=rows.schema)
 
 
 def _count_positives(
@@ -160,15 +167,23 @@ def load_positives(context: Context) -> dict[str, list[str]]:
     """question -> its positives, best first."""
     from ark_jax.recipes.ark import alignment
 
-    rows = load_rows(context / "positives" / "positives.parquet")
-    return alignment.top_chunks([row for row in rows if row["positive"]])
+    return alignment.top_chunks(_stored_ranking(context, positive=True))
+
+
+def _stored_ranking(context: Context, *, positive: bool) -> Iterator[dict]:
+    """The scored chunks that are positives, or the others."""
+    table = read_table(context / "positives" / FILE, ["question", "chunk", "score", "positive"])
+    return _ranking(table.filter(pc.equal(table["positive"], positive)))
 
 
 def load_scores(context: Context) -> dict[str, dict[str, float]]:
     """question -> chunk -> alignment score, of all that were scored."""
     scores: dict[str, dict[str, float]] = {}
-    for row in load_rows(context / "positives" / "positives.parquet"):
-        scores.setdefault(row["question"], {})[row["chunk"]] = row["score"]
+    ids: dict[str, str] = {}  # one string for all questions that a chunk is scored for
+    columns = ["question", "chunk", "score"]
+    for row in stream_rows(read_table(context / "positives" / FILE, columns)):
+        chunk = ids.setdefault(row["chunk"], row["chunk"])
+        scores.setdefault(row["question"], {})[chunk] = row["score"]
     return scores
 
 
@@ -199,7 +214,4 @@ def load_next_best(context: Context, count: int) -> dict[str, list[str]]:
     """question -> the `count` chunks that score best after the positives."""
     from ark_jax.recipes.ark import alignment
 
-    rows = load_rows(context / "positives" / "positives.parquet")
-    return (
-        alignment.top_chunks([row for row in rows if not row["positive"]], count) if count else {}
-    )
+    return alignment.top_chunks(_stored_ranking(context, positive=False), count) if count else {}

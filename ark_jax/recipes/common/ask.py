@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import complete
@@ -51,7 +51,7 @@ def _writer_settings(config) -> complete.LLMSettings:
 
 def ask(
     context: Context,
-    calls: list[complete.Call],
+    calls: Sequence[complete.Call],
     label: str,
     accept: complete.Accept,
     role: str = "llm",

@@ -1,11 +1,13 @@
 """The candidates stage: which chunks may answer each training question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.common.corpus import (
     Passages,
     candidate_chunks,
@@ -21,6 +23,7 @@ from ark_jax.retrieval.fusion import fuse
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
+SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
 Pools = dict[str, list[str]]  # question -> chunk ids
 
 
@@ -49,8 +52,8 @@ def find_candidates(context: Context, folder: Path) -> dict:
         else {q.id: [chunk.id for chunk in candidate_chunks(q, chunks)] for q in questions}
     )
     rows = _rows(questions, pools, chunk_ids, queries, vectors)
-    save_rows(rows, folder / "candidates.parquet")
-    return {"candidates": len(rows), "cut_by_the_retriever": cut}
+    count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
+    return {"candidates": count, "cut_by_the_retriever": cut}
 
 
 def _search(
@@ -89,11 +92,10 @@ def _rows(
     chunk_ids: Sequence[str],
     queries: Vectors,
     vectors: Vectors,
-) -> list[dict]:
+) -> Iterator[dict]:
     from ark_jax.retrieval.late import similarity
 
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
-    rows = []
     for question, query in zip(questions, queries, strict=True):
         # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
         cosines = [
@@ -101,15 +103,21 @@ def _rows(
             for chunk in pools[question.id]
         ]
         cosines.sort(key=lambda pair: (-pair[1], pair[0]))
-        rows += [
-            {"question": question.id, "chunk": chunk, "cosine": cosine} for chunk, cosine in cosines
-        ]
-    return rows
+        for chunk, cosine in cosines:
+            yield {"question": question.id, "chunk": chunk, "cosine": cosine}
+
+
+def distinct_candidates(context: Context) -> set[str]:
+    """The candidates of all training questions."""
+    table = read_table(context / "candidates" / "candidates.parquet", columns=["chunk"])
+    return set(table["chunk"].unique().to_pylist())
 
 
 def load_candidates(context: Context) -> dict[str, list[tuple[str, float]]]:
     """question -> its candidates and their cosines under the base retriever, nearest first."""
     candidates: dict[str, list[tuple[str, float]]] = {}
-    for row in load_rows(context / "candidates" / "candidates.parquet"):
-        candidates.setdefault(row["question"], []).append((row["chunk"], row["cosine"]))
+    ids: dict[str, str] = {}  # one string for all questions that a chunk is a candidate of
+    for row in stream_rows(read_table(context / "candidates" / "candidates.parquet")):
+        chunk = ids.setdefault(row["chunk"], row["chunk"])
+        candidates.setdefault(row["question"], []).append((chunk, row["cosine"]))
     return candidates

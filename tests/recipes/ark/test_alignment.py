@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import tiny
 
 from ark_jax import LanguageModel, Retriever
@@ -45,7 +47,7 @@ TABLE = scores(
 def unified(table: pa.Table, **changes) -> dict[str, dict[str, float]]:
     """question -> chunk -> S."""
     out: dict[str, dict[str, float]] = {}
-    for row in alignment.unify(table, weighing(**changes)):
+    for row in alignment.unify(table, weighing(**changes)).to_pylist():
         out.setdefault(row["question"], {})[row["chunk"]] = row["score"]
     return out
 
@@ -88,7 +90,7 @@ def test_a_lone_chunk_and_equal_scores_are_half():
 
 
 def test_both_the_best_and_the_mean_over_answers_are_kept():
-    row = alignment.unify(TABLE, weighing(answers="first"))[0]
+    row = alignment.unify(TABLE, weighing(answers="first")).to_pylist()[0]
     assert row == {
         "question": "q",
         "chunk": "a",
@@ -117,6 +119,58 @@ def test_the_best_are_selected_and_ties_go_by_name():
     ]
     assert alignment.top_chunks(rows, 2) == {"q": ["d#1", "d#10"], "r": ["d#0"]}
     assert alignment.top_chunks(rows)["q"] == ["d#1", "d#10", "d#2", "d#0"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("rqs"), st.integers(0, 9), st.integers(-2, 2)), max_size=300
+    ),
+    st.sampled_from([None, 1, 3, 200]),
+)
+def test_the_best_are_those_of_all_rows_in_order(ranked, count):
+    rows = [{"question": q, "chunk": f"d#{i}", "score": x / 4} for q, i, x in ranked]
+    plain: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: (row["question"], -row["score"], row["chunk"])):
+        plain.setdefault(row["question"], []).append(row["chunk"])
+    best = alignment.top_chunks(iter(rows), count)
+    assert list(best.items()) == [(q, chunks[:count]) for q, chunks in plain.items()]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("qrs"),
+            st.sampled_from("abc"),
+            st.integers(0, 2),
+            *[st.integers(-40, 0).map(lambda x: x / 4)] * 3,
+            st.just(9),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sampled_from(["first", "max", "mean"]),
+    st.sampled_from(["none", "minmax"]),
+    st.sampled_from([1, 4, alignment.BLOCK]),
+)
+def test_rows_in_any_order_are_unified_by_question(rows, answers, normalise, block):
+    """As if all rows were in memory: questions and chunks in the order of their first row."""
+    table, chosen = scores(*rows), weighing(answers=answers, normalise=normalise)
+    groups: dict[str, dict[str, list[dict]]] = {}
+    for row in table.to_pylist():
+        groups.setdefault(row["question"], {}).setdefault(row["chunk"], []).append(row)
+    wanted = []
+    for question, chunks in groups.items():
+        values = alignment._weigh(chunks, chosen)
+        for (chunk, raw), score in zip(chunks.items(), values.tolist(), strict=True):
+            row = {"question": question, "chunk": chunk, "score": score}
+            wanted.append(row | {"retriever": raw[0]["retriever"]} | alignment._summaries(raw))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment, "BLOCK", block)
+        unified = alignment.unify(table, chosen)
+    assert unified.to_pylist() == wanted
+    # The stored table has the columns and types of these rows.
+    plain = pa.table({name: [row[name] for row in wanted] for name in wanted[0]})
+    assert unified.schema == plain.schema
 
 
 def test_questions_are_kept_by_how_far_their_positives_lead():
