@@ -168,11 +168,8 @@ class Conversations:
         self.usage = Usage(len(calls))
         self.places_of_earlier_runs = range(cache.rows.end)
         self.counted_places: set[int] = set()  # rows in `usage`, since equal calls are one request
-        for key in cache.rows:
-            if (
-                key.startswith(UNUSED_PREFIX)
-                and (row := cache.rows[key]).get("item") in self.places
-            ):
+        for row in [cache.rows[key] for key in cache.rows if key.startswith(UNUSED_PREFIX)]:
+            if row.get("item") in self.places:
                 self.usage.add(row["reply"], row.get("cost", 0.0))
 
     def next_turns(self, call: Call) -> tuple[str, ...] | None:

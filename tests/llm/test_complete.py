@@ -107,6 +107,19 @@ def test_our_own_model_gets_all_calls_at_once_then_the_corrections(tmp_path):
     assert ask().usage.cached == 4 and len(sent) == 2
 
 
+def test_replies_can_be_read_when_their_file_is_gone(tmp_path):
+    """Of several processes, all but the first have a copy of the file that they delete."""
+
+    def generate(conversations, on_reply):
+        for i, (prompt,) in enumerate(conversations):
+            on_reply(i, completion(prompt[-1]))
+
+    cache, settings = tmp_path / "cache.jsonl", changed_settings(backend="local")
+    answers = complete.complete(calls(), settings, cache, "x", generate=generate)
+    cache.unlink()
+    assert answers.texts == {"extract/0": ["0"], "extract/1": ["1"], "extract/2": ["2"]}
+
+
 def test_the_same_remark_is_not_made_twice(tmp_path):
     """At temperature 0 the model would repeat its reply."""
     sent = Counter()

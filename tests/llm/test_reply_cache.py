@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,27 @@ def test_a_content_of_text_parts_is_read(recording, tmp_path):
     settings = changed_settings(replies=str(path))
     completions = complete.complete(calls(1), settings, tmp_path / "cache.jsonl", "x")
     assert completions.texts == {"extract/0": ["from parts"]}
+
+
+def test_replies_stay_in_their_file(recording, tmp_path):
+    """Memory holds their keys and places; a reply of 5,000 characters takes less than 1,500."""
+    count, size = 400, 5000
+    asked = calls(count)
+    path = recording(asked, [f"{i} {'x' * size}" for i in range(count)])
+    replies = ReplyCache(path)  # parsers keep something when they first run
+    settings = changed_settings(replies=str(path))
+    answer = lambda: complete.complete(asked, settings, tmp_path / "cache.jsonl", "x").texts
+    for make, read in (
+        (lambda: ReplyCache(path).rows, lambda rows, i: reply_text(rows[f"extract/{i}"]["reply"])),
+        (answer, lambda texts, i: texts[f"extract/{i}"][0]),
+    ):
+        tracemalloc.start()
+        try:
+            made = make()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(made) == count and taken < 1500 * count
+        for i in (0, 7, count - 1):
+            assert read(made, i) == f"{i} {'x' * size}"
+    assert list(replies.rows) == [call.item for call in asked]
