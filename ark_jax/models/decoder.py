@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
-from ark_jax.layout import einsum, lookup, param
+from ark_jax.layout import einsum, lookup, over_tokens, param
 from ark_jax.models import attention, packing
 from ark_jax.models.config_json import check_positive, check_sizes
 
@@ -169,9 +169,13 @@ def rms_norm(
     x: Float[Array, "*b d"], scale: Float[Array, " d"], eps: float
 ) -> Float[Array, "*b d"]:
     """Root-mean-square norm over the last axis, in float32."""
-    y = x.astype(jnp.float32)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-    return (y * scale).astype(x.dtype)
+
+    def norm(x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        y = x.astype(jnp.float32)
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
+        return (y * scale).astype(x.dtype)
+
+    return over_tokens(norm, x)
 
 
 def rope(x: Float[Array, "b t n h"], angles: Float[Array, "b t half_h"]) -> Float[Array, "b t n h"]:

@@ -5,6 +5,7 @@ BERT (MiniLM, BGE, E5), DistilBERT, RoBERTa and XLM-R (multilingual E5, BGE-M3).
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from ark_jax.layout import activation_spec, einsum, lookup, param
+from ark_jax.layout import activation_spec, einsum, lookup, over_tokens, param
 from ark_jax.models import attention, packing
 from ark_jax.models.config_json import check_positive, check_sizes
 from ark_jax.models.decoder import ones, refuse_unless, rematerialised, zeros
@@ -121,10 +122,19 @@ def layer_norm(
     x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"], eps: float
 ) -> Float[Array, "*b d"]:
     """Layer norm over the last axis, in float32."""
-    y = x.astype(jnp.float32)
-    y = y - y.mean(-1, keepdims=True)
-    y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
-    return (y * scale + bias).astype(x.dtype)
+
+    def norm(x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        y = x.astype(jnp.float32)
+        y = y - y.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.mean(y * y, -1, keepdims=True) + eps)
+        return (y * scale + bias).astype(x.dtype)
+
+    return over_tokens(norm, x)
+
+
+def gelu(x: Float[Array, "*b f"]) -> Float[Array, "*b f"]:
+    """The exact GELU by erf, as torch has it. JAX's is by erfc, twice as slow on a CPU."""
+    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 def positions(
@@ -160,7 +170,7 @@ class Block(nnx.Module):
         y = einsum("btnh,nhd->btd", attend(q, k, v), self.o[...], self.o_bias[...])
         x = layer_norm(x + y, self.attn_norm[...], self.attn_norm_bias[...], cfg.norm_eps)
         y = einsum("btd,df->btf", x, self.up[...], self.up_bias[...]).astype(jnp.float32)
-        y = jax.nn.gelu(y, approximate=False).astype(x.dtype)
+        y = gelu(y).astype(x.dtype)
         y = einsum("btf,fd->btd", y, self.down[...], self.down_bias[...])
         return layer_norm(x + y, self.ffn_norm[...], self.ffn_norm_bias[...], cfg.norm_eps)
 
