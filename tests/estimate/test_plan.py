@@ -272,7 +272,7 @@ def test_likelihoods_of_answers_read_what_answers_do_and_the_references(run, mes
     # Scoring may compute anew, for each prompt, what all prompts begin with.
     chunks = questions_and_chunks(run)[1]
     _, head = estimate.reader_prompts(run.context, lm, held_out, chunks)
-    assert 0 < head < 40 and scored.seconds > 0
+    assert 0 < head < 100 and scored.seconds > 0
     assert least - 1 <= scored.tokens <= least + prompts * head
     c.evaluate.answers = ("answer_likelihood",)
     alone = plan.estimate(RECIPE, c, run.workdir)
