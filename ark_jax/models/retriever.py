@@ -23,6 +23,7 @@ from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenIds, TokenRows, text_blocks
+from ark_jax.text.token_vectors import Vectors
 
 
 def pool(
@@ -276,7 +277,7 @@ class Retriever:
 
     def encode_tokens(
         self, ids: Sequence[TokenIds], batching: Batching, *, unit: bool = True
-    ) -> np.ndarray:
+    ) -> Vectors:
         """Vectors of tokenised texts, float32 `[n e]`, in the order of `ids`; none is checked.
 
         Args:
