@@ -97,7 +97,7 @@ def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> st
     """The closing table for a terminal: means, 95 % intervals, marks of difference from `base`."""
     width = max(9, *(len(row["system"]) + 2 for row in table))
     cells = [[cell_text(row["values"].get(metric)) for metric in columns] for row in table]
-    widths = [max(21, *map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(21, *(1 + len(text) for text in column)) for column in zip(*cells, strict=True)]
     heads = (metric_heading(m).rjust(n + 1) for m, n in zip(columns, widths, strict=True))
     lines = ["  " + "system".ljust(width) + "".join(heads)]
     for row, texts in zip(table, cells, strict=True):
