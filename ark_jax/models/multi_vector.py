@@ -72,15 +72,20 @@ class MultiVectorRetriever(Retriever):
         files.write_prompts_and_width(folder, self.prompts, width, multi_vector=True)
 
 
-def open_retriever(name_or_folder: str | Path) -> Retriever:
+def open_retriever(
+    name_or_folder: str | Path, *, compute: str = "float32", attention: str = "auto"
+) -> Retriever:
     """The retriever of a folder or hub name, a `MultiVectorRetriever` if it declares to be one.
+
+    Args:
+        compute, attention: as in `Retriever.from_pretrained`.
 
     Raises:
         FileNotFoundError, ValueError: as `Retriever.from_pretrained`.
     """
     folder = hf.resolve(str(name_or_folder))
     kind = MultiVectorRetriever if is_multi_vector(folder) else Retriever
-    return kind.from_pretrained(folder)
+    return kind.from_pretrained(folder, compute=compute, attention=attention)
 
 
 def is_multi_vector(folder: Path) -> bool:

@@ -28,9 +28,8 @@ class ModelFiles:
     """One model of a sentence-transformers folder, with the settings that the folder gives it."""
 
     folder: Path  # of the weights, config.json and the tokenizer
-    pooling: (
-        str | None
-    )  # "none": a vector for each token; None if nothing is declared: a bare model
+    # "none": each token keeps its vector. None: a bare model, which declares no pooling.
+    pooling: str | None
     prompts: dict[str, str]  # kind of text -> what is put in front of it
     width: int | None  # leading components of a vector that are kept; None keeps all
 

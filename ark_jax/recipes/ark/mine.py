@@ -50,7 +50,6 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
     rows = {question.id: encoded[[i]] for i, question in enumerate(questions)}
-    queries = {id: row[0] for id, row in rows.items()}
     everything = range(len(chunk_ids))
     own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
     pools = {q.id: everything if corpus else own_chunks(q) for q in questions}
@@ -59,7 +58,7 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     for question in questions:
         found_ids = [chunk for chunk, _ in mined[question.id]]
         cosines[question.id] = {
-            chunk: similarity(queries[question.id], vectors[positions[chunk]])
+            chunk: similarity(rows[question.id][0], vectors[positions[chunk]])
             for chunk in (*positives[question.id], *found_ids)
         }
     choose = lambda: _choose(context, folder, questions, positives, mined, cosines, texts)

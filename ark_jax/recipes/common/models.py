@@ -25,17 +25,18 @@ def load_retriever(context: Context, system: str = "base"):
         system: "base" is `retriever.path`; the last part of a path in `evaluate.retrievers` is that
             retriever; anything else is a stage whose folder holds a `model`.
     """
-    from ark_jax.models import hf
-    from ark_jax.models.multi_vector import MultiVectorRetriever, is_multi_vector
+    from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
     from ark_jax.models.retriever import Retriever
 
     context.enter_mesh()
     if context.models.get("retriever", ("",))[0] != system:
         settings = context.config.retriever
-        path = hf.resolve(retriever_path(context, system))
-        by_tokens = keeps_tokens(context.config) if system == "base" else is_multi_vector(path)
-        loaded = (MultiVectorRetriever if by_tokens else Retriever).from_pretrained(
-            path, compute=settings.compute, attention=settings.attention
+        open_model = open_retriever
+        if system == "base":  # the config decides, whatever the folder declares
+            kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
+            open_model = kind.from_pretrained
+        loaded = open_model(
+            retriever_path(context, system), compute=settings.compute, attention=settings.attention
         )
         context.models["retriever"] = (system, loaded)
     return context.models["retriever"][1]
