@@ -26,7 +26,7 @@ def join_by_community(
     """
     graph = KnowledgeGraph.load(context / "graph")
     by_id = {chunk.id: chunk for chunk in passages}
-    shared = _shared_entities(graph, by_id, context.config.seed)[: ENTITIES * count]
+    shared = _shared_entities(graph, by_id)[: ENTITIES * count]
     nodes_by_chunk = _nodes_by_chunk(graph, by_id)
     strengths: dict[Ids, float] = {}
     for entity, weights in _communities(context, graph, shared):
@@ -37,14 +37,14 @@ def join_by_community(
     return [(by_id[a], by_id[b]) for a, b in _choose(strengths, count)]
 
 
-def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk], seed: int) -> list[int]:
+def _shared_entities(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> list[int]:
     """The entities that passages of different places name, in an order that hashes decide."""
     nodes = {}
     for node, chunk_ids in enumerate(graph.chunks):
         holders = [by_id[id] for id in chunk_ids if id in by_id]
         if any(_apart(holders[0], holder) for holder in holders[1:]):
             nodes[graph.names[node]] = node
-    return [nodes[name] for name in hash_order(nodes, seed)]
+    return [nodes[name] for name in hash_order(nodes)]
 
 
 def _nodes_by_chunk(graph: KnowledgeGraph, by_id: Mapping[str, Chunk]) -> dict[str, set[int]]:

@@ -4,7 +4,7 @@ Nothing here happens as long as `questions.source` is "given".
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk
@@ -14,7 +14,7 @@ from ark_jax.recipes.common.corpus import chunks_by_document, given_questions, w
 from ark_jax.recipes.common.split import Split, uniform
 
 # What decides which passages are drawn, beside the data.
-DRAW_SETTINGS = ("questions.source", "questions.passages", "seed")
+DRAW_SETTINGS = ("questions.source", "questions.passages")
 
 
 def is_writing(config) -> bool:
@@ -106,7 +106,7 @@ def drawn_passages(context: Context) -> dict[str, list[Chunk]]:
     sides = {row["document"]: row["part"] for row in load_rows(context / "data" / "sides.parquet")}
     parts = ("train",) if given_questions(context, "held_out") else ("train", "held_out")
     groups = {id: group for id, group in chunks.items() if sides[id] in parts}
-    drawn = _draw_evenly(groups, config.questions.passages, config.seed)
+    drawn = _draw_evenly(groups, config.questions.passages)
     return {part: [x for x in drawn if sides[x.document] == part] for part in ("train", "held_out")}
 
 
@@ -116,18 +116,19 @@ def training_documents(context: Context) -> set[str]:
     return documents | {chunk.document for chunk in drawn_passages(context)["train"]}
 
 
-def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int, seed: int) -> list[Chunk]:
-    """`count` chunks, or all if it is 0: one of each document, then a second of each, and so on."""
+def _draw_evenly(groups: Mapping[str, Sequence[Chunk]], count: int) -> list[Chunk]:
+    """`count` chunks, or all if it is 0: one of each document, then a second of each, and so on.
+
+    They are the same for every seed, so that its runs share the replies of a language model.
+    """
     by_id = {chunk.id: chunk for group in groups.values() for chunk in group}
-    orders = [
-        hash_order([chunk.id for chunk in groups[id]], seed) for id in hash_order(groups, seed)
-    ]
+    orders = [hash_order([chunk.id for chunk in groups[id]]) for id in hash_order(groups)]
     longest = max(map(len, orders), default=0)
     ids = [order[i] for i in range(longest) for order in orders if i < len(order)]
     return [by_id[id] for id in ids[: count or None]]
 
 
-def hash_order(ids: Sequence[str], seed: int) -> list[str]:
+def hash_order(ids: Iterable[str], seed: int = 0) -> list[str]:
     """The ids in an order that their hashes decide, so that a new one moves no other."""
     return sorted(ids, key=lambda id: (uniform(f"{seed} {id}"), id))
 

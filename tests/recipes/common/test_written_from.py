@@ -123,10 +123,10 @@ def test_passages_are_drawn_evenly(context):
     count = lambda document: sum(id.startswith(f"{document}#") for id in ids)
     assert [count("d0"), count("d1"), count("d2")] == [1, 2, 2] and len(set(ids)) == 5
     fewer = set(drawn(context, "train"))
+    context.config.seed = 1
+    assert fewer == set(drawn(context, "train"))  # seeds share a model's replies, or a recording
     context.config.questions.passages = 8
     assert fewer < set(drawn(context, "train"))  # more passages keep those of fewer
-    context.config.seed = 1
-    assert set(drawn(context, "train")) != fewer
 
 
 def test_a_test_of_ones_own_leaves_nothing_to_write_for_it(context):
