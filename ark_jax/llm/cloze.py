@@ -5,6 +5,7 @@ sentence, so they teach a retriever little; a model's questions are better.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from ark_jax.llm.names import names_and_terms, rare_terms, split_sentences
@@ -14,6 +15,7 @@ FEWEST_WORDS = 8  # of a sentence: fewer say too little to be found by
 MOST_WORDS = 40  # of a sentence: more are a list or a table
 ENDS = (".", "!", "?", '"', "”", "»", ")")  # without one the end of the passage cuts the sentence
 GAP = "…"
+BEFORE_SPEECH = "\"'“”„‟‘’‚‛«»:;—–-"  # as after a full stop, the next word has a capital
 
 
 def write_cloze(passages: Sequence[str], count: int, frequency: Mapping[str, int]) -> str:
@@ -27,23 +29,37 @@ def write_cloze(passages: Sequence[str], count: int, frequency: Mapping[str, int
     pairs = []
     if len(passages) == 1:
         rare = rare_terms(passages[0], frequency)
-        pairs = [pair for x in split_sentences(passages[0]) if (pair := _pair(x, rare))]
+        sentences = split_sentences(passages[0])
+        pairs = [pair for x in sentences if (pair := _pair(x, passages[0], rare))]
     return json.dumps({"pairs": pairs[:count]}, ensure_ascii=False)
 
 
-def _pair(sentence: str, rare: set[str]) -> dict | None:
+def _pair(sentence: str, passage: str, rare: set[str]) -> dict | None:
     """The question about a sentence; None if it is cut, too short, too long or names nothing."""
     sentence = sentence.strip()
     is_whole = sentence.endswith(ENDS) and not sentence[0].islower()
     if not is_whole or not FEWEST_WORDS <= len(sentence.split()) <= MOST_WORDS:
         return None
     for name in names_and_terms(sentence, rare):
-        if sentence.count(name) != 1:
+        is_name = name[0].isupper()
+        if sentence.count(name) != 1 or (is_name and not _is_evident(name, passage)):
             continue
         before, after = sentence.split(name)
         gapped = f"{before}{GAP}{after}"
         if not contains_words(gapped, name):
-            kind = "name" if name[0].isupper() else "word"
+            kind = "name" if is_name else "word"
             question = f"Which {kind} is left out here: {' '.join(gapped.split()).rstrip('.!?')}?"
             return {"question": question, "answer": name, "evidence": [sentence]}
     return None
+
+
+def _is_evident(name: str, passage: str) -> bool:
+    """Whether the capital says that it is a name.
+
+    "Now" has one because it begins a sentence or a speech, and "I" and "I'll" always have one.
+    """
+    if any(re.fullmatch(r"\w(['’]\w+)?", part) for part in name.split()):
+        return False
+    places = re.finditer(rf"\b{re.escape(name)}\b", passage)
+    befores = [passage[: place.start()].rstrip()[-1:] for place in places]
+    return " " in name or any(x and x not in ENDS and x not in BEFORE_SPEECH for x in befores)

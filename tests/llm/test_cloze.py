@@ -26,6 +26,16 @@ def test_a_name_is_left_out_of_its_sentence():
     )
 
 
+def test_a_capital_that_every_sentence_and_speech_begins_with_makes_no_name():
+    rest = "the old woman went down to the brook and washed her linen there."
+    for first in ("Now", "“Now", "Then I'll see how", "He said: “Well", "Now I know that"):
+        assert pairs_of(f"{first} {rest}") == []
+    assert [x.answer for x in pairs_of(f"Now Ada of the mill saw that {rest}")] == ["Now Ada"]
+    # A name is one if it stands within a sentence too.
+    assert [x.answer for x in pairs_of(f"Ada saw that {rest} Nobody saw Ada.")] == ["Ada"]
+    assert pairs_of(f"Now {rest} He said: “Now.”") == []
+
+
 def test_sentences_that_ask_nothing_are_passed_over():
     assert pairs_of("Ada built it.") == []  # too short
     assert pairs_of("nothing that has a name was ever seen by anybody on that shore.") == []
