@@ -215,6 +215,21 @@ def test_questions_that_are_not_kept_are_not_trained_on(run, mesh):
     )
 
 
+def test_marked_evidence_keeps_every_question_and_rewrites_none(run, mesh):
+    c = settings(run.workdir.parent)
+    c.train.stages, c.train.batch, c.train.order, c.score.keep = (0,), 1, "question", 0.5
+    questions, _ = questions_and_chunks(run)
+    mining = {}
+    for supervision, by in (("alignment", "rewritten"), ("gold", "rewritten"), ("gold", "bm25")):
+        c.score.supervision, c.mine.by = supervision, by
+        planned = plan.estimate(RECIPE, c, run.workdir)
+        share = 1 if supervision == "gold" else 0.5
+        steps = sum(c.train.epochs) * math.ceil(share * len(questions))
+        assert f"updates of the weights: {steps:,} in stage0" in planned.notes
+        mining[supervision, by] = sum(x.tokens for x in planned.work if x.stage == "mine0")
+    assert mining["gold", "bm25"] < mining["alignment", "rewritten"] < mining["gold", "rewritten"]
+
+
 def test_a_plan_says_how_steps_are_computed_and_why(run, mesh, monkeypatch):
     c = settings(run.workdir.parent)
 

@@ -195,8 +195,9 @@ class _Forecaster:
         updates = {}
         for stage in config.train.stages:
             if stage in MINING_SIZES and mine_name(stage) not in self.done:
-                questions = math.ceil(config.score.keep * len(self.train))
-                versions = config.graph.rewrites * len(MINING_SIZES[stage]) * questions
+                questions = math.ceil(self._kept_share() * len(self.train))
+                sizes = MINING_SIZES[stage] if config.mine.by == "rewritten" else ()
+                versions = config.graph.rewrites * len(sizes) * questions
                 rewritten = [round(self.recording.version)] * versions
                 miner = miner_of(config, stage)
                 passages = self._not_embedded(miner, self._searched_passages())
@@ -301,8 +302,13 @@ class _Forecaster:
             for question in self.train
             if (draw := self.draws[question.id]).positives
         ]
-        keep = 1 if distilling else self.config.score.keep
-        return examples[: math.ceil(keep * len(examples))]
+        share = 1 if distilling else self._kept_share()
+        return examples[: math.ceil(share * len(examples))]
+
+    def _kept_share(self) -> float:
+        """The share of the questions that has positives; marked evidence needs no clear margin."""
+        settings = self.config.score
+        return 1 if settings.supervision == "gold" else settings.keep
 
     def _retrieval(self) -> None:
         compared = systems(self.config)
