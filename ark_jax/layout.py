@@ -185,6 +185,11 @@ def einsum(equation: str, x: jax.Array, w: jax.Array, bias: jax.Array | None = N
         flat = (b * t, *x.shape[2:])
         x = x.reshape(flat, out_sharding=activation_spec(" ".join("a" + left[2:])))
         left, output = "a" + left[2:], "a" + output[2:]
+    if left == "anh":
+        # XLA:CPU would transpose the weight in every call, to sum over `h n`.
+        x = x.reshape(len(x), -1, out_sharding=activation_spec("a f"))
+        w = w.reshape(-1, w.shape[-1], out_sharding=weight_spec("f d"))
+        left, right = "af", "fd"
     y = _product(f"{left},{right}->{output}", x, w)
     y = checkpoint_name((y if bias is None else y + bias).astype(x.dtype), SAVED)
     if tokens:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
@@ -336,10 +337,31 @@ def _round_length(n: int) -> int:
     return tk.round_rows(n, 8)
 
 
-@functools.partial(jax.jit, static_argnums=1)
 def _unstack(stacked, layers: int) -> list:
-    """Splits a stack into layers: a loop over slices would copy each of them at every turn."""
+    """Splits a stack into layers: a loop over slices would copy each of them at every turn.
+
+    On a CPU the layers are views of the stack, elsewhere they are copies.
+    """
+    if jax.default_backend() != "cpu":
+        return _copy_layers(stacked, layers)
+    return [jax.tree.map(functools.partial(_view_of_layer, i), stacked) for i in range(layers)]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _copy_layers(stacked, layers: int) -> list:
     return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(layers)]
+
+
+def _view_of_layer(i: int, stack: Array) -> Array:
+    """Layer i of an array `[l ...]`, in the memory of the stack where JAX can use it."""
+    mesh, spec = stack.sharding.mesh, stack.sharding.spec
+    shards = [
+        jax.device_put(np.asarray(shard.data)[i], shard.device)
+        for shard in stack.addressable_shards
+    ]
+    return jax.make_array_from_single_device_arrays(
+        stack.shape[1:], NamedSharding(mesh, P(*spec[1:])), shards
+    )
 
 
 def _empty_cache(cfg: decoder.Config, slots: int, length: int) -> list[LayerCache]:

@@ -60,7 +60,7 @@ def attend_with_prefixes(
         mask = jnp.broadcast_to(prefixes.mask[:, None], shape)
         parts = [
             _attend_to_part(q, prefixes._replace(mask=mask), *places[:2]),
-            _attend_to_part(q, suffixes, *places[2:]),
+            _attend_to_part(q, suffixes, *places[2:], before=0),
         ]
         return _softmax_together(parts).astype(q.dtype)
 
@@ -113,7 +113,7 @@ def attend_in_slots(
         text = (texts[:, :, None] == texts[:, None, :]) & jnp.tril(jnp.ones((t, t), bool))
         prefix = jnp.broadcast_to(chosen.mask[:, None], (len(texts), t, s))
         mask = jnp.concatenate([prefix, text], axis=2)
-        out = _unnormalised(q, join(chosen.k, k), join(chosen.v, v), mask)
+        out = _unnormalised(q, join(chosen.k, k), join(chosen.v, v), mask, before=s)
         out = (out[..., :-2] / out[..., -1:]).astype(q.dtype)
         return packing.pack_shard(out, places, sources)
 
@@ -148,16 +148,14 @@ def attend_newest(
     def local(q: Array, cache: KeyValues, prefix: KeyValues) -> Array:
         b, _, n, h = q.shape
         q = (q * h**-0.5).reshape(b, cache.k.shape[1], -1, h)
-        # Keys stand on the left: with so few queries XLA:CPU is four times slower the other way.
-        scores = dot("bksh,bkrh->bksr", cache.k, q)
-        scores = jnp.where(cache.mask[:, None, :, None], scores, MASKED)
+        scores = dot("bkrh,bksh->bkrs", q, cache.k)
+        scores = jnp.where(cache.mask[:, None, None], scores, MASKED)
         prefix_scores = dot("bkrh,kuh->bkru", q, prefix.k[0])
         prefix_scores = jnp.where(prefix.mask[0], prefix_scores, MASKED)
-        highest = jnp.maximum(scores.max(2), prefix_scores.max(3))
-        weights = jnp.exp(scores - highest[:, :, None])
-        prefix_weights = jnp.exp(prefix_scores - highest[..., None])
-        total = (weights.sum(2) + prefix_weights.sum(3))[..., None]
-        out = dot("bksr,bksh->bkrh", weights.astype(cache.v.dtype), cache.v)
+        highest = jnp.maximum(scores.max(-1), prefix_scores.max(-1))[..., None]
+        weights, prefix_weights = jnp.exp(scores - highest), jnp.exp(prefix_scores - highest)
+        total = (weights.sum(-1) + prefix_weights.sum(-1))[..., None]
+        out = dot("bkrs,bksh->bkrh", weights.astype(cache.v.dtype), cache.v)
         out = out + dot("bkru,kuh->bkrh", prefix_weights.astype(prefix.v.dtype), prefix.v[0])
         return (out / total).astype(q.dtype).reshape(b, 1, n, h)
 
@@ -172,10 +170,11 @@ def _attend_to_part(
     part: KeyValues,
     places: Int[Array, "b t"],
     sources: Int[Array, "1 a"],
+    before: int | None = None,
 ) -> Float[Array, "1 a n h_and_2"]:
     """`_unnormalised` of a stream's queries, unpacked to one row for each row of `part`."""
     rows = packing.unpack_shard(q, places, sources)
-    return packing.pack_shard(_unnormalised(rows, *part), places, sources)
+    return packing.pack_shard(_unnormalised(rows, *part, before), places, sources)
 
 
 def _softmax_together(parts: list[Float[Array, "1 a n h_and_2"]]) -> Float[Array, "1 a n h"]:
@@ -194,16 +193,23 @@ def _unnormalised(
     k: Float[Array, "b k s h"],
     v: Float[Array, "b k s h"],
     mask: Bool[Array, "b t s"],
+    before: int | None = None,
 ) -> Float[Array, "b t n h_and_2"]:
     """Softmax attention before its division, float32.
 
     The last axis holds the weighted sum of the values, the highest score, and the weights' sum.
+
+    Args:
+        before: where query i sees no key after key `before` + i. Later keys are left out.
     """
     size = max(64, -(-q.shape[1] // 4))
     if q.shape[1] > size:  # in tiles that fit a cache
-        starts = range(0, q.shape[1], size)
-        cut = lambda x, start: x[:, start : start + size]
-        tiles = [_unnormalised(cut(q, i), k, v, cut(mask, i)) for i in starts]
+        tiles = []
+        for start in range(0, q.shape[1], size):
+            end = start + size
+            seen = slice(None if before is None else before + end)
+            tile = q[:, start:end], k[:, :, seen], v[:, :, seen], mask[:, start:end, seen]
+            tiles.append(_unnormalised(*tile))
         return jnp.concatenate(tiles, axis=1)
     scores = folded_scores(heads_first(q * q.shape[-1] ** -0.5, k.shape[1]), k, mask)
     highest = scores.max(-1, keepdims=True)

@@ -147,6 +147,29 @@ def test_a_run_takes_few_programs(folder, mesh, heard):
     assert len(set(calls["_prefill"])) <= 3 and len(set(calls["_decode"])) <= 5
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+def test_decoding_layers_take_no_memory_of_their_own(shape, folder):
+    with jax.set_mesh(layout.make_mesh(shape)):
+        lm = open_model(folder("plain"))
+        stacked, layers = lm.model.blocks, generate._unstack(lm.model.blocks, lm.cfg.layers)
+        assert len(layers) == lm.cfg.layers > 1
+        for i, layer in enumerate(layers):
+            pairs = zip(jax.tree.leaves(stacked), jax.tree.leaves(layer), strict=True)
+            for stack, array in pairs:
+                np.testing.assert_array_equal(stack[i], array)
+                assert array.sharding.is_equivalent_to(stack[i].sharding, array.ndim)
+        first, second = layers[0].down[...], layers[1].down[...]
+        for stack, *shards in zip(
+            stacked.down[...].addressable_shards,
+            first.addressable_shards,
+            second.addressable_shards,
+            strict=True,
+        ):
+            start = stack.data.unsafe_buffer_pointer()
+            places = [shard.data.unsafe_buffer_pointer() - start for shard in shards]
+            assert places == [0, stack.data.nbytes // len(layers)]
+
+
 def test_no_prompts(folder, mesh):
     assert open_model(folder("plain")).generate([], max_new_tokens=STEPS) == []
 
