@@ -2,6 +2,7 @@
 
     ark-jax run --config=configs/fairytale.py --workdir=DIR
     ark-jax sweep --config=configs/fairytale.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/fairytale.py:sweep=questions --workdir=DIR
 
 The data are in $ARK_DATA/fairytaleqa, or else in ../shared/data/fairytaleqa. The 23 stories of
 `val` are held out with all their 1,025 questions. Every question searches the chunks of all 23.
@@ -17,6 +18,12 @@ Words after the colon:
     sentences         chunks end where sentences end
     titles            passages have the title of their story
     tokens            each token of a text has a vector (late interaction)
+    recorded          trains on questions that a large language model wrote from 126 passages of
+                      the 60 stories (recordings/README.md), instead of those of the data
+    rules             trains on questions that leave a name or a rare word out of a sentence, one of
+                      each passage of the 60 stories
+    passages          `gold` without what alignment scores decide there (negatives that are spared),
+                      so that one chunk of a question is scored instead of eight
     tune              leaves out `val`, holds out 15 of the 60 stories and trains on 20 others;
                       the settings were chosen on this split
 
@@ -70,6 +77,8 @@ if not DATA.is_dir():
 
 TRAINING_STORIES = 60
 SCORED_QUESTIONS = 6  # of each training story
+RECORDING = Path(__file__).parent / "recordings" / "fairytale_questions.jsonl"
+RECORDED_PASSAGES = 126  # of the training stories
 TUNING_HELD_OUT, TUNING_TRAINING = 15, 20  # stories of the variant `tune`
 
 
@@ -138,17 +147,45 @@ def use_long_chunks(c) -> None:
 
 
 BASE = study()
+SEEDS = (0, 1, 2)
+PASSAGES = config.study(BASE)["gold"] | {"score.candidates": 1, "mine.spare": 0}
+WRITTEN = {"questions.source": "written", "questions.joined": 0.0}
+RECORDED = WRITTEN | {"questions.passages": RECORDED_PASSAGES, "questions.replies": str(RECORDING)}
+RULES = WRITTEN | {"questions.per_passage": 1}
+# By models; a pair's words are still checked.
+UNFILTERED = {"questions.margin": -100.0, "questions.round_trip": 0}
+
+
+def questions() -> dict[str, dict]:
+    """Runs that train on written questions, and one on those of the data."""
+    arms = {
+        "given": PASSAGES,
+        "recorded": RECORDED | PASSAGES,
+        "recorded-unfiltered": RECORDED | UNFILTERED | PASSAGES,
+        "rules": RULES | PASSAGES,
+        "rules-unfiltered": RULES | UNFILTERED | PASSAGES,
+        "recorded-scored": RECORDED,
+        "rules-scored": RULES,
+    }
+    name = lambda arm, seed: f"{arm}-seed{seed}" if seed else arm
+    return {name(arm, seed): arms[arm] | {"seed": seed} for arm in arms for seed in SEEDS}
+
+
 VARIANTS = config.VARIANTS | {
     "tune": tune,
     "chunks=512": use_long_chunks,
     "sentences": use_sentences,
     "titles": use_titles,
     "tokens": use_tokens,
+    "recorded": lambda c: c.update_from_flattened_dict(RECORDED),
+    "rules": lambda c: c.update_from_flattened_dict(RULES),
+    "passages": lambda c: c.update_from_flattened_dict(PASSAGES),
 }
 SWEEPS = {
     "study": config.study(BASE) | {"M2": {"score.positives": 2}},
     "ablations": config.ablations(BASE),
     "switches": config.switches(BASE),
+    "questions": questions(),
 }
 
 

@@ -188,7 +188,7 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
     tuned = parts["tune"]
     assert tuned["held_out"] and not (tuned["train"] | tuned["held_out"]) & parts[""]["held_out"]
     assert tuned["train"] | tuned["held_out"] <= parts[""]["train"]
-    for changes in study["SWEEPS"]["study"].values():
+    for changes in [x for sweep in study["SWEEPS"].values() for x in sweep.values()]:
         c = study["get_config"]()
         c.update_from_flattened_dict(changes)
         stages(c)
