@@ -19,7 +19,7 @@ def documents_alone(world: Path, **questions):
     """The config of a run that writes its questions; keywords are fields of `questions`."""
     c = tiny_config(world)
     c.data.held_out_documents = ("great-surge",)
-    c.questions.source, c.questions.passages, c.questions.margin = "written", 12, -100.0
+    c.questions.source, c.questions.passages, c.questions.margin = "written", 12, -99.0
     for name, value in questions.items():
         c.questions[name] = value
     return c

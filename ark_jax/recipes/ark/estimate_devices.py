@@ -30,7 +30,7 @@ from ark_jax.recipes.ark.curriculum import (
 from ark_jax.recipes.ark.estimate_scoring import Draw, scoring_work
 from ark_jax.recipes.ark.recording import Recording
 from ark_jax.recipes.ark.scored_prompts import load_templates
-from ark_jax.recipes.common import choose_fusion, estimate, retrieve
+from ark_jax.recipes.common import choose_fusion, estimate, filter_questions, retrieve
 from ark_jax.recipes.common.corpus import (
     chunks_by_document,
     load_questions,
@@ -158,13 +158,17 @@ class _Forecaster:
             return
         from ark_jax.estimate import device_time
 
-        passages = self._not_embedded("base", self.corpus_passages)
+        settings = self.config.questions
+        searches = settings.round_trip > 0
+        passages = self._not_embedded("base", self.corpus_passages) if searches else []
         asked = [
             q.question
             for part in ("train", "held_out")
             for q in written_questions(self.context, part)
         ]
         self._embed("questions", [*passages, *self._tokens(asked, "query")])
+        if settings.margin <= filter_questions.NO_MARGIN:
+            return
         self.lm.log_likelihood(pairs_to_score(self.context))
         tokens, flops = device_time.shared_prefix_work(self.scorer, self.lm.rows)
         self.work.append(self.scorer.work("questions", "likelihoods", tokens, flops))

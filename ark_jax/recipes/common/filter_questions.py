@@ -22,6 +22,7 @@ from ark_jax.text.token_vectors import Vectors
 
 SHARD = 64  # questions scored between two saves
 DEPTH = 100  # chunks of each ranking that are fused
+NO_MARGIN = -100.0  # of `questions.margin`: nothing is scored
 COPY_COSINE = 0.95  # above it two questions with one answer are the same
 
 
@@ -66,9 +67,10 @@ def filter_candidates(
     """The candidates in their order, each with its reason and what was measured."""
     input_questions = [*given_questions(context, "train"), *given_questions(context, "held_out")]
     candidates = drop_repeated(candidates, input_questions)
-    candidates = _apply_filter(
-        candidates, lambda undropped: drop_helpless(context, folder, undropped)
-    )
+    if context.config.questions.margin > NO_MARGIN:
+        candidates = _apply_filter(
+            candidates, lambda undropped: drop_helpless(context, folder, undropped)
+        )
     if context.config.questions.round_trip:
         candidates = _apply_filter(candidates, lambda undropped: drop_unfound(context, undropped))
     return _apply_filter(

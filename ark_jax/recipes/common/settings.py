@@ -252,7 +252,7 @@ class QuestionsSection:
     margin: float = field(
         0.1,
         "Smallest rise of the answer's mean log-likelihood through the passage; questions below it "
-        "are dropped; -100: none.",
+        "are dropped; -100: none is, and no language model scores them.",
         unit="nats per token",
         minimum=-100,
     )

@@ -27,9 +27,12 @@ def test_a_plan_counts_questions_that_are_yet_to_be_written(world, tmp_path, mon
     assert questions.calls == asked / 3 == 12 + (12 - held_out) and 0 < held_out < 12
     assert questions.input_tokens > questions.output_tokens > 0 and questions.cost > 0
     assert calls_of_kind(before, "rewrite").calls == 2 * before.inputs["training questions"]
-    kinds = [x.kind for x in before.work if x.stage == "questions"]
-    assert kinds == ["embedding", "likelihoods"]
+    work = {x.kind: x.tokens for x in before.work if x.stage == "questions"}
+    assert list(work) == ["embedding", "likelihoods"]
     assert any("as if no written question were dropped" in note for note in before.notes)
+    c.questions.margin, c.questions.round_trip = -100.0, 0  # nothing is scored or searched for
+    [embedding] = [x for x in plan.estimate(RECIPE, c, tmp_path).work if x.stage == "questions"]
+    assert embedding.kind == "embedding" and 0 < embedding.tokens < work["embedding"]
     c.questions.source = "both"  # without any question of the input the same
     assert calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "questions") == questions
 

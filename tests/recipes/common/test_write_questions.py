@@ -21,7 +21,7 @@ from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.common import write_questions
+from ark_jax.recipes.common import filter_questions, write_questions
 from ark_jax.recipes.common.write_questions import Material, materials_to_ask, question_calls
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
@@ -237,6 +237,16 @@ def test_the_margin_drops_answers_that_the_passage_makes_no_likelier(world, work
     run(record(world, workdir, answers, round_trip=0, margin=margin), workdir, "questions")
     lowest = min(gains, key=gains.get)
     assert reasons(workdir) == {lowest: "the passage does not help"}
+
+
+def test_without_a_margin_no_language_model_is_loaded(world, workdir, monkeypatch):
+    drawn = materials(world, workdir)
+    answers = {i: [pair_about(x)] for i, x in enumerate(drawn) if not x.chunks[1:]}
+    monkeypatch.delattr(filter_questions, "load_generator")
+    counts = run(record(world, workdir, answers, round_trip=0, margin=-100.0), workdir, "questions")
+    rows = load_rows(workdir / "questions" / "questions.parquet")
+    assert counts["dropped"] == 0 and len(rows) == len(answers)
+    assert {row["with_passage"] for row in rows} == {None}
 
 
 def scores_by_hand(c, workdir: Path, rows: list[dict]) -> dict[str, float]:
