@@ -2,6 +2,7 @@
 
     ark-jax run --config=configs/musique.py --workdir=DIR
     ark-jax sweep --config=configs/musique.py:sweep=study --workdir=DIR
+    ark-jax sweep --config=configs/musique.py:titles,sweep=folds --workdir=DIR/folds
 
 The data are in $ARK_DATA/musique_openie, or else in ../shared/data/musique_openie. The graph comes
 from triples that GPT-3.5 extracted. Thirty questions, the first by a hash of their ids, are held
@@ -103,6 +104,9 @@ SWEEPS = {
     "study": config.study(BASE) | {"M1": {"score.positives": 1}},
     "ablations": config.ablations(BASE),
     "switches": config.switches(BASE),
+    "folds": {
+        f"fold{i}": {"data.fold": (i, 5), "data.held_out_questions": ()} for i in range(1, 6)
+    },
 }
 
 

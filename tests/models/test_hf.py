@@ -165,8 +165,10 @@ def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_me
     # More strictly, every number is that of one device up to rounding.
     one, one_gradient = on_one_device(family, checkpoint(family))
     for name, value in one.items():
+        # The terms of the loss cancel each other, their rounding does not.
+        rtol = 5e-5 if name == "loss" else 1e-5
         np.testing.assert_allclose(
-            ours[name], value, rtol=1e-5, atol=2e-6 * np.abs(value).max(), err_msg=name
+            ours[name], value, rtol=rtol, atol=2e-6 * np.abs(value).max(), err_msg=name
         )
     for leaf, value in zip(jax.tree.leaves(gradient), one_gradient, strict=True):
         np.testing.assert_allclose(
