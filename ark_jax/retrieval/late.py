@@ -53,11 +53,16 @@ def _nearest(
     return indices, scores
 
 
-def similarity(query: np.ndarray, text: np.ndarray) -> float:
-    """The cosine of two unit vectors `[e]`, or of those of their tokens, `[t e]` and `[s e]`."""
-    if query.ndim == 1:
-        return float(text @ query)
-    return float(maxsim(stack([query]), stack([text]))[0, 0])
+def similarities(query: np.ndarray, texts: Vectors) -> Float[np.ndarray, " n"]:
+    """Cosines of a unit vector `[e]`, or of those of a query's tokens, `[t e]`, with each text.
+
+    None depends on the others: texts of tokens are compared one by one.
+    """
+    if not isinstance(texts, TokenVectors):
+        return np.vecdot(texts, query)
+    asked = stack([query])
+    scores = [maxsim(asked, texts[i : i + 1])[0, 0] for i in range(len(texts))]
+    return np.array(scores, np.float32)
 
 
 def maxsim(queries: TokenVectors, texts: TokenVectors) -> Float[np.ndarray, "q n"]:

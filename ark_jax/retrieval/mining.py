@@ -6,17 +6,26 @@ import operator
 import random
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.late import nearest
 from ark_jax.text.token_vectors import Vectors, join
 from ark_jax.text.word_boundaries import whole_word_pattern
 
-Candidates = list[tuple[str, float]]  # (chunk id, score), hardest first
+QUESTIONS = 4096  # whose queries are searched for at once
+Key = TypeVar("Key", bound=Hashable)  # of a chunk
+
+
+class Candidates(NamedTuple):
+    """The candidates of a question, hardest first."""
+
+    positions: Int[np.ndarray, " c"]  # int32, among all chunks
+    scores: Float[np.ndarray, " c"]  # float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,27 +82,46 @@ def dense_candidates(
         top: number of chunks retrieved per query.
 
     Returns:
-        question -> (chunk id, highest cosine over its queries), highest first. Of equal cosines the
-        smaller id is first.
+        question -> the chunks and the highest cosine of each over its queries, highest first. Of
+        equal cosines that with the smaller id is first.
     """
     candidates: dict[str, Candidates] = {}
-    # Questions with the same pool share one search.
-    questions_by_pool: dict[tuple[int, ...], list[str]] = {}
+    # Questions with the same pool share their searches. A range may be a whole corpus, which is
+    # neither listed nor copied.
+    questions_by_pool: dict[Sequence[int], list[str]] = {}
     for question in queries:
-        questions_by_pool.setdefault(tuple(pools[question]), []).append(question)
+        pool = pools[question]
+        pool = pool if isinstance(pool, range) else tuple(pool)
+        questions_by_pool.setdefault(pool, []).append(question)
     for pool, questions in questions_by_pool.items():
-        stacked = join([queries[question] for question in questions])
-        positions, scores = nearest(stacked, vectors[list(pool)], top)
-        ends = np.cumsum([len(queries[question]) for question in questions])
-        for question, rows, cosines in zip(
-            questions, np.split(positions, ends[:-1]), np.split(scores, ends[:-1]), strict=True
-        ):
-            best: dict[str, float] = {}
-            for position, cosine in zip(rows.ravel(), cosines.ravel(), strict=True):
-                chunk = ids[pool[position]]
-                best[chunk] = max(best.get(chunk, -1.0), float(cosine))
-            candidates[question] = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+        is_range = isinstance(pool, range)
+        rows = slice(pool.start, pool.stop, pool.step) if is_range else list(pool)
+        searched = vectors[rows]
+        for start in range(0, len(questions), QUESTIONS):
+            block = questions[start : start + QUESTIONS]
+            positions, scores = nearest(join([queries[x] for x in block]), searched, top)
+            ends = np.cumsum([len(queries[x]) for x in block])[:-1]
+            found = zip(block, np.split(positions, ends), np.split(scores, ends), strict=True)
+            for question, *of_queries in found:
+                candidates[question] = _merge(*of_queries, pool, ids)
     return candidates
+
+
+def _merge(
+    positions: Int[np.ndarray, "r k"],
+    scores: Float[np.ndarray, "r k"],
+    pool: Sequence[int],
+    ids: Sequence[str],
+) -> Candidates:
+    """What the queries of one question find, each chunk once."""
+    best: dict[int, float] = {}
+    for position, score in zip(positions.ravel().tolist(), scores.ravel().tolist(), strict=True):
+        chunk = pool[position]
+        best[chunk] = max(best.get(chunk, -1.0), score)
+    ranked = sorted(best, key=lambda chunk: (-best[chunk], ids[chunk]))
+    return Candidates(
+        np.array(ranked, np.int32), np.array([best[chunk] for chunk in ranked], np.float32)
+    )
 
 
 def baseline_candidates(
@@ -162,33 +190,35 @@ def _checked(mined: Sequence[int], task: MiningTask, question: str) -> list[int]
 
 
 def choose_negatives(
-    candidates: Sequence[tuple[str, float]],
-    positives: Sequence[str],
+    candidates: Iterable[tuple[Key, float]],
+    positives: Sequence[Key],
     *,
-    cosine: Mapping[str, float],
-    first_copy: Mapping[str, str],
+    cosine: Mapping[Key, float],
+    first_copy: Mapping[Key, Key],
     margin: float,
-    spared: Collection[str],
+    spared: Collection[Key],
     keep: int,
-) -> tuple[Candidates, Counter]:
+) -> tuple[list[tuple[Key, float]], Counter]:
     """Chooses the first `keep` candidates of a question that may serve as negatives.
 
-    Positives, copies of positives and copies of chosen negatives are never chosen.
+    Positives, copies of positives and copies of chosen negatives are never chosen. Chunks are named
+    by their positions, ids or any other key.
 
     Args:
-        candidates: (chunk id, score), hardest first.
-        positives: chunk ids of the positives.
-        cosine: chunk id -> cosine to the question, of all candidates and positives.
-        first_copy: chunk id -> the first chunk with the same text, see `first_copies`.
+        candidates: (chunk, score), hardest first.
+        positives: the positives.
+        cosine: chunk -> cosine to the question, of all candidates and positives.
+        first_copy: chunk -> the first chunk with the same text, if it is not the first itself; see
+            `first_copies`.
         margin: the filter of NV-Retriever (there 0.95). A candidate must not exceed this share of
             the highest cosine of a positive, because it may be an unmarked positive. 0 turns the
             filter off.
-        spared: chunk ids that are not chosen, because they explain the answer nearly as well as the
+        spared: chunks that are not chosen, because they explain the answer nearly as well as the
             positives.
         keep: largest number of negatives.
 
     Returns:
-        The chosen (chunk id, score) pairs, and the number of candidates that each rule excluded.
+        The chosen (chunk, score) pairs, and the number of candidates that each rule excluded.
     """
     nearest = max(cosine[chunk] for chunk in positives)
     ceiling = nearest - (1 - margin) * abs(nearest) if margin else np.inf
@@ -212,23 +242,20 @@ def choose_negatives(
     return chosen, dropped
 
 
-def first_copies(texts: Mapping[str, str]) -> dict[str, str]:
-    """Maps every repeated chunk to the first chunk with the same text, ignoring case and spacing.
+def first_copies(texts: Iterable[str]) -> dict[int, int]:
+    """Maps the place of every repeated text to that of the first one, ignoring case and spacing.
 
-    Args:
-        texts: chunk id -> text.
-
-    Returns:
-        chunk id -> id of the first chunk; chunks that are first themselves are not included.
+    The places of first texts are not included. Memory holds 16 bytes of a digest for each text.
     """
-    first: dict[bytes, str] = {}
-    copies = {}
-    for chunk, text in texts.items():
-        digest = hashlib.sha256(_normalise(text).encode()).digest()
-        original = first.setdefault(digest, chunk)
-        if original != chunk:
-            copies[chunk] = original
-    return copies
+    digests = bytearray()
+    for text in texts:
+        digests += hashlib.sha256(_normalise(text).encode()).digest()[:16]
+    _, first, number = np.unique(
+        np.frombuffer(digests, "S16"), return_index=True, return_inverse=True
+    )
+    original = first[number]
+    copies = np.flatnonzero(original != np.arange(len(original)))
+    return dict(zip(copies.tolist(), original[copies].tolist(), strict=True))
 
 
 def contains_answer(text: str, answers: Sequence[str]) -> bool:

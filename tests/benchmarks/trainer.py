@@ -101,7 +101,8 @@ def by_ark(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:
         list(SECTIONS),
         top=TOP,
     )
-    return [[id for id, _ in rows[str(i)]] for i in range(len(TRIPLES))]
+    ids = list(SECTIONS)
+    return [[ids[place] for place in rows[str(i)].positions] for i in range(len(TRIPLES))]
 
 
 def by_faiss(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:

@@ -54,8 +54,8 @@ def test_scores_are_those_of_loops_over_tokens(tokens, dtype):
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         np.testing.assert_array_equal(indices, order)
         np.testing.assert_array_equal(best, np.take_along_axis(scores, order, 1))
-        for i, j in np.ndindex(scores.shape):
-            assert late.similarity(queries[i], texts[j]) == pytest.approx(scores[i, j], abs=2e-5)
+        for i, query in enumerate(queries):
+            np.testing.assert_allclose(late.similarities(query, texts), scores[i], atol=2e-5)
 
     check()
 
@@ -70,7 +70,15 @@ def test_a_memory_map_is_searched_as_what_it_holds(tmp_path, tokens):
 def test_one_vector_for_each_text_is_compared_as_ever():
     keys = vectors(0, [1] * 20).values
     np.testing.assert_array_equal(late.nearest(keys[:3], keys, 4), top_k(keys[:3], keys, 4))
-    assert late.similarity(keys[0], keys[1]) == pytest.approx(float(keys[0] @ keys[1]))
+    expected = [float(key @ keys[0]) for key in keys]
+    assert late.similarities(keys[0], keys).tolist() == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_similarity_does_not_depend_on_the_other_texts(seed):
+    query, texts = vectors(seed, [4])[0], vectors(seed + 1, [3, 0, 7, 2], np.float16)
+    alone = [late.similarities(query, texts[i : i + 1])[0] for i in range(4)]
+    np.testing.assert_array_equal(late.similarities(query, texts), alone)
 
 
 def test_every_finite_number_of_16_bits_is_widened_exactly():

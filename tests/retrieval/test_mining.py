@@ -1,9 +1,14 @@
 """Hard negatives: candidates and rules by hand, with angles as cosines."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ark_jax.retrieval import mining
+from ark_jax.retrieval.dense import top_k
 
 
 def unit(*degrees: float) -> np.ndarray:
@@ -22,22 +27,30 @@ def cosine(degrees: float):
     return pytest.approx(np.cos(np.radians(degrees)), abs=1e-6)
 
 
+def mined(queries, pools, vectors=CHUNKS, ids=IDS, *, top: int) -> dict[str, list]:
+    """question -> (chunk id, score), hardest first."""
+    candidates = mining.dense_candidates(queries, pools, vectors, ids, top=top)
+    for positions, scores in candidates.values():
+        assert (positions.dtype, scores.dtype) == (np.int32, np.float32)
+    return {
+        question: [(ids[i], score) for i, score in zip(positions, scores.tolist(), strict=True)]
+        for question, (positions, scores) in candidates.items()
+    }
+
+
 def test_candidates_are_the_union_over_rewrites(mesh):
     queries = {"q": unit(1, 92)}
-    candidates = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=2)
-    assert candidates == {
+    assert mined(queries, {"q": range(6)}, top=2) == {
         "q": [("e", cosine(1)), ("b", cosine(2)), ("a", cosine(8)), ("d", cosine(9))]
     }
     # With room for one more each, c (19 degrees off) and c again (72): its better cosine counts.
-    candidates = mining.dense_candidates(queries, {"q": range(6)}, CHUNKS, IDS, top=3)
-    assert candidates["q"][4:] == [("c", cosine(19))]
+    assert mined(queries, {"q": range(6)}, top=3)["q"][4:] == [("c", cosine(19))]
 
 
 def test_candidates_come_from_a_questions_own_pool(mesh):
     queries = {"q": unit(0), "r": unit(0), "s": unit(0, 180)}
     pools = {"q": [3, 4, 5], "r": [5, 0], "s": [3, 4, 5]}
-    candidates = mining.dense_candidates(queries, pools, CHUNKS, IDS, top=10)
-    assert candidates == {
+    assert mined(queries, pools, top=10) == {
         "q": [("b", cosine(90)), ("a", cosine(100)), ("z", cosine(180))],
         "r": [("e", cosine(0)), ("z", cosine(180))],
         "s": [("z", cosine(0)), ("a", cosine(80)), ("b", cosine(90))],
@@ -46,14 +59,61 @@ def test_candidates_come_from_a_questions_own_pool(mesh):
 
 def test_equally_hard_candidates_go_by_name_whatever_the_mesh(any_mesh):
     same = np.repeat(unit(30), 4, axis=0)
-    candidates = mining.dense_candidates(
-        {"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4
-    )
+    candidates = mined({"q": unit(0)}, {"q": range(4)}, same, ["d#3", "d#1", "d#2", "d#0"], top=4)
     assert [name for name, _ in candidates["q"]] == ["d#0", "d#1", "d#2", "d#3"]
 
 
+def mined_one_by_one(queries, pools, vectors, ids, top: int) -> dict[str, list]:
+    """As `mined`, by a search for each query in a copy of the question's pool."""
+    out = {}
+    for question, rows in queries.items():
+        best: dict[str, float] = {}
+        for row in rows:
+            positions, scores = top_k(row[None], vectors[list(pools[question])], top)
+            for i, score in zip(positions[0].tolist(), scores[0].tolist(), strict=True):
+                id = ids[pools[question][i]]
+                best[id] = max(best.get(id, -1.0), score)
+        out[question] = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))
+    return out
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.lists(st.integers(0, 11), unique=True) | st.none()),
+        max_size=7,
+    ),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(0, 3),
+)
+def test_questions_that_are_searched_together_find_what_each_finds_alone(asked, top, at_once, seed):
+    """Many vectors are equal, so that ids decide; None is a pool of all chunks."""
+    rng = np.random.default_rng(seed)
+    few = unit(*range(0, 360, 45))
+    vectors, ids = few[rng.integers(0, 8, 12)], [f"d#{i}" for i in rng.permutation(12)]
+    queries = {f"q{i}": few[rng.integers(0, 8, count)] for i, (count, _) in enumerate(asked)}
+    pools = {f"q{i}": range(12) if pool is None else pool for i, (_, pool) in enumerate(asked)}
+    with mock.patch.object(mining, "QUESTIONS", at_once):
+        together = mined(queries, pools, vectors, ids, top=top)
+    assert together == mined_one_by_one(queries, pools, vectors, ids, top)
+
+
+def test_a_pool_of_all_chunks_is_neither_listed_nor_copied(monkeypatch, tmp_path):
+    np.save(tmp_path / "vectors.npy", CHUNKS)
+    vectors, searched = np.load(tmp_path / "vectors.npy", mmap_mode="r"), []
+
+    def nearest(queries, texts, k):
+        searched.append(texts)
+        return top_k(queries, texts, k)
+
+    monkeypatch.setattr(mining, "nearest", nearest)
+    mined({"q": unit(0), "r": unit(90)}, dict.fromkeys("qr", range(6)), vectors, top=2)
+    assert len(searched) == 1 and np.shares_memory(searched[0], vectors)
+
+
 def test_nothing_to_mine(mesh):
-    assert mining.dense_candidates({"q": unit(0)}, {"q": []}, CHUNKS, IDS, top=3) == {"q": []}
+    assert mined({"q": unit(0)}, {"q": []}, top=3) == {"q": []}
     assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "aligned": 0})
 
 
@@ -82,8 +142,11 @@ def chosen(
 ) -> tuple[list[str], dict[str, int]]:
     """Names of the negatives, and what the rules took."""
     rules = {"margin": 0.0, "spared": (), "keep": 9} | changes
+    names = list(TEXTS)
+    copies = mining.first_copies(TEXTS.values())
+    originals = {names[copy]: names[first] for copy, first in copies.items()}
     negatives, dropped = mining.choose_negatives(
-        FOUND, positives, cosine=cosines, first_copy=mining.first_copies(TEXTS), **rules
+        FOUND, positives, cosine=cosines, first_copy=originals, **rules
     )
     assert dict(negatives).items() <= dict(FOUND).items()
     return [name for name, _ in negatives], dict(dropped)
@@ -112,6 +175,16 @@ def chosen(
 def test_what_may_be_a_positive_is_no_negative(positives, changes, kept, dropped):
     rules = ("copies", "margin", "aligned")
     assert chosen(positives, **changes) == (list(kept), dict(zip(rules, dropped, strict=True)))
+
+
+@given(st.lists(st.sampled_from(["a b", "A  b\n", "ab", "", " ", "ß", "SS", "é"])))
+def test_a_copy_goes_to_the_first_text_that_equals_it(texts):
+    expected: dict[int, int] = {}
+    for i, text in enumerate(texts):
+        same = [j for j in range(i) if texts[j].casefold().split() == text.casefold().split()]
+        if same:
+            expected[i] = same[0]
+    assert mining.first_copies(iter(texts)) == expected
 
 
 def test_a_margin_below_zero_is_further_from_the_positive():

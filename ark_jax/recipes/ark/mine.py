@@ -1,15 +1,19 @@
 """The mine stages: hard negatives for a training stage, and how hard they are."""
 
+import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
@@ -26,7 +30,30 @@ from ark_jax.recipes.common.models import encode
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
-Mined = dict[str, list[tuple[str, float]]]  # question -> (chunk, cosine to what mined it)
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.retrieval.mining import Candidates
+
+POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
+NEGATIVES = POSITIVES.insert(2, pa.field("mined_by", pa.float64()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Corpus:
+    """What is searched, and for which questions. A chunk goes by its position in `chunk_ids`."""
+
+    chunk_ids: list[str]
+    texts: Sequence[str]
+    vectors: Vectors
+    questions: list[Question]
+    queries: dict[str, Vectors]  # question -> its vector, as the vectors of one text
+    positives: dict[str, list[int]]  # question -> its positives
+    pools: dict[str, Sequence[int]]  # question -> the chunks that it may be answered from
+
+    def cosines(self, question: str, chunks: Sequence[int]) -> np.ndarray:
+        """Of a question with chunks, float32 `[c]`."""
+        from ark_jax.retrieval.late import similarities
+
+        return similarities(self.queries[question][0], self.vectors[chunks])
 
 
 def mine(context: Context, folder: Path, *, stage: int) -> dict:
@@ -37,158 +64,196 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
     """
-    from ark_jax.retrieval.late import similarity
-
-    chunks, system = chunks_by_document(context), miner_of(context.config, stage)
-    positives = load_positives(context)
-    questions = [q for q in load_questions(context, "train") if q.id in positives]
-    corpus, texts = searches_corpus(context), Passages(chunks)
-    chunk_ids = list(texts) if corpus else candidate_ids(questions, chunks)
-    positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
-    lookup = texts.lookup(chunk_ids)
-    vectors, _ = encode_passages(context, system, lookup, "embed chunks")
-    asked = [question.question for question in questions]
-    encoded = encode(context, system, asked, "query", "embed questions")
-    rows = {question.id: encoded[[i]] for i, question in enumerate(questions)}
-    everything = range(len(chunk_ids))
-    own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
-    pools = {q.id: everything if corpus else own_chunks(q) for q in questions}
-    mined = _search(context, system, stage, questions, rows, pools, vectors, chunk_ids, lookup)
-    cosines = {}
-    for question in questions:
-        found_ids = [chunk for chunk, _ in mined[question.id]]
-        cosines[question.id] = {
-            chunk: similarity(rows[question.id][0], vectors[positions[chunk]])
-            for chunk in (*positives[question.id], *found_ids)
-        }
-    choose = lambda: _choose(context, folder, questions, positives, mined, cosines, texts)
+    system = miner_of(context.config, stage)
+    corpus = _encode_corpus(context, system)
+    search = _search(context, system, stage, corpus)
+    choose = lambda: _choose(context, folder, corpus, search())
     return {"model": system} | distributed.on_first_process(choose)
 
 
+def _encode_corpus(context: Context, system: str) -> _Corpus:
+    chunks, positives = chunks_by_document(context), load_positives(context)
+    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    passages = Passages(chunks)
+    is_shared = searches_corpus(context)
+    chunk_ids = list(passages) if is_shared else candidate_ids(questions, chunks)
+    positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
+    texts = passages.lookup(chunk_ids)
+    vectors, _ = encode_passages(context, system, texts, "embed chunks")
+    asked = [question.question for question in questions]
+    encoded = encode(context, system, asked, "query", "embed questions")
+    everything = range(len(chunk_ids))
+    own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
+    return _Corpus(
+        chunk_ids,
+        texts,
+        vectors,
+        questions,
+        queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
+        positives={q.id: [positions[chunk] for chunk in positives[q.id]] for q in questions},
+        pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
+    )
+
+
 def _search(
-    context: Context,
-    system: str,
-    stage: int,
-    questions: list[Question],
-    rows: Mapping[str, Vectors],
-    pools: Mapping[str, Sequence[int]],
-    vectors: Vectors,
-    chunk_ids: list[str],
-    texts: Sequence[str],
-) -> Mined:
+    context: Context, system: str, stage: int, corpus: _Corpus
+) -> Callable[[], dict[str, "Candidates"]]:
     """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
 
-    Args:
-        rows: question -> its vector, as an array of one row or the `TokenVectors` of one text.
+    The devices of all processes search by vectors. The rest is for the first process alone, which
+    calls what is returned.
     """
     from ark_jax.retrieval import mining
-    from ark_jax.retrieval.late import similarity
 
-    settings = context.config.mine
-    if settings.by == "rewritten":
-        rewritten = _encode_rewritten(context, system, stage, set(rows))
-        return mining.dense_candidates(rewritten, pools, vectors, chunk_ids, top=settings.top)
-    if settings.by == "question":
-        return mining.dense_candidates(rows, pools, vectors, chunk_ids, top=settings.top)
-    queries = {question: row[0] for question, row in rows.items()}
-    words = {question.id: question.question for question in questions}
-    if own_functions.is_own(settings.by):
-        task = mining.MiningTask(words, pools, texts, queries, vectors, settings.top)
-        ranked = distributed.on_first_process(lambda: own_parts.mine(context.config, task))
-    else:
-        ranked = mining.baseline_candidates(settings.by, words, pools, texts, top=settings.top)
-    return {
-        question: [(chunk_ids[i], similarity(query, vectors[i])) for i in ranked[question]]
-        for question, query in queries.items()
-    }
+    settings, pools, vectors = context.config.mine, corpus.pools, corpus.vectors
+    if settings.by in ("rewritten", "question"):
+        queries = corpus.queries
+        if settings.by == "rewritten":
+            queries = _encode_rewritten(context, system, stage, set(queries))
+        mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
+        return lambda: mined
+
+    def rank() -> dict[str, mining.Candidates]:
+        words = {question.id: question.question for question in corpus.questions}
+        if own_functions.is_own(settings.by):
+            queries = {question: of_one[0] for question, of_one in corpus.queries.items()}
+            task = mining.MiningTask(words, pools, corpus.texts, queries, vectors, settings.top)
+            ranked = own_parts.mine(context.config, task)
+        else:
+            ranked = mining.baseline_candidates(
+                settings.by, words, pools, corpus.texts, top=settings.top
+            )
+        return {
+            question: mining.Candidates(
+                np.array(chunks, np.int32), corpus.cosines(question, chunks)
+            )
+            for question, chunks in ranked.items()
+        }
+
+    return rank
 
 
 def _encode_rewritten(
     context: Context, system: str, stage: int, question_ids: set[str]
 ) -> dict[str, Vectors]:
     """question -> vectors `[r e]`, or those of tokens, of its rewritten versions for a stage."""
-    rows = [
-        row
-        for row in load_rows(context / "rewrite" / "rewritten.parquet")
-        if row["size"] in MINING_SIZES[stage] and row["question"] in question_ids
-    ]
-    texts = [row["text"] for row in rows]
+    texts, counts = [], Counter()
+    for row in stream_rows(read_table(context / "rewrite" / "rewritten.parquet")):
+        if row["size"] in MINING_SIZES[stage] and row["question"] in question_ids:
+            texts.append(row["text"])
+            counts[row["question"]] += 1
     vectors = encode(context, system, texts, "query", "embed rewritten questions")
-    positions: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        positions.setdefault(row["question"], []).append(i)
-    return {question: vectors[rows] for question, rows in positions.items()}
-
-
-def _choose(
-    context: Context,
-    folder: Path,
-    questions: list[Question],
-    positives: dict[str, list[str]],
-    mined: Mined,
-    cosines: dict[str, dict[str, float]],
-    texts: Passages,
-) -> dict:
-    """Stores the negatives among the mined chunks, and the positives, each with its cosine."""
-    from ark_jax.retrieval import mining
-
-    settings = context.config.mine
-    known = sorted({chunk for by_chunk in cosines.values() for chunk in by_chunk})
-    first_copy = mining.first_copies({chunk: texts[chunk] for chunk in known})
-    spared = load_next_best(context, settings.spare)
-    negative_rows, positive_rows, gaps = [], [], []
-    dropped, without, holding = Counter(), 0, 0
-    for question in questions:
-        cosine = cosines[question.id]
-        holds = lambda chunk, question=question: mining.contains_answer(
-            texts[chunk], question.answers
-        )
-        negatives, dropped_here = mining.choose_negatives(
-            mined[question.id],
-            positives[question.id],
-            cosine=cosine,
-            first_copy=first_copy,
-            margin=settings.margin,
-            spared=spared.get(question.id, ()),
-            keep=settings.negatives,
-        )
-        row = lambda chunk, question=question, cosine=cosine, **more: {
-            "question": question.id,
-            "chunk": chunk,
-            **more,
-            "cosine": cosine[chunk],
-        }
-        negative_rows += [row(chunk, mined_by=score) for chunk, score in negatives]
-        positive_rows += [row(chunk) for chunk in positives[question.id]]
-        nearest = max(cosine[chunk] for chunk in positives[question.id])
-        gaps.append([nearest - cosine[chunk] for chunk, _ in negatives])
-        dropped.update(dropped_here)
-        without += not negatives
-        holding += sum(holds(chunk) for chunk, _ in negatives)
-    save_rows(negative_rows, folder / "negatives.parquet")
-    save_rows(positive_rows, folder / "positives.parquet")
+    # The file has the versions of a question side by side.
+    ends = itertools.accumulate(counts.values())
     return {
-        "negatives": len(negative_rows),
-        "questions_without": without,
-        "holding_the_answer": holding,
-        "dropped": dict(dropped),
-        **_difficulty([gap for gap in gaps if gap]),
+        question: vectors[end - count : end]
+        for (question, count), end in zip(counts.items(), ends, strict=True)
     }
 
 
-def _difficulty(gaps: list[list[float]]) -> dict:
+@dataclasses.dataclass
+class _Tally:
+    """What is counted of the negatives, question by question."""
+
+    dropped: Counter = dataclasses.field(default_factory=Counter)
+    questions_without: int = 0
+    holding_the_answer: int = 0
+    smallest_gaps: list[float] = dataclasses.field(default_factory=list)
+    above_the_positive: int = 0
+
+
+def _choose(
+    context: Context, folder: Path, corpus: _Corpus, mined: Mapping[str, "Candidates"]
+) -> dict:
+    """Stores the negatives among the mined chunks, and the positives, each with its cosine."""
+    tally = _Tally()
+    spared = load_next_best(context, context.config.mine.spare)
+    rows = _negatives(context.config.mine, corpus, mined, spared, tally)
+    count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
+    save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
+    return {
+        "negatives": count,
+        "questions_without": tally.questions_without,
+        "holding_the_answer": tally.holding_the_answer,
+        "dropped": dict(tally.dropped),
+        **_difficulty(tally, count),
+    }
+
+
+def _positives(corpus: _Corpus) -> Iterator[dict]:
+    for question in corpus.questions:
+        chunks = corpus.positives[question.id]
+        for chunk, cosine in zip(chunks, corpus.cosines(question.id, chunks).tolist(), strict=True):
+            yield {"question": question.id, "chunk": corpus.chunk_ids[chunk], "cosine": cosine}
+
+
+def _negatives(
+    settings,
+    corpus: _Corpus,
+    mined: Mapping[str, "Candidates"],
+    spared: Mapping[str, Sequence[str]],
+    tally: _Tally,
+) -> Iterator[dict]:
+    from ark_jax.retrieval import mining
+
+    originals = _first_copies(corpus, mined)
+    for question in corpus.questions:
+        positives = corpus.positives[question.id]
+        candidates, scores = (values.tolist() for values in mined[question.id])
+        known = [*positives, *candidates]
+        cosine = dict(zip(known, corpus.cosines(question.id, known).tolist(), strict=True))
+        spared_ids = spared.get(question.id, ())
+        negatives, dropped = mining.choose_negatives(
+            list(zip(candidates, scores, strict=True)),
+            positives,
+            cosine=cosine,
+            first_copy=originals,
+            margin=settings.margin,
+            spared={chunk for chunk in candidates if corpus.chunk_ids[chunk] in spared_ids},
+            keep=settings.negatives,
+        )
+        nearest = max(cosine[chunk] for chunk in positives)
+        gaps = [nearest - cosine[chunk] for chunk, _ in negatives]
+        tally.dropped.update(dropped)
+        tally.questions_without += not negatives
+        tally.smallest_gaps += [min(gaps)] if gaps else []
+        tally.above_the_positive += sum(gap < 0 for gap in gaps)
+        for chunk, score in negatives:
+            tally.holding_the_answer += mining.contains_answer(
+                corpus.texts[chunk], question.answers
+            )
+            yield {
+                "question": question.id,
+                "chunk": corpus.chunk_ids[chunk],
+                "mined_by": score,
+                "cosine": cosine[chunk],
+            }
+
+
+def _first_copies(corpus: _Corpus, mined: Mapping[str, "Candidates"]) -> dict[int, int]:
+    """As `mining.first_copies`, of the chunks that were mined and the positives."""
+    from ark_jax.retrieval import mining
+
+    is_known = np.zeros(len(corpus.chunk_ids), bool)
+    for question, positives in corpus.positives.items():
+        is_known[positives] = is_known[mined[question].positions] = True
+    known = np.flatnonzero(is_known).tolist()
+    copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
+    return {known[copy]: known[first] for copy, first in copies.items()}
+
+
+def _difficulty(tally: _Tally, negatives: int) -> dict:
     """How hard the negatives are, over the questions that have any.
 
     The gap from the most similar positive to the hardest negative, and the share of all negatives
     that are more similar than that positive.
     """
-    if not gaps:
+    if not negatives:
         return {}
-    hardest = [min(question_gaps) for question_gaps in gaps]
+    hardest = tally.smallest_gaps
     quantiles = {f"p{p}": round(float(np.percentile(hardest, p)), 4) for p in (10, 50, 90)}
-    above = [gap < 0 for question_gaps in gaps for gap in question_gaps]
     return {
         "mean_gap_to_hardest": round(float(np.mean(hardest)), 4),
         "gap_to_hardest": quantiles,
-        "share_above_the_positive": round(float(np.mean(above)), 4),
+        "share_above_the_positive": round(tally.above_the_positive / negatives, 4),
     }

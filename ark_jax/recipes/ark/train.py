@@ -32,10 +32,13 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
         for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
             negatives.setdefault(row["question"], []).append(row["chunk"])
     passages = Passages(chunks_by_document(context))
-    merge_copies = context.config.train.merge_copies
-    copies = (
-        distributed.on_first_process(lambda: mining.first_copies(passages)) if merge_copies else {}
-    )
+    copies = {}
+    if context.config.train.merge_copies:
+        numbers = distributed.on_first_process(
+            lambda: list(mining.first_copies(passages.values()).items())
+        )
+        chunk_ids = list(passages)
+        copies = {chunk_ids[copy]: chunk_ids[first] for copy, first in numbers}
     documents = {id: "\n".join(question.documents) for id, question in questions.items()}
     shares = load_shares(context, copies) if is_distilling(context.config) else {}
     positives = shares or load_positives(context)

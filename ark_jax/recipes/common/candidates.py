@@ -93,15 +93,14 @@ def _rows(
     queries: Vectors,
     vectors: Vectors,
 ) -> Iterator[dict]:
-    from ark_jax.retrieval.late import similarity
+    from ark_jax.retrieval.late import similarities
 
     positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     for question, query in zip(questions, queries, strict=True):
+        pool = pools[question.id]
+        values = similarities(query, vectors[[positions[chunk] for chunk in pool]]).tolist()
         # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
-        cosines = [
-            (chunk, round(similarity(query, vectors[positions[chunk]]), 5))
-            for chunk in pools[question.id]
-        ]
+        cosines = [(chunk, round(value, 5)) for chunk, value in zip(pool, values, strict=True)]
         cosines.sort(key=lambda pair: (-pair[1], pair[0]))
         for chunk, cosine in cosines:
             yield {"question": question.id, "chunk": chunk, "cosine": cosine}
