@@ -99,8 +99,8 @@ class Completions:
 # or None if they are accepted. `is_cut`: the last reply was cut off at `max_tokens`.
 Accept = Callable[[Call, list[str], bool], str | None]
 # generate(conversations, on_reply) calls `on_reply(i, completion)` as soon as conversation i is
-# answered.
-Generate = Callable[[list[tuple[str, ...]], Callable[[int, dict], None]], None]
+# answered. A conversation is made when it is asked for, which must be before its reply.
+Generate = Callable[[Sequence[tuple[str, ...]], Callable[[int, dict], None]], None]
 
 
 def accept_all(call: Call, texts: list[str], is_cut: bool) -> None:
@@ -329,21 +329,20 @@ def _read_recording(file: RowFile, path: Path, calls: Sequence[Call]) -> dict[st
 def _generate_locally(
     calls: Sequence[Call], conversations: Conversations, generate: Generate
 ) -> None:
-    """The backend `local`: generates all replies at once, then those that need a correction."""
-    while requests := _open_requests(calls, conversations):
+    """The backend `local`: generates all replies, then those that need a correction."""
+    while numbers := _open_numbers(calls, conversations):
+        open_calls = LazySequence(calls.__getitem__, numbers)
 
-        def record(i: int, reply: dict, requests=requests) -> None:
-            conversations.record(*requests[i], reply)
+        def record(i: int, reply: dict, open_calls=open_calls) -> None:
+            conversations.record(open_calls[i], conversations.next_turns(open_calls[i]), reply)
 
-        generate([turns for _, turns in requests], record)
+        generate(LazySequence(conversations.next_turns, open_calls), record)
 
 
-def _open_requests(
-    calls: Iterable[Call], conversations: Conversations
-) -> list[tuple[Call, tuple[str, ...]]]:
-    """The next request of each open call. Of equal requests the last call stands for all."""
-    requests = {}
-    for call in calls:
+def _open_numbers(calls: Iterable[Call], conversations: Conversations) -> list[int]:
+    """The numbers of the open calls. Of equal requests the last call stands for all."""
+    numbers = {}
+    for number, call in enumerate(calls):
         if turns := conversations.next_turns(call):
-            requests[conversations.settings.key(turns, call.draw)] = call, turns
-    return list(requests.values())
+            numbers[conversations.settings.key(turns, call.draw)] = number
+    return list(numbers.values())

@@ -404,6 +404,7 @@ class LanguageModel:
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
+        first_place: int = 0,
         batch_tokens: int = 0,
         label: str = "",
         done: Callable[[int, str], None] = lambda i, text: None,
@@ -419,6 +420,7 @@ class LanguageModel:
             top_p: draws from the likeliest tokens only, whose probabilities add up to this.
             seed: decides all draws. A prompt's draws depend on its place among `prompts`, not on
                 the batches.
+            first_place: the place of the first prompt, if it follows those of other calls.
             batch_tokens: positions whose keys and values a device keeps, which bounds memory; 0
                 suits the device.
             label: name of the progress line; without it none is shown.
@@ -443,7 +445,8 @@ class LanguageModel:
                     bar.add()
                 return end is not None
 
-            draw = _sampling(temperature, top_p, seed, np.arange(len(ids))[:, None])
+            places = np.arange(first_place, first_place + len(ids))
+            draw = _sampling(temperature, top_p, seed, places[:, None])
             self._generation(max_new_tokens, draw, batch_tokens, ended).run(ids)
         return texts
 

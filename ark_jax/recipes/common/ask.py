@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,8 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.models import load_generator, reader_path
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+
+PROMPTS = 1 << 15  # at once, on each device; many, since the last replies leave slots unused
 
 
 def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSettings:
@@ -98,13 +101,35 @@ def _local_writer(
     form: ReadingPrompt | None,
     path: str,
 ) -> Callable:
-    """`write(conversations, receive)`: replies of our own model, handed over one by one."""
+    """`write(conversations, receive)`: replies of our own model, handed over one by one.
+
+    Prompts come in groups, so that memory need not hold all. A reply does not depend on the groups.
+    """
     config = context.config
     section = "llm" if role == "questions" else role
     limit = "evaluate.max_new_tokens" if role == "reader" else f"{section}.max_tokens"
 
-    def write(conversations: list[tuple[str, ...]], receive: Callable[[int, dict], None]) -> None:
-        lm = load_generator(context, path or config[section].path)
+    def write(
+        conversations: Sequence[tuple[str, ...]], receive: Callable[[int, dict], None]
+    ) -> None:
+        from ark_jax import layout
+
+        lm, place = load_generator(context, path or config[section].path), 0
+        groups = math.ceil(len(conversations) / (PROMPTS * layout.batch_multiple()))
+        for number in range(groups):
+            start, end = (len(conversations) * i // groups for i in (number, number + 1))
+            group_label = f"{label} {number + 1}/{groups}" if groups > 1 else label
+            receive_of_group = lambda i, reply, start=start: receive(start + i, reply)
+            place += write_group(lm, conversations[start:end], receive_of_group, place, group_label)
+
+    def write_group(
+        lm,
+        conversations: Sequence[tuple[str, ...]],
+        receive: Callable[[int, dict], None],
+        first_place: int,
+        group_label: str,
+    ) -> int:
+        """Returns how many prompts the model could take."""
         count = lambda text: len(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
         as_prompt = lambda turns: form.for_model(lm, *turns) if form else lm.chat(list(turns))
         prompts = list(map(as_prompt, conversations))
@@ -132,11 +157,13 @@ def _local_writer(
             max_new_tokens=settings.max_tokens,
             temperature=settings.temperature,
             seed=config.seed,
+            first_place=first_place,
             stop=stop,
             batch_tokens=config.generator.batch_tokens,
-            label=label,
+            label=group_label,
             done=done,
         )
+        return len(fitting)
 
     return write
 
