@@ -1,18 +1,57 @@
 """Entities and triples that HippoRAG extracted, from its file `openie_results_*.json`."""
 
+import functools
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ark_jax.data.records import Chunk, Document
 from ark_jax.graph.store import fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
+RECORDS = ("extracted_entities", "extracted_triples")
+
+
+class _Entry(NamedTuple):
+    """An entry of the file. Strings take a fraction of what its lists would."""
+
+    digests: list[str]  # of its passage and text
+    records: str  # JSON: its lists RECORDS
+
+
+class RecordedReplies(Mapping[str, str]):
+    """chunk id -> reply, which is made on access.
+
+    Args:
+        entries: document id -> its entry.
+        chunks: document id -> its chunks.
+    """
+
+    def __init__(self, entries: Mapping[str, _Entry], chunks: Mapping[str, Sequence[Chunk]]):
+        self._documents = {
+            chunk.id: document for document in entries for chunk in chunks.get(document, ())
+        }
+        # The chunks of a document follow one another.
+        self._of_document = functools.lru_cache(maxsize=1)(
+            lambda document: _chunk_replies(entries[document], chunks[document])
+        )
+
+    def __getitem__(self, chunk_id: str) -> str:
+        return self._of_document(self._documents[chunk_id])[chunk_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
 
 def recorded_replies(
-    path: Path, documents: Sequence[Document], chunks: Mapping[str, Sequence[Chunk]]
-) -> dict[str, str]:
+    path: Path, documents: Iterable[Document], chunks: Mapping[str, Sequence[Chunk]]
+) -> RecordedReplies:
     """Reads HippoRAG's file as replies for `extract.parse_reply`, so that malformed records are
     quarantined.
 
@@ -26,34 +65,31 @@ def recorded_replies(
         documents: documents that the file must contain.
         chunks: document id -> its chunks.
 
-    Returns:
-        chunk id -> reply.
-
     Raises:
         ValueError: the file has another form or lacks a document.
     """
-    entries: dict[str, dict] = {}
+    by_digest: dict[str, _Entry] = {}
     for number, entry in enumerate(_entries(path), 1):
-        _check_entry(entry, f"{path}: docs, entry {number}")
-        for name in ("passage", "text"):
-            if isinstance(entry.get(name), str):
-                entries[_normalised(entry[name])] = entry
-    texts = {}
+        if not isinstance(entry, _Entry):
+            raise _entry_error(entry, f"{path}: docs, entry {number}")
+        by_digest.update(dict.fromkeys(entry.digests, entry))
+    entries = {}
     for document in documents:
         with_title = f"{document.title}\n{document.text}"
-        entry = entries.get(_normalised(document.text)) or entries.get(_normalised(with_title))
+        entry = by_digest.get(_digest(document.text)) or by_digest.get(_digest(with_title))
         if entry is None:
             raise ValueError(
                 f"{path}: nothing on document {document.id!r} ({document.text[:60]!r}...); "
                 "extract it too, or name it in config.data.ignored_documents"
             )
-        texts |= _chunk_replies(entry, chunks.get(document.id, ()))
-    return texts
+        entries[document.id] = entry
+    return RecordedReplies(entries, chunks)
 
 
 def _entries(path: Path) -> list:
     try:
-        value = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
+        text = path.expanduser().read_text(encoding="utf-8-sig")
+        value = json.loads(text, object_hook=_packed)
     except FileNotFoundError:
         raise ValueError(f"config.graph.openie: {path} does not exist; mend the path") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -67,24 +103,34 @@ def _entries(path: Path) -> list:
     return value["docs"]
 
 
-def _check_entry(entry: object, place: str) -> None:
-    if not isinstance(entry, dict) or not any(
-        isinstance(entry.get(name), str) for name in ("text", "passage")
-    ):
-        raise ValueError(f"{place}: no text and no passage; see config.graph.openie")
-    for name in ("extracted_entities", "extracted_triples"):
-        if not isinstance(entry.get(name), list):
-            raise ValueError(f"{place}: {name} is not a list; write [] where there is nothing")
+def _packed(value: dict) -> dict | _Entry:
+    """An object of the file as an entry, as soon as it is read; else the object."""
+    texts, records = _texts(value), [value.get(name) for name in RECORDS]
+    if not texts or not all(isinstance(rows, list) for rows in records):
+        return value
+    return _Entry(list(map(_digest, texts)), json.dumps(records))
 
 
-def _normalised(text: str) -> str:
-    return " ".join(text.split())
+def _texts(entry: dict) -> list[str]:
+    return [entry[name] for name in ("passage", "text") if isinstance(entry.get(name), str)]
 
 
-def _chunk_replies(entry: Mapping, chunks: Sequence[Chunk]) -> dict[str, str]:
+def _entry_error(value: object, place: str) -> ValueError:
+    """Why an object of the file is no entry."""
+    if not isinstance(value, dict) or not _texts(value):
+        return ValueError(f"{place}: no text and no passage; see config.graph.openie")
+    name = next(name for name in RECORDS if not isinstance(value.get(name), list))
+    return ValueError(f"{place}: {name} is not a list; write [] where there is nothing")
+
+
+def _digest(text: str) -> str:
+    """Of a text, whatever its spacing."""
+    return hashlib.sha256(" ".join(text.split()).encode(errors="surrogatepass")).hexdigest()
+
+
+def _chunk_replies(entry: _Entry, chunks: Sequence[Chunk]) -> dict[str, str]:
     """Distributes an entry's records over the chunks of its document, as JSON."""
-    if not chunks:
-        return {}
+    entities, triples = json.loads(entry.records)
     records = {chunk.id: {"entities": [], "triples": []} for chunk in chunks}
     texts = {chunk.id: fold(chunk.text) for chunk in chunks}
 
@@ -96,10 +142,10 @@ def _chunk_replies(entry: Mapping, chunks: Sequence[Chunk]) -> dict[str, str]:
             matches = [id for id in matches if re.search(pattern, texts[id])] or matches
         return matches[0] if matches else chunks[0].id
 
-    for name in entry["extracted_entities"]:
+    for name in entities:
         record = {"name": name, "type": "entity", "description": ""}
         records[chunk_with(name)]["entities"].append(record)
-    for triple in entry["extracted_triples"]:
+    for triple in triples:
         head = triple[0] if isinstance(triple, list) and triple else None
         records[chunk_with(head)]["triples"].append(triple)
     return {id: json.dumps(record, ensure_ascii=False) for id, record in records.items()}

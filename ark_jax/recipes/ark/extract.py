@@ -62,17 +62,19 @@ def extracted_chunks(context: Context) -> set[str]:
 
 def extract(context: Context, folder: Path) -> dict:
     """Stores the entities and relations of every chunk, and replies that could not be read."""
-    chunk_ids = extracted_chunks(context)
+    chunk_ids, passes = extracted_chunks(context), []
     if context.config.llm.backend == "none" and not context.config.graph.openie:
-        facts, passes = _rule_based_facts(context, chunk_ids, folder), []
+        facts = _rule_based_facts(context, chunk_ids, folder)
         usage = Usage(len(chunk_ids))
     else:
-        calls = extraction_calls(context, chunk_ids)
-        passes = _passes(context, calls)
-        asked = (item.removeprefix("extract/") for item in passes[0].texts)
-        replies = (_replies(chunk_id, passes) for chunk_id in asked)
+        if context.config.graph.openie:
+            replies, usage = _recorded_replies(context, chunk_ids), Usage()
+        else:
+            passes = _passes(context, extraction_calls(context, chunk_ids))
+            asked = (item.removeprefix("extract/") for item in passes[0].texts)
+            replies = (_replies(chunk_id, passes) for chunk_id in asked)
+            usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
         facts = map_stored(folder, "facts", fact_parser, shards_of(replies, _characters))
-        usage = sum((answers.usage for answers in passes[1:]), passes[0].usage)
     counts = _save_facts(facts, folder) if distributed.is_first_process() else {}
     return {
         "calls": usage.calls,
@@ -120,8 +122,6 @@ def _rule_based_facts(
 
 def _passes(context: Context, calls: Sequence[complete.Call]) -> list[complete.Completions]:
     """The replies to all calls: those of the first pass, and of each gleaning."""
-    if context.config.graph.openie:
-        return [_recorded_answers(context, calls)]
     answers = ask(context, calls, "extract", _remark)
     return [answers, *_glean(context, calls, answers)]
 
@@ -139,14 +139,14 @@ def _characters(replies: Replies) -> int:
     return sum(len(text) for texts, _ in replies.passes for text in texts)
 
 
-def _recorded_answers(context: Context, calls: Sequence[complete.Call]) -> complete.Completions:
+def _recorded_replies(context: Context, chunk_ids: Collection[str]) -> Iterator[Replies]:
     """Records that another system extracted, as if a model had replied with them."""
     from ark_jax.graph import openie
 
     path = Path(context.config.graph.openie)
-    replies = openie.recorded_replies(path, load_documents(context), chunks_by_document(context))
-    texts = {call.item: [replies[call.item.removeprefix("extract/")]] for call in calls}
-    return complete.Completions(texts, {}, [], Usage())
+    texts = openie.recorded_replies(path, load_documents(context), chunks_by_document(context))
+    chunks = _chunks(context, chunk_ids)
+    return (Replies(chunk.id, [([texts[chunk.id]], None)]) for chunk in chunks)
 
 
 def _remark(call: complete.Call, texts: list[str], cut: bool) -> str | None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from ark_jax.data.chunk_files import load_chunks, record_blocks
 from ark_jax.data.records import Chunk, Document, Question, group_by_document
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
 from ark_jax.runtime import distributed
 
 POOL_FILE = "pool.json"
@@ -78,8 +78,10 @@ def written_questions(context: Context, part: str) -> list[Question]:
     ]
 
 
-def load_documents(context: Context) -> list[Document]:
-    return load_rows(context / "data" / "documents.parquet", Document)
+def load_documents(context: Context) -> Iterator[Document]:
+    """The documents without their sections, each read when it is asked for."""
+    rows = stream_rows(read_table(context / "data" / "documents.parquet"))
+    return (Document(**row) for row in rows)
 
 
 def searches_corpus(context: Context) -> bool:

@@ -34,7 +34,7 @@ VERDICT = 80  # tokens of a judge's reply
 
 def count_inputs(context: Context) -> dict[str, int]:
     return {
-        "documents": len(load_documents(context)),
+        "documents": sum(1 for _ in load_documents(context)),
         "chunks": sum(map(len, chunks_by_document(context).values())),
         "training questions": len(load_questions(context, "train")),
         "held-out questions": len(load_questions(context, "held_out")),
