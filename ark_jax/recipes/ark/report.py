@@ -1,16 +1,19 @@
 """What the report of an ARK run shows, read from its finished stages."""
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_json, load_rows
+from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
 from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
 from ark_jax.recipes.ark.report_answers import answers_shown, cut_answers, reader_name
 from ark_jax.recipes.ark.score import load_positives
@@ -166,25 +169,37 @@ def _dropped(written: Mapping) -> list[list]:
 
 def _cosines(context: Context, stage: int) -> dict[str, list[float]]:
     """The cosines of a stage's positives and negatives to their questions."""
-    folder = context / mine_name(stage)
-    load = lambda name: [row["cosine"] for row in load_rows(folder / f"{name}.parquet")]
+
+    def load(name: str) -> list[float]:
+        table = read_table(context / mine_name(stage) / f"{name}.parquet")
+        return table["cosine"].to_pylist() if len(table) else []  # without rows it has no columns
+
     return {"positive": load("positives"), "negative": load("negatives")}
+
+
+def _rows_with(path: Path, column: str, values: Collection[str], limit: int | None = None) -> list:
+    """The first rows of a file that have one of these values in a column."""
+    table = read_table(path)
+    if not len(table):  # it has no columns
+        return []
+    is_wanted = pc.is_in(table[column], pa.array(values, pa.string()))
+    return table.filter(is_wanted).slice(0, limit).to_pylist()
 
 
 def _community(context: Context, limit: int = 200) -> dict:
     """The most connected large community of the first `limit` questions, as the report draws it."""
     graph = KnowledgeGraph.load(context / "graph")
-    rows = load_rows(context / "communities" / "communities.parquet")
+    path = context / "communities" / "communities.parquet"
     edges = np.concatenate([graph.edges, graph.similar])
     inside = lambda row: np.isin(edges, row["nodes"]).all(1)
-    large = [row for row in rows if row["size"] == "large"][:limit]
+    large = _rows_with(path, "size", ["large"], limit)
     row = max(large, key=lambda row: (inside(row).sum(), row["question"]), default=None)
     if row is None:
         return {}
     small = {
         node
-        for smaller in rows
-        if smaller["size"] == "small" and smaller["question"] == row["question"]
+        for smaller in _rows_with(path, "question", [row["question"]])
+        if smaller["size"] == "small"
         for node in smaller["nodes"]
     }
     positions = {node: i for i, node in enumerate(row["nodes"])}
@@ -214,14 +229,18 @@ def _examples(
     context: Context, mined: Sequence[int], texts: Mapping[str, str], count: int = 3
 ) -> list[dict]:
     """Training questions with their positives, hard negatives and scores."""
-    scores = load_rows(context / "score" / "scores.parquet")
+    positives = load_positives(context)
+    questions = [q for q in load_questions(context, "train") if q.id in positives]
+    questions = questions[:: max(len(questions) // count, 1)][:count]
+    rows = lambda folder, name: _rows_with(
+        context / folder / f"{name}.parquet", "question", [q.id for q in questions]
+    )
+    scores = rows("score", "scores")
     raw = {(row["question"], row["chunk"]): row for row in scores if row["answer"] == 0}
-    weighted = load_rows(context / "positives" / "positives.parquet")
+    weighted = rows("positives", "positives")
     unified = {(row["question"], row["chunk"]): row["score"] for row in weighted}
-    negatives = {
-        stage: load_rows(context / mine_name(stage) / "negatives.parquet") for stage in mined
-    }
-    rewritten = load_rows(context / "rewrite" / "rewritten.parquet")
+    negatives = {stage: rows(mine_name(stage), "negatives") for stage in mined}
+    rewritten = rows("rewrite", "rewritten")
 
     def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
         row = raw.get((question, chunk), {})
@@ -235,9 +254,7 @@ def _examples(
         }
 
     examples = []
-    positives = load_positives(context)
-    questions = [q for q in load_questions(context, "train") if q.id in positives]
-    for question in questions[:: max(len(questions) // count, 1)][:count]:
+    for question in questions:
         of_question = lambda rows, question=question: [
             r for r in rows if r["question"] == question.id
         ]
@@ -269,10 +286,10 @@ def _quarantined(context: Context, counts: Counts, limit: int = 20) -> list[dict
     for stage, item in (("extract", "chunk"), ("questions", "item"), ("rewrite", "item")):
         if stage not in counts:
             continue
-        rows = load_rows(context / stage / "quarantine.parquet")[:limit]
+        table = read_table(context / stage / "quarantine.parquet")
         replies += [
             {"stage": stage, "item": row[item], "reason": row["reason"], "text": row["text"]}
-            for row in rows
+            for row in itertools.islice(stream_rows(table), limit)
         ]
     return replies
 
