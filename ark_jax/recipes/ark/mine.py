@@ -15,7 +15,7 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     Passages,
@@ -69,6 +69,16 @@ def mine(context: Context, folder: Path, *, stage: int) -> dict:
     search = _search(context, system, stage, corpus)
     choose = lambda: _choose(context, folder, corpus, search())
     return {"model": system} | distributed.on_first_process(choose)
+
+
+def load_negatives(context: Context, stage: int) -> dict[str, list[str]]:
+    """question -> its hard negatives for a training stage, hardest first."""
+    negatives: dict[str, list[str]] = {}
+    ids: dict[str, str] = {}  # one string for all questions that a chunk is a negative of
+    for row in stream_rows(read_table(context / mine_name(stage) / "negatives.parquet")):
+        chunk = ids.setdefault(row["chunk"], row["chunk"])
+        negatives.setdefault(row["question"], []).append(chunk)
+    return negatives
 
 
 def _encode_corpus(context: Context, system: str) -> _Corpus:

@@ -12,8 +12,8 @@ from pathlib import Path
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, mine_name, systems
+from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, systems
+from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
@@ -107,10 +107,8 @@ def load_lists(context: Context) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    mined: dict[str, list[str]] = {}
-    if (stage := last_mining(config)) is not None:
-        for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
-            mined.setdefault(row["question"], []).append(row["chunk"])
+    stage = last_mining(config)
+    mined = {} if stage is None else load_negatives(context, stage)
     positives, scored = load_positives(context), load_scores(context)
     passages = Passages(chunks_by_document(context))
     lists = []

@@ -5,16 +5,15 @@ import functools
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     epochs,
     is_distilling,
-    mine_name,
     model_before,
     stage_name,
 )
+from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_shares
 from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
 from ark_jax.recipes.common.models import load_retriever
@@ -27,10 +26,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
     from ark_jax.train import batches
 
     questions = {question.id: question for question in load_questions(context, "train")}
-    negatives: dict[str, list[str]] = {}
-    if stage in MINING_SIZES:
-        for row in load_rows(context / mine_name(stage) / "negatives.parquet"):
-            negatives.setdefault(row["question"], []).append(row["chunk"])
+    negatives = load_negatives(context, stage) if stage in MINING_SIZES else {}
     passages = Passages(chunks_by_document(context))
     copies = {}
     if context.config.train.merge_copies:
