@@ -3,21 +3,25 @@
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Question
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import repair_json, strip_thinking
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.pipeline.tables import read_table, save_rows
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.corpus import load_questions
+from ark_jax.runtime import distributed
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
 
 
-def rewriting_calls(context: Context, communities: list[dict] | None = None) -> list[complete.Call]:
-    """A call for every community.
+def rewriting_calls(
+    context: Context, communities: Sequence[dict] | None = None
+) -> Sequence[complete.Call]:
+    """A call for every community; each is made on access.
 
     Args:
         communities: rows without entities, in place of those of the workdir: for estimates, before
@@ -28,12 +32,14 @@ def rewriting_calls(context: Context, communities: list[dict] | None = None) -> 
     graph = None
     if communities is None:
         graph = KnowledgeGraph.load(context / "graph")
-        communities = load_rows(context / "communities" / "communities.parquet")
+        table = read_table(context / "communities" / "communities.parquet")
+        row_at = lambda number: table.slice(number, 1).to_pylist()[0]
+        communities = distributed.LazySequence(row_at, range(len(table)))
     questions = {question.id: question for question in load_questions(context, "train")}
     template = prompts.load_template("rewrite", context.config.prompts.rewrite)
     count = context.config.graph.rewrites
-    calls = []
-    for row in communities:
+
+    def call(row: dict) -> complete.Call:
         question = questions[row["question"]]
         filled = prompts.fill(
             template,
@@ -50,8 +56,9 @@ def rewriting_calls(context: Context, communities: list[dict] | None = None) -> 
             "answers": question.answers,
         }
         item = f"rewrite/{question.id}/{row['size']}"
-        calls.append(complete.Call(item, "rewrite", (filled,), fields))
-    return calls
+        return complete.Call(item, "rewrite", (filled,), fields)
+
+    return distributed.LazySequence(call, communities)
 
 
 def _describe(graph, node: int) -> str:
