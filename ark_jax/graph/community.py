@@ -24,6 +24,11 @@ class Seeds:
     nodes: list[int]
     rule: str  # exact | overlap | mention | question | embedding
 
+    @property
+    def node_set(self) -> tuple[int, ...]:
+        """The nodes in ascending order, each once."""
+        return tuple(sorted(set(self.nodes)))
+
 
 def words(text: str) -> frozenset[str]:
     """Words of the folded text, without punctuation."""

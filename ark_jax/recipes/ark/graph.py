@@ -1,5 +1,6 @@
 """The stages graph and communities: a knowledge graph, and the part of it around each question."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,9 +95,21 @@ def find_communities(context: Context, folder: Path) -> dict:
     graph = KnowledgeGraph.load(context / "graph")
     questions = load_questions(context, "train")
     seeds = _find_seeds(context, graph, questions)
-    rows, ranks = [], seed_ranks(context, graph, [seed.nodes for seed in seeds])
-    for question, seed, rank in zip(questions, seeds, ranks, strict=True):
-        rows += _community_rows(question, seed, rank, context.config.graph)
+    # Questions with the same answer often have the same seeds.
+    seed_sets = list(dict.fromkeys(seed.node_set for seed in seeds))
+    cut = functools.partial(_cut_communities, settings=context.config.graph)
+    communities = dict(zip(seed_sets, map(cut, seed_ranks(context, graph, seed_sets)), strict=True))
+    rows = [
+        {
+            "question": question.id,
+            "size": size,
+            "rule": seed.rule,
+            "seeds": [int(i) for i in seed.nodes],
+            **members,
+        }
+        for question, seed in zip(questions, seeds, strict=True)
+        for size, members in communities[seed.node_set].items()
+    ]
     save_rows(rows, folder / "communities.parquet")
     counts = {f"seeds_by_{rule}": sum(seed.rule == rule for seed in seeds) for rule in RULES}
     return {"questions": len(questions), **counts}
@@ -121,20 +134,13 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
     return seeds
 
 
-def _community_rows(question: Question, seed, rank: np.ndarray, settings) -> list[dict]:
+def _cut_communities(rank: np.ndarray, settings) -> dict[str, dict[str, list]]:
+    """Both sizes -> the nodes of that community, and their ranks."""
     from ark_jax.graph.community import community
 
-    rows = []
+    communities = {}
     for size in COMMUNITY_SIZES:
         smallest, largest = settings[size]
         nodes = community(rank, at_least=smallest, at_most=largest, floor=settings.floor)
-        row = {
-            "question": question.id,
-            "size": size,
-            "rule": seed.rule,
-            "seeds": [int(i) for i in seed.nodes],
-            "nodes": nodes,
-            "ranks": rank[nodes].tolist(),
-        }
-        rows.append(row)
-    return rows
+        communities[size] = {"nodes": nodes, "ranks": rank[nodes].tolist()}
+    return communities

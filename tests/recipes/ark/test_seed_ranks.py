@@ -1,11 +1,11 @@
-"""Ranks of a run's seed sets: block after block, with the graph or the seed sets split."""
+"""Ranks of a run's seed sets: by elimination, or block after block by walks on split data."""
 
 import jax
 import numpy as np
 from support.matrices import random_matrix
 from support.world import tiny_config
 
-from ark_jax.graph import pagerank, walk
+from ark_jax.graph import elimination, pagerank, walk
 from ark_jax.graph.community import community
 from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.layout import make_mesh
@@ -24,7 +24,7 @@ def dense_ranks(graph: KnowledgeGraph, seeds: list[list[int]]) -> np.ndarray:
     return np.linalg.solve(np.eye(n) - 0.85 * step, 0.15 * start.T).T
 
 
-def test_communities_are_the_same_with_the_graph_or_the_seed_sets_split(tmp_path, monkeypatch):
+def test_communities_are_the_same_by_elimination_and_by_walks(tmp_path, monkeypatch):
     pairs = random_matrix(400, 900, symmetric=False).tocoo()
     graph = KnowledgeGraph.from_triples(
         (str(a), "to", str(b)) for a, b in zip(*pairs.coords, strict=True) if a != b
@@ -42,8 +42,12 @@ def test_communities_are_the_same_with_the_graph_or_the_seed_sets_split(tmp_path
     config = tiny_config(tmp_path)
     ranks = {}
     with jax.set_mesh(make_mesh((1, 2, 1))):
+        context = Context(config, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
+        config.graph.floor = 0.0
+        ranks["eliminated"] = list(seed_ranks(context, graph, seeds))
+        assert shards == []
+        monkeypatch.setattr(elimination, "GROWTH", 0)  # as where the matrix fills
         for config.graph.shard in ("seeds", "nodes"):
-            context = Context(config, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
             ranks[config.graph.shard] = list(seed_ranks(context, graph, seeds))
     assert shards == [("seeds", 2), ("nodes", 2)]
     expected = dense_ranks(graph, seeds)

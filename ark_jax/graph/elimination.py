@@ -1,0 +1,163 @@
+"""Exact PageRank of graphs in which most nodes have few neighbours, as graphs of texts do.
+
+The ranks x of seeds s solve x = a s + (1 - a) A D⁻¹ x, with the teleport probability a, the
+symmetric weights A and the strengths D of the nodes. With x = D v this is M v = a s for the
+symmetric matrix M = D - (1 - a) A. Gaussian elimination takes nodes out, those with the fewest
+neighbours first and many at a time, until the few that are left fit a dense matrix.
+
+A node that was taken out has a value v of at most the highest of the neighbours it had then. So of
+the nodes that go first, which are most, only those near a high value are computed.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from jaxtyping import Bool, Float, Int
+
+from ark_jax.graph.store import KnowledgeGraph
+
+CORE = 1024  # nodes that are solved densely
+FEW = 4  # neighbours of the nodes that go first
+GROWTH = 2  # of the matrix, from which on elimination does not pay
+BLOCK = 1 << 24  # values that are held at once
+
+
+class _Level(NamedTuple):
+    """Nodes that are taken out together; none is a neighbour of another."""
+
+    nodes: Int[np.ndarray, " l"]  # among those that are left before
+    others: Int[np.ndarray, " r"]  # the same, those that stay
+    weights: scipy.sparse.csr_array  # [l r], which rows sum up to at most 1
+    diagonal: Float[np.ndarray, " l"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Elimination:
+    """A graph whose nodes have been taken out, for many seed sets.
+
+    Attributes:
+        teleport: probability of a jump back to the seeds.
+        strength: of each node, `[n]`; 1 for a node without neighbours.
+        is_isolated: whether a node has no neighbours, `[n]`.
+        levels: in the order in which they were taken out.
+        dependents: `[r l]`, the nodes of the first level by what they depend on.
+        core: the Cholesky factor of what is left.
+    """
+
+    teleport: float
+    strength: Float[np.ndarray, " n"]
+    is_isolated: Bool[np.ndarray, " n"]
+    levels: list[_Level]
+    dependents: scipy.sparse.csr_array
+    core: tuple[np.ndarray, bool]
+
+    @classmethod
+    def of(cls, graph: KnowledgeGraph, teleport: float) -> "Elimination | None":
+        """None where too many nodes have many neighbours, so that the matrix would fill."""
+        source, target = graph.neighbours()
+        shape = (len(graph), len(graph))
+        adjacency = scipy.sparse.csr_array((np.ones(len(source)), (source, target)), shape)
+        degree = adjacency.sum(axis=0)
+        strength = np.where(degree == 0, 1, degree)
+        matrix = (scipy.sparse.diags_array(strength) - (1 - teleport) * adjacency).tocsr()
+        largest, few, levels = GROWTH * matrix.nnz, FEW, []
+        while matrix.shape[0] > CORE or not levels:
+            nodes = _independent_nodes(matrix, few)
+            if len(nodes) < matrix.shape[0] / 10:
+                few *= 2
+            level, matrix = _take_out(matrix, nodes)
+            levels.append(level)
+            if matrix.nnz > largest:
+                return None
+        core = scipy.linalg.cho_factor(matrix.toarray(), lower=True, overwrite_a=True)
+        return cls(teleport, strength, degree == 0, levels, levels[0].weights.T.tocsr(), core)
+
+    def ranks(
+        self, seeds: Sequence[Sequence[int]], *, floor: float = 0.0
+    ) -> Iterator[Float[np.ndarray, " n"]]:
+        """Yields the ranks of each seed set, whose sum is 1; those below `floor` may be 0."""
+        first, *later = self.levels
+        columns = max(BLOCK // max(len(first.others), 1), 1)
+        for start in range(0, len(seeds), columns):
+            block = [np.unique(nodes) for nodes in seeds[start : start + columns]]
+            sources = self._sources(block)
+            values = _solve(later, self.core, _without(first, sources)).T.copy()
+            sources = sources[first.nodes].T.tocsr()
+            for i, nodes in enumerate(block):
+                total = 1 - (1 - self.teleport) * self.is_isolated[nodes].mean()
+                yield self._complete(values[i], sources[[i]], floor * total) / total
+
+    def _sources(self, block: list[np.ndarray]) -> scipy.sparse.csr_array:
+        """The right sides of the seed sets, `[n c]`."""
+        sizes = np.array([len(nodes) for nodes in block])
+        places = np.concatenate(block), np.repeat(np.arange(len(block)), sizes)
+        shape = (len(self.strength), len(block))
+        return scipy.sparse.csr_array((np.repeat(self.teleport / sizes, sizes), places), shape)
+
+    def _complete(
+        self, values: Float[np.ndarray, " r"], sources: scipy.sparse.csr_array, floor: float
+    ) -> Float[np.ndarray, " n"]:
+        """Ranks of all nodes from the values of those that stay after the first level.
+
+        Args:
+            sources: the right side of the first level, `[1 l]`.
+            floor: ranks of the first level below it may be 0.
+        """
+        level = self.levels[0]
+        chosen = np.arange(len(level.nodes))
+        if floor > 0 and len(chosen):
+            near = np.flatnonzero(values * self.strength[level.nodes].max() >= floor)
+            chosen = np.unique(np.append(self.dependents[near].indices, sources.indices))
+        ranks = np.zeros(len(self.strength))
+        ranks[level.others] = values
+        ranks[level.nodes[chosen]] = level.weights[chosen] @ values
+        ranks[level.nodes[sources.indices]] += sources.data / level.diagonal[sources.indices]
+        return ranks * self.strength
+
+
+def _independent_nodes(matrix: scipy.sparse.csr_array, few: int) -> Int[np.ndarray, " l"]:
+    """Nodes with at most `few` neighbours, and with fewer than any of these; a hash breaks ties."""
+    count = np.diff(matrix.indptr) - 1
+    nodes = np.arange(len(count))
+    order = (count.astype(np.int64) << 32) + nodes * 2654435761 % 2**32
+    neighbours = order[matrix.indices]
+    neighbours[matrix.indices == np.repeat(nodes, count + 1)] = np.iinfo(np.int64).max
+    return np.flatnonzero(
+        (count <= few) & (order < np.minimum.reduceat(neighbours, matrix.indptr[:-1]))
+    )
+
+
+def _take_out(
+    matrix: scipy.sparse.csr_array, nodes: Int[np.ndarray, " l"]
+) -> tuple[_Level, scipy.sparse.csr_array]:
+    """The level of these nodes, and the matrix of the others."""
+    stays = np.ones(matrix.shape[0], bool)
+    stays[nodes] = False
+    others, diagonal = np.flatnonzero(stays), matrix.diagonal()[nodes]
+    weights = (scipy.sparse.diags_array(-1 / diagonal) @ matrix[nodes][:, others]).tocsr()
+    rows = matrix[others]
+    rest = (rows[:, others] + rows[:, nodes] @ weights).tocsr()
+    return _Level(nodes, others, weights, diagonal), rest
+
+
+def _without(level: _Level, right: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """The right side of the nodes that stay, `[r c]`."""
+    return (right[level.others] + level.weights.T @ right[level.nodes]).tocsr()
+
+
+def _solve(
+    levels: list[_Level], core: tuple[np.ndarray, bool], right: scipy.sparse.csr_array
+) -> Float[np.ndarray, "r c"]:
+    """The values of all nodes that are left before these levels."""
+    if not levels:
+        return scipy.linalg.cho_solve(core, right.toarray()) if right.shape[0] else right.toarray()
+    level, *later = levels
+    values = np.empty(right.shape)
+    rest = values[level.others] = _solve(later, core, _without(level, right))
+    values[level.nodes] = level.weights @ rest
+    values[level.nodes] += right[level.nodes].toarray() / level.diagonal[:, None]
+    return values
