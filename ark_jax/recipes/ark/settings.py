@@ -54,8 +54,9 @@ class GraphSection:
     )
     shard: str = field(
         "seeds",
-        "What PageRank splits over the devices. seeds: each holds the graph; nodes: each holds a "
-        "part of it, for graphs larger than a device.",
+        "What PageRank splits over the devices. seeds: each holds the graph, or the host solves it "
+        "where few nodes have many neighbours; nodes: each holds a part of it, for graphs larger "
+        "than a device.",
         choices=("seeds", "nodes"),
     )
     floor: float = field(
