@@ -151,12 +151,12 @@ class Sizes:
             (d, *self.heads),
             (d, *self.key_heads),
             (d, *self.key_heads),
-            (*self.heads, d),
+            (math.prod(self.heads), d),
             (d, f),
             *([] if self.bert else [(d, f)]),
             (f, d),
         ]
-        # On a CPU the gradients of q, k and v are made with heads as one axis.
+        # The product with o has heads as one axis, on a CPU the gradients of q, k and v too.
         self.gradients = [
             (d, math.prod(rest)) if first == d else (first, *rest) for first, *rest in self.matrices
         ]
