@@ -108,7 +108,8 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(run, mesh, tmp_pat
             "reply": reply,
         }
         append_row(row, kept)
-    assert llm_calls.unanswered(asks, calls, list(ReplyCache(kept).rows.values())) == list(calls[7:])
+    replies = list(ReplyCache(kept).rows.values())
+    assert llm_calls.unanswered(asks, calls, replies) == list(calls[7:])
     # The recording's graph is not the endpoint's, so prompts will differ from those answered here,
     # but not in kind.
     planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "rewrite")
