@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float, Int
 
 from ark_jax.graph.store import KnowledgeGraph
 
-CORE = 1024  # nodes that are solved densely
+CORE, LARGE_CORE = 1024, 4096  # nodes that are solved densely; the second if few entries are zeros
 FEW = 4  # neighbours of the nodes that go first
 GROWTH = 2  # of the matrix, from which on elimination does not pay
+LEVELS = 64  # more are taken only where every node is a neighbour of nearly every other
 BLOCK = 1 << 24  # values that are held at once
 
 
@@ -65,13 +66,13 @@ class Elimination:
         strength = np.where(degree == 0, 1, degree)
         matrix = (scipy.sparse.diags_array(strength) - (1 - teleport) * adjacency).tocsr()
         largest, few, levels = GROWTH * matrix.nnz, FEW, []
-        while matrix.shape[0] > CORE or not levels:
+        while not levels or not _fits_core(matrix):
             nodes = _independent_nodes(matrix, few)
             if len(nodes) < matrix.shape[0] / 10:
                 few *= 2
             level, matrix = _take_out(matrix, nodes)
             levels.append(level)
-            if matrix.nnz > largest:
+            if matrix.nnz > largest or len(levels) > LEVELS:
                 return None
         core = scipy.linalg.cho_factor(matrix.toarray(), lower=True, overwrite_a=True)
         return cls(teleport, strength, degree == 0, levels, levels[0].weights.T.tocsr(), core)
@@ -117,6 +118,11 @@ class Elimination:
         ranks[level.nodes[chosen]] = level.weights[chosen] @ values
         ranks[level.nodes[sources.indices]] += sources.data / level.diagonal[sources.indices]
         return ranks * self.strength
+
+
+def _fits_core(matrix: scipy.sparse.csr_array) -> bool:
+    count = matrix.shape[0]
+    return count <= CORE or (count <= LARGE_CORE and 8 * matrix.nnz > count**2)
 
 
 def _independent_nodes(matrix: scipy.sparse.csr_array, few: int) -> Int[np.ndarray, " l"]:

@@ -57,6 +57,7 @@ def test_ranks_are_those_of_a_dense_solution(drawn, core, floor):
     graph = graph_of(count, pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elimination, "CORE", core)
+        patch.setattr(elimination, "LARGE_CORE", core)
         patch.setattr(elimination, "GROWTH", 100)
         patch.setattr(elimination, "BLOCK", 2 * count)  # a few seed sets at once
         eliminated = Elimination.of(graph, TELEPORT)
@@ -93,6 +94,18 @@ def test_many_nodes_of_a_graph_of_few_hubs_are_not_computed(mesh):
     for ranks, fewer in zip((exact, other), pruned, strict=True):
         assert np.array_equal(ranks[ranks >= 1e-4], fewer[ranks >= 1e-4])
         assert (ranks > 0).all() and (fewer == 0).mean() > 0.3
+
+
+def test_a_core_of_neighbours_is_not_taken_apart(monkeypatch):
+    monkeypatch.setattr(elimination, "CORE", 8)
+    clique = [(i, j) for i in range(100) for j in range(i)]
+    graph = graph_of(400, clique + [(i, i % 100) for i in range(100, 400)])
+    eliminated = Elimination.of(graph, TELEPORT)
+    assert [len(level.nodes) for level in eliminated.levels] == [300]
+    [ranks] = eliminated.ranks([[0, 399]])
+    np.testing.assert_allclose(ranks, dense_ranks(graph, [[0, 399]])[0], rtol=1e-10)
+    monkeypatch.setattr(elimination, "LARGE_CORE", 8)
+    assert Elimination.of(graph, TELEPORT) is None  # a level for each of the hundred
 
 
 def test_a_graph_that_would_fill_is_refused():
