@@ -57,7 +57,7 @@ class Elimination:
     core: tuple[np.ndarray, bool]
 
     @classmethod
-    def of(cls, graph: KnowledgeGraph, teleport: float) -> "Elimination | None":
+    def from_graph(cls, graph: KnowledgeGraph, teleport: float) -> "Elimination | None":
         """None where too many nodes have many neighbours, so that the matrix would fill."""
         source, target = graph.neighbours()
         shape = (len(graph), len(graph))

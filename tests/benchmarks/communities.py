@@ -52,7 +52,7 @@ def cut(ranks: np.ndarray) -> list[list[int]]:
 def compare(count: int) -> None:
     graph = graph_of_texts(count)
     start = time.process_time()
-    eliminated = Elimination.of(graph, TELEPORT)
+    eliminated = Elimination.from_graph(graph, TELEPORT)
     taken_out, walk = time.process_time() - start, Walk(graph)
     edges = np.asarray(graph.edges).tolist()
     peer = igraph.Graph(n=len(graph), edges=edges)

@@ -60,7 +60,7 @@ def test_ranks_are_those_of_a_dense_solution(drawn, core, floor):
         patch.setattr(elimination, "LARGE_CORE", core)
         patch.setattr(elimination, "GROWTH", 100)
         patch.setattr(elimination, "BLOCK", 2 * count)  # a few seed sets at once
-        eliminated = Elimination.of(graph, TELEPORT)
+        eliminated = Elimination.from_graph(graph, TELEPORT)
     assert sum(len(level.nodes) for level in eliminated.levels) + len(eliminated.core[0]) == count
     ranks, expected = (
         np.array(list(eliminated.ranks(seeds, floor=floor))),
@@ -83,7 +83,7 @@ def tree_with_hubs(count: int) -> KnowledgeGraph:
 
 def test_many_nodes_of_a_graph_of_few_hubs_are_not_computed(mesh):
     graph = tree_with_hubs(6000)
-    eliminated = Elimination.of(graph, TELEPORT)
+    eliminated = Elimination.from_graph(graph, TELEPORT)
     assert 0 < len(eliminated.core[0]) <= elimination.CORE
     seeds = [[5000], [17, 4321]]
     [exact, other], pruned = eliminated.ranks(seeds), list(eliminated.ranks(seeds, floor=1e-4))
@@ -100,14 +100,14 @@ def test_a_core_of_neighbours_is_not_taken_apart(monkeypatch):
     monkeypatch.setattr(elimination, "CORE", 8)
     clique = [(i, j) for i in range(100) for j in range(i)]
     graph = graph_of(400, clique + [(i, i % 100) for i in range(100, 400)])
-    eliminated = Elimination.of(graph, TELEPORT)
+    eliminated = Elimination.from_graph(graph, TELEPORT)
     assert [len(level.nodes) for level in eliminated.levels] == [300]
     [ranks] = eliminated.ranks([[0, 399]])
     np.testing.assert_allclose(ranks, dense_ranks(graph, [[0, 399]])[0], rtol=1e-10)
     monkeypatch.setattr(elimination, "LARGE_CORE", 8)
-    assert Elimination.of(graph, TELEPORT) is None  # a level for each of the hundred
+    assert Elimination.from_graph(graph, TELEPORT) is None  # a level for each of the hundred
 
 
 def test_a_graph_that_would_fill_is_refused():
     pairs = np.random.default_rng(0).integers(0, 3000, (30_000, 2)).tolist()
-    assert Elimination.of(graph_of(3000, pairs), TELEPORT) is None
+    assert Elimination.from_graph(graph_of(3000, pairs), TELEPORT) is None

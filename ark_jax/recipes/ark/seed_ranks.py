@@ -24,7 +24,9 @@ def seed_ranks(context: Context, graph, seeds: Sequence[Sequence[int]]) -> Itera
 
     context.enter_mesh()
     settings = context.config.graph
-    eliminated = Elimination.of(graph, settings.teleport) if settings.shard == "seeds" else None
+    eliminated = (
+        Elimination.from_graph(graph, settings.teleport) if settings.shard == "seeds" else None
+    )
     if eliminated:
         yield from eliminated.ranks(seeds, floor=settings.floor)
         return
