@@ -75,8 +75,8 @@ def compare(count: int) -> None:
         return [cut(np.array(row)) for row in ranks]
 
     runs = {
-        "elimination": (by_elimination, SETS),
-        "walks": (by_walks, SETS_OF_WALKS),
+        "ark_jax": (by_elimination, SETS),
+        "ark_jax by walks": (by_walks, SETS_OF_WALKS),
         "igraph prpack": (by_igraph, SETS_OF_IGRAPH),
     }
     expected = by_elimination()
