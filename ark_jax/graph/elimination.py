@@ -65,11 +65,11 @@ class Elimination:
         degree = adjacency.sum(axis=0)
         strength = np.where(degree == 0, 1, degree)
         matrix = (scipy.sparse.diags_array(strength) - (1 - teleport) * adjacency).tocsr()
-        largest, few, levels = GROWTH * matrix.nnz, FEW, []
+        largest, limit, levels = GROWTH * matrix.nnz, FEW, []
         while not levels or not _fits_core(matrix):
-            nodes = _independent_nodes(matrix, few)
+            nodes = _independent_nodes(matrix, limit)
             if len(nodes) < matrix.shape[0] / 10:
-                few *= 2
+                limit *= 2
             level, matrix = _take_out(matrix, nodes)
             levels.append(level)
             if matrix.nnz > largest or len(levels) > LEVELS:
@@ -82,6 +82,7 @@ class Elimination:
     ) -> Iterator[Float[np.ndarray, " n"]]:
         """Yields the ranks of each seed set, whose sum is 1; those below `floor` may be 0."""
         first, *later = self.levels
+        strongest = self.strength[first.nodes].max(initial=0)
         columns = max(BLOCK // max(len(first.others), 1), 1)
         for start in range(0, len(seeds), columns):
             block = [np.unique(nodes) for nodes in seeds[start : start + columns]]
@@ -90,7 +91,8 @@ class Elimination:
             sources = sources[first.nodes].T.tocsr()
             for i, nodes in enumerate(block):
                 total = 1 - (1 - self.teleport) * self.is_isolated[nodes].mean()
-                yield self._complete(values[i], sources[[i]], floor * total) / total
+                ranks = self._complete(values[i], sources[[i]], strongest, floor * total)
+                yield ranks / total
 
     def _sources(self, block: list[np.ndarray]) -> scipy.sparse.csr_array:
         """The right sides of the seed sets, `[n c]`."""
@@ -100,19 +102,25 @@ class Elimination:
         return scipy.sparse.csr_array((np.repeat(self.teleport / sizes, sizes), places), shape)
 
     def _complete(
-        self, values: Float[np.ndarray, " r"], sources: scipy.sparse.csr_array, floor: float
+        self,
+        values: Float[np.ndarray, " r"],
+        sources: scipy.sparse.csr_array,
+        strongest: float,
+        floor: float,
     ) -> Float[np.ndarray, " n"]:
         """Ranks of all nodes from the values of those that stay after the first level.
 
         Args:
             sources: the right side of the first level, `[1 l]`.
+            strongest: the highest strength in the first level.
             floor: ranks of the first level below it may be 0.
         """
         level = self.levels[0]
-        chosen = np.arange(len(level.nodes))
-        if floor > 0 and len(chosen):
-            near = np.flatnonzero(values * self.strength[level.nodes].max() >= floor)
+        if floor > 0:
+            near = np.flatnonzero(values * strongest >= floor)
             chosen = np.unique(np.append(self.dependents[near].indices, sources.indices))
+        else:
+            chosen = np.arange(len(level.nodes))
         ranks = np.zeros(len(self.strength))
         ranks[level.others] = values
         ranks[level.nodes[chosen]] = level.weights[chosen] @ values
@@ -125,15 +133,15 @@ def _fits_core(matrix: scipy.sparse.csr_array) -> bool:
     return count <= CORE or (count <= LARGE_CORE and 8 * matrix.nnz > count**2)
 
 
-def _independent_nodes(matrix: scipy.sparse.csr_array, few: int) -> Int[np.ndarray, " l"]:
-    """Nodes with at most `few` neighbours, and with fewer than any of these; a hash breaks ties."""
+def _independent_nodes(matrix: scipy.sparse.csr_array, limit: int) -> Int[np.ndarray, " l"]:
+    """Nodes with up to `limit` neighbours, and with fewer than any of these; a hash breaks ties."""
     count = np.diff(matrix.indptr) - 1
     nodes = np.arange(len(count))
     order = (count.astype(np.int64) << 32) + nodes * 2654435761 % 2**32
     neighbours = order[matrix.indices]
     neighbours[matrix.indices == np.repeat(nodes, count + 1)] = np.iinfo(np.int64).max
     return np.flatnonzero(
-        (count <= few) & (order < np.minimum.reduceat(neighbours, matrix.indptr[:-1]))
+        (count <= limit) & (order < np.minimum.reduceat(neighbours, matrix.indptr[:-1]))
     )
 
 
