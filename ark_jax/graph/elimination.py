@@ -19,6 +19,7 @@ import scipy.sparse
 from jaxtyping import Bool, Float, Int
 
 from ark_jax.graph.store import KnowledgeGraph
+from ark_jax.graph.walk import incoming_of_graph
 
 CORE, LARGE_CORE = 1024, 4096  # nodes that are solved densely; the second if few entries are zeros
 FEW = 4  # neighbours of the nodes that go first
@@ -59,9 +60,7 @@ class Elimination:
     @classmethod
     def from_graph(cls, graph: KnowledgeGraph, teleport: float) -> "Elimination | None":
         """None where too many nodes have many neighbours, so that the matrix would fill."""
-        source, target = graph.neighbours()
-        shape = (len(graph), len(graph))
-        adjacency = scipy.sparse.csr_array((np.ones(len(source)), (source, target)), shape)
+        adjacency = incoming_of_graph(graph)
         degree = adjacency.sum(axis=0)
         strength = np.where(degree == 0, 1, degree)
         matrix = (scipy.sparse.diags_array(strength) - (1 - teleport) * adjacency).tocsr()

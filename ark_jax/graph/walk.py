@@ -235,7 +235,7 @@ def _rescaled(incoming: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
     """A matrix whose row i holds the weights of the edges that lead to node i, without zeros."""
     if isinstance(graph, KnowledgeGraph):
-        incoming = _incoming_of_graph(graph, weight)
+        incoming = incoming_of_graph(graph, weight)
     elif weight is not None:
         raise ValueError("weight: a matrix holds its weights itself")
     else:
@@ -246,7 +246,10 @@ def _incoming(graph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
     return incoming
 
 
-def _incoming_of_graph(graph: KnowledgeGraph, weight: np.ndarray | None) -> scipy.sparse.csr_array:
+def incoming_of_graph(
+    graph: KnowledgeGraph, weight: np.ndarray | None = None
+) -> scipy.sparse.csr_array:
+    """A matrix `[n n]`; row i holds the weights of the edges that lead to node i, as for `Walk`."""
     source, target = graph.neighbours()
     if weight is None:
         weight = np.ones(len(source))
