@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import load_chunks
 from ark_jax.data.evidence import needed_passages
 from ark_jax.data.formats import beir
-from ark_jax.data.records import Chunk, Document, Question, group_by_document
+from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.evaluate.retrieval import Gold
 from ark_jax.index.index import Index
 from ark_jax.recipes.common.ingest import choose_pool
@@ -141,8 +140,7 @@ def make_task(
     """
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r}: must be {', '.join(SCOPES)}")
-    chunks = load_chunks(index.folder / index.manifest.folder)
-    groups = group_by_document(chunks)
+    groups = index.chunks.by_document
     _check_documents(index, questions, groups, texts)
     gold, _ = needed_passages(questions, groups, texts)
     if not any(gold.values()):
@@ -157,9 +155,8 @@ def make_task(
     if scope == "corpus":
         return Task(index, questions, gold, scope)
     choose_pool(scope, questions, {}, setting="--scope")
-    searched, scopes = chunks_in_scope(_EVALUATE_SCOPES[scope], questions, groups)
-    place = {chunk.id: i for i, chunk in enumerate(chunks)}
-    positions = [place[chunk.id] for chunk in searched]
+    searched, scopes = chunks_in_scope(_EVALUATE_SCOPES[scope], questions, index.chunks)
+    positions = [index.chunks.ids.position(chunk.id) for chunk in searched]
     return Task(index, questions, gold, scope, searched, positions, scopes)
 
 

@@ -1,18 +1,20 @@
 """Chunks on disk, mapped into memory: a process reads the texts that it asks for."""
 
 import dataclasses
+import functools
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk
+from ark_jax.data.stored_strings import ROWS, StoredStrings
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
 BLOCK_CHARACTERS = 1 << 24  # of their texts
-ROWS = 1024  # records that are converted at once where all are read in order
 SCHEMA = pa.schema(
     (field.name, pa.large_string() if field.type is str else pa.int64())
     for field in dataclasses.fields(Chunk)
@@ -24,14 +26,15 @@ def _stored(name: str) -> property:
 
 
 class StoredChunk:
-    """A `Chunk` in a file: all but its id and document is read each time it is asked for."""
+    """A `Chunk` in a file: each field is read when it is asked for."""
 
-    __slots__ = ("_columns", "_row", "document", "id")
+    __slots__ = ("_columns", "_row")
 
-    def __init__(self, columns: Mapping[str, pa.ChunkedArray], row: int, id: str, document: str):
-        self._columns, self._row, self.id, self.document = columns, row, id, document
+    def __init__(self, columns: Mapping[str, pa.ChunkedArray], row: int):
+        self._columns, self._row = columns, row
 
-    start, end, tokens, text, title = map(_stored, ("start", "end", "tokens", "text", "title"))
+    id, document, start, end = map(_stored, ("id", "document", "start", "end"))
+    tokens, text, title = map(_stored, ("tokens", "text", "title"))
     passage = Chunk.passage
 
 
@@ -48,19 +51,26 @@ def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-class MappedChunks(Sequence[Chunk]):
-    """The chunks of a file, of which nothing is read before it is asked for."""
+class StoredChunks(Sequence[Chunk]):
+    """The chunks of a file, of which nothing is read before it is asked for.
+
+    A chunk is read field by field; who goes over all of them gets them whole.
+    """
 
     def __init__(self, folder: Path):
         with (folder / FILE).open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._table = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
+        table = pa.ipc.open_file(pa.py_buffer(self._map)).read_all()
+        self._table, self._columns = table, {name: table[name] for name in table.column_names}
+        self.ids = StoredStrings(table["id"])
 
     def __len__(self) -> int:
         return self._table.num_rows
 
-    def __getitem__(self, row: int) -> Chunk:
-        return Chunk(**{name: self._table[name][row].as_py() for name in self._table.schema.names})
+    def __getitem__(self, row: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(row, slice):
+            return [StoredChunk(self._columns, i) for i in range(*row.indices(len(self)))]
+        return StoredChunk(self._columns, range(len(self))[row])
 
     def __iter__(self) -> Iterator[Chunk]:
         for start in range(0, len(self), ROWS):
@@ -71,24 +81,60 @@ class MappedChunks(Sequence[Chunk]):
         """The document of each chunk, large strings."""
         return self._table["document"]
 
+    @property
+    def by_id(self) -> "ChunksById":
+        return ChunksById(self)
+
+    @functools.cached_property
+    def by_document(self) -> "ChunksByDocument":
+        return ChunksByDocument(self)
+
     def forget(self) -> None:
         """Frees the memory of what was read. It is read again when it is asked for again."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def load_chunks(folder: Path) -> list[StoredChunk]:
-    """The chunks of a file; their ids and documents alone are read at once."""
-    table, chunks, documents = _table(folder), [], {}
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    for batch in table.select(["id", "document"]).to_batches():
-        for id, document in zip(*(column.to_pylist() for column in batch), strict=True):
-            document = documents.setdefault(document, document)  # one string for all its chunks
-            chunks.append(StoredChunk(columns, len(chunks), id, document))
-    return chunks
+class ChunksById(Mapping[str, Chunk]):
+    """chunk id -> the chunk."""
+
+    def __init__(self, chunks: StoredChunks):
+        self._chunks = chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chunks.ids)
+
+    def __getitem__(self, chunk_id: str) -> Chunk:
+        return self._chunks[self._chunks.ids.position(chunk_id)]
 
 
-def _table(folder: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(folder / FILE))).read_all()
+class ChunksByDocument(Mapping[str, list[Chunk]]):
+    """document id -> its chunks, in the order of the file."""
+
+    def __init__(self, chunks: StoredChunks):
+        encoded = chunks.documents().dictionary_encode().unify_dictionaries()
+        numbers = [np.asarray(block.indices) for block in encoded.chunks]
+        number = np.concatenate([np.empty(0, np.int32), *numbers])
+        names = encoded.chunk(0).dictionary if numbers else pa.array([], pa.large_string())
+        self._chunks, self._documents = chunks, StoredStrings(pa.chunked_array([names]))
+        # The chunks of a document follow each other, unless the input had them otherwise.
+        self._rows: Sequence[int] = range(len(number))
+        if (np.diff(number) < 0).any():
+            self._rows = np.argsort(number, kind="stable")
+        self._ends = np.bincount(number, minlength=len(names)).cumsum()
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __getitem__(self, document: str) -> list[Chunk]:
+        number = self._documents.position(document)
+        start = self._ends[number - 1] if number else 0
+        return [self._chunks[int(row)] for row in self._rows[start : self._ends[number]]]
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:

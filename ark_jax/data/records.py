@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +63,6 @@ class Chunk:
     def passage(self) -> str:
         """What models read: the title on a line of its own, and the text."""
         return with_title(self.title, self.text)
-
-
-def group_by_document(chunks: Iterable[Chunk]) -> dict[str, list[Chunk]]:
-    """document id -> its chunks, in the order given."""
-    groups: dict[str, list[Chunk]] = {}
-    for chunk in chunks:
-        groups.setdefault(chunk.document, []).append(chunk)
-    return groups
 
 
 def with_title(title: str, text: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ark_jax import __version__
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import MappedChunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk, Document
 from ark_jax.index import folder as folders
 from ark_jax.index import tables
@@ -116,7 +116,7 @@ def _write(
     documents, keys = tables.write_tables(made, parts)
     if not len(keys):
         raise ValueError("no document holds any text, so there is nothing to index")
-    chunks = MappedChunks(made)
+    chunks = StoredChunks(made)
     made_with = vectors_made_with(retriever, settings.dtype)
     earlier = None
     if before and dict(before.made_with) == made_with:
@@ -147,7 +147,7 @@ def vectors_made_with(retriever: Retriever, dtype: str) -> dict:
     return {"model": retriever.digest("document"), "dtype": dtype, "width": retriever.width, **kind}
 
 
-def embedder(retriever: Retriever, chunks: MappedChunks) -> vector_files.Embed:
+def embedder(retriever: Retriever, chunks: StoredChunks) -> vector_files.Embed:
     """Positions of chunks `[b]` -> their unit vectors."""
 
     def embed(positions: np.ndarray) -> Vectors:

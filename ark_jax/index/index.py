@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ark_jax.data.chunk_files import MappedChunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Document
 from ark_jax.index import folder as folders
 from ark_jax.index.folder import Manifest
@@ -55,7 +55,7 @@ class Index:
 
     folder: Path
     manifest: Manifest
-    chunks: MappedChunks
+    chunks: StoredChunks
     vectors: Vectors  # unit vectors, float32 or float16: [n e], or one for each token
     words: BM25Index
     model: str  # folder or hub name of the retriever
@@ -127,7 +127,7 @@ class Index:
             why = folders.damage_of(manifest, folder, verify=False)
             if not why:
                 try:
-                    chunks = MappedChunks(folder / manifest.folder)
+                    chunks = StoredChunks(folder / manifest.folder)
                     words = open_bm25(folder / manifest.folder / folders.WORDS, len(chunks))
                     vectors = read_vectors(folder / manifest.folder / folders.VECTORS)
                     name = absolute_model(model or manifest.model)

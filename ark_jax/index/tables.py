@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ark_jax.data.chunk_files import ROWS, MappedChunks, save_chunks
+from ark_jax.data.chunk_files import ROWS, StoredChunks, save_chunks
 from ark_jax.data.records import Chunk, Document
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.retrieval.vector_files import KEY
@@ -49,7 +49,7 @@ class Stored:
         table = pa.ipc.open_file(pa.memory_map(str(folder / DOCUMENTS_FILE))).read_all()
         self._digests = table["digest"]
         self._rows = {name: row for row, name in enumerate(table["id"].to_pylist())}
-        self._chunks = MappedChunks(folder)
+        self._chunks = StoredChunks(folder)
         # The chunks of a document follow each other, and lie in the order of the documents.
         names = table["id"].cast(pa.large_string())
         rows = pc.index_in(self._chunks.documents(), value_set=names).to_numpy()
@@ -194,7 +194,7 @@ def _key(passage: str) -> bytes:
     return hashlib.blake2b(passage.encode(), digest_size=KEY.itemsize).digest()
 
 
-def chunk_keys(chunks: MappedChunks) -> np.ndarray:
+def chunk_keys(chunks: StoredChunks) -> np.ndarray:
     """The keys of passages, S16 `[n]`, as `vector_files` asks for them."""
     keys = (_key(chunk.passage) for chunk in chunks)
     return np.fromiter(keys, KEY, len(chunks))

@@ -19,7 +19,7 @@ from pathlib import Path
 from timing import machine
 
 from ark_jax.data import readers
-from ark_jax.data.chunk_files import MappedChunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.demo.models import demo_models
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.config import ark
@@ -69,7 +69,7 @@ def measure(corpus: str, processes: str) -> None:
 
 
 def count_words(context: Context, folder: Path) -> None:
-    write_bm25(folder, (chunk.passage for chunk in MappedChunks(context / "data")))
+    write_bm25(folder, (chunk.passage for chunk in StoredChunks(context / "data")))
 
 
 def _cpu() -> list[float]:

@@ -26,7 +26,7 @@ from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.ark.recording import REPEATED, Recording
 from ark_jax.recipes.ark.rewrite import rewriting_calls
 from ark_jax.recipes.common import estimate
-from ark_jax.recipes.common.corpus import load_questions
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 from ark_jax.train import memory
 
@@ -285,8 +285,7 @@ def test_likelihoods_of_answers_read_what_answers_do_and_the_references(run, mes
     prompts = 1.15 * len(held_out)  # base, and the 0.15 that stage1 changes
     least = reading.tokens + prompts * (sum(replies) / len(held_out) - 8)
     # Scoring may compute anew, for each prompt, what all prompts begin with.
-    chunks = questions_and_chunks(run)[1]
-    _, head = estimate.reader_prompts(run.context, lm, held_out, chunks)
+    _, head = estimate.reader_prompts(run.context, lm, held_out, stored_chunks(run.context))
     assert 0 < head < 100 and scored.seconds > 0
     assert least - 1 <= scored.tokens <= least + prompts * head
     c.evaluate.answers = ("answer_likelihood",)

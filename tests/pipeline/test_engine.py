@@ -29,7 +29,7 @@ from support.world import (
 )
 from tokenizers import Tokenizer
 
-from ark_jax.data.chunk_files import load_chunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark.recipe import stages
@@ -87,7 +87,7 @@ def test_a_run_fills_every_stage_and_says_what_it_did(finished):
 def test_every_stage_says_how_many_texts_it_cuts(world, finished):
     workdir, said = finished
     tokenizer = Tokenizer.from_file(str(world / "retriever" / "tokenizer.json"))
-    chunks = load_chunks(workdir / "data")
+    chunks = StoredChunks(workdir / "data")
     for documents, labels in (
         (TRAINING, {"embed chunks": 3}),
         (HELD_OUT, {"embed chunks, base": 1, "embed chunks, stage3": 1}),
@@ -532,7 +532,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
     nothing is asked again."""
     shutil.copytree(finished[0] / "data", tmp_path / "data")
     reply_file = tmp_path / "llm" / "replies.jsonl"
-    asked = sum(x.document in TRAINING for x in load_chunks(finished[0] / "data"))
+    asked = sum(x.document in TRAINING for x in StoredChunks(finished[0] / "data"))
     for _ in range(2):
         done = call(
             world, tmp_path, "run", "--config.llm.backend=local", "--config.llm.max_tokens=5"

@@ -334,10 +334,10 @@ def test_each_process_looks_up_the_passages_of_its_share_alone(model, pair, sing
 MAPPED = """
 import sys
 from pathlib import Path
-from ark_jax.data.chunk_files import load_chunks
+from ark_jax.data.chunk_files import StoredChunks
 # Bytes of mapped files in memory.
 shared = lambda: int(Path("/proc/self/statm").read_text().split()[2]) * 4096
-before, chunks = shared(), load_chunks(Path(sys.argv[1]))
+before, chunks = shared(), StoredChunks(Path(sys.argv[1]))
 texts = [x.text for x in chunks[:10]]
 first_ten, texts = shared() - before, [x.text[:1] for x in chunks]
 print(len(chunks), first_ten, shared() - before)
@@ -349,14 +349,14 @@ print(len(chunks), first_ten, shared() - before)
     reason="only Linux says how much of its files a process has read",
 )
 def test_only_requested_texts_are_read(tmp_path):
-    from ark_jax.data.chunk_files import load_chunks, save_chunks
+    from ark_jax.data.chunk_files import StoredChunks, save_chunks
     from ark_jax.data.records import Chunk
 
     chunks = [Chunk(f"d#{i}", "d", i, i + 1, 3, f"{i} of the tide. " * 4000) for i in range(1000)]
     save_chunks(chunks, tmp_path)
     assert [
         (x.id, x.document, x.start, x.end, x.tokens, x.text, x.title)
-        for x in load_chunks(tmp_path)[::100]
+        for x in StoredChunks(tmp_path)[::100]
     ] == list(map(dataclasses.astuple, chunks[::100]))
     done = subprocess.run(
         [sys.executable, "-c", MAPPED, str(tmp_path)], capture_output=True, text=True, check=True

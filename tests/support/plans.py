@@ -4,7 +4,7 @@ from support.world import EMBEDDED, tiny_config
 
 from ark_jax.estimate import device_work, plan
 from ark_jax.recipes.ark.recording import Recording
-from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
 
 RATE = 1e9  # FLOP/s of every device here
 
@@ -35,5 +35,5 @@ def model(world, role: str, **changes) -> device_work.WeightlessModel:
 
 
 def questions_and_chunks(run):
-    chunks = chunks_by_document(run.context)
+    chunks = stored_chunks(run.context).by_document
     return load_questions(run.context, "train"), chunks

@@ -3,6 +3,7 @@
 from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import retrieve
+from ark_jax.recipes.common.corpus import stored_chunks
 
 DOCUMENTS = [Document("a", "", "tide lamp salt. " * 40), Document("b", "", "wool pilot bell. " * 3)]
 
@@ -28,4 +29,5 @@ def rank(run) -> dict:
     folder = run.folder / "w" / "baselines"
     counts = retrieve.retrieve_baselines(run.context, folder, systems=systems(run.c))
     assert counts == {"systems": len(list(folder.glob("ranked-*")))}
-    return retrieve.retrieve_all(run.context, systems(run.c), QUESTIONS, CHUNKS, run.folder)
+    chunks = stored_chunks(run.context)
+    return retrieve.retrieve_all(run.context, systems(run.c), QUESTIONS, chunks, run.folder)

@@ -32,9 +32,9 @@ from ark_jax.recipes.ark.recording import Recording
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common import choose_fusion, estimate, filter_questions, retrieve
 from ark_jax.recipes.common.corpus import (
-    chunks_by_document,
     load_questions,
     searches_corpus,
+    stored_chunks,
     written_questions,
 )
 from ark_jax.recipes.common.corpus_vectors import stored_systems
@@ -84,7 +84,7 @@ class _Forecaster:
         self.lm = device_time.RecordingScorer.from_model(self.scorer)
         count, _ = token_counter(config)
         self.recording = Recording.read(count)
-        self.chunks = chunks_by_document(context)
+        self.chunks = stored_chunks(context)
         self.train = load_questions(context, "train")
         self.held_out = load_questions(context, "held_out")
         pools = estimate.training_pools(context, self.train)
@@ -92,11 +92,10 @@ class _Forecaster:
         self.draws = {q.id: Draw.from_chunks(q, pools[q.id], config) for q in self.train}
         self.passages = self._tokens([x.passage for x in self.training_chunks.values()], "document")
         self.queries = self._tokens([q.question for q in self.train], "query")
-        chunks = sum(map(len, self.chunks.values()))
         # A stage that is to run will change the corpus or the model that the vectors are of.
         lasting = {"base", *done} if "data" in done else set()
         stored = stored_systems(context.workdir) & lasting
-        self.embedded = dict.fromkeys(stored, chunks)  # system -> number of its passages
+        self.embedded = dict.fromkeys(stored, len(self.chunks))  # system -> number of its passages
 
     def _generator(self, path: str):
         from ark_jax.estimate.device_work import WeightlessModel
@@ -287,9 +286,7 @@ class _Forecaster:
 
     @functools.cached_property
     def corpus_passages(self) -> list[int]:
-        return self._tokens(
-            [x.passage for group in self.chunks.values() for x in group], "document"
-        )
+        return self._tokens([x.passage for x in self.chunks], "document")
 
     def _examples(self) -> list:
         from ark_jax.train import batches

@@ -22,7 +22,7 @@ from ark_jax.recipes.ark.facts import (
 )
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.candidates import distinct_candidates
-from ark_jax.recipes.common.corpus import chunks_by_document, load_documents
+from ark_jax.recipes.common.corpus import chunks_by_document, load_documents, stored_chunks
 from ark_jax.recipes.common.written_from import is_writing, training_documents
 from ark_jax.runtime import distributed
 from ark_jax.runtime.map_shards import shards_of
@@ -44,9 +44,11 @@ def extraction_calls(context: Context, chunk_ids: Collection[str]) -> Sequence[c
     return distributed.LazySequence(call, _chunks(context, chunk_ids))
 
 
-def _chunks(context: Context, chunk_ids: Collection[str]) -> list[Chunk]:
-    groups = chunks_by_document(context).values()
-    return [chunk for group in groups for chunk in group if chunk.id in chunk_ids]
+def _chunks(context: Context, chunk_ids: Collection[str]) -> Sequence[Chunk]:
+    """These chunks in the order of the corpus."""
+    chunks = stored_chunks(context)
+    rows = sorted(map(chunks.ids.position, chunk_ids))
+    return distributed.LazySequence(chunks.__getitem__, rows)
 
 
 def extracted_chunks(context: Context) -> set[str]:

@@ -12,7 +12,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, read_array, save_rows
 from ark_jax.recipes.ark.seed_ranks import seed_ranks
 from ark_jax.recipes.common.candidates import load_candidates
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import encode
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.runtime.log import say
@@ -119,13 +119,12 @@ def _find_seeds(context: Context, graph, questions: list[Question]) -> list:
     from ark_jax.graph.community import SeedFinder
 
     vectors = read_array(context / "graph" / "vectors.npy")
-    chunks = chunks_by_document(context)
 
     def nearest(text: str) -> np.ndarray:
         similarities = vectors @ _encode(context, [text], "query")[0]
         return np.argsort(-similarities, kind="stable")[:5]
 
-    finder = SeedFinder(graph, Passages(chunks), nearest)
+    finder = SeedFinder(graph, Passages(stored_chunks(context)), nearest)
     candidates = load_candidates(context)
     seeds = []
     for question in questions:

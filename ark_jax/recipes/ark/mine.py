@@ -18,12 +18,11 @@ from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
-    Passages,
     candidate_chunks,
-    candidate_ids,
-    chunks_by_document,
     load_questions,
+    searched_in_training,
     searches_corpus,
+    stored_chunks,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
@@ -41,7 +40,7 @@ NEGATIVES = POSITIVES.insert(2, pa.field("mined_by", pa.float64()))
 class _Corpus:
     """What is searched, and for which questions. A chunk goes by its position in `chunk_ids`."""
 
-    chunk_ids: list[str]
+    chunk_ids: Sequence[str]
     texts: Sequence[str]
     vectors: Vectors
     questions: list[Question]
@@ -82,25 +81,21 @@ def load_negatives(context: Context, stage: int) -> dict[str, list[str]]:
 
 
 def _encode_corpus(context: Context, system: str) -> _Corpus:
-    chunks, positives = chunks_by_document(context), load_positives(context)
+    chunks, positives = stored_chunks(context), load_positives(context)
     questions = [q for q in load_questions(context, "train") if q.id in positives]
-    passages = Passages(chunks)
-    is_shared = searches_corpus(context)
-    chunk_ids = list(passages) if is_shared else candidate_ids(questions, chunks)
-    positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
-    texts = passages.lookup(chunk_ids)
-    vectors, _ = encode_passages(context, system, texts, "embed chunks")
+    searched, groups = searched_in_training(context, questions, chunks), chunks.by_document
+    vectors, _ = encode_passages(context, system, searched.texts, "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
-    everything = range(len(chunk_ids))
-    own_chunks = lambda q: [positions[chunk.id] for chunk in candidate_chunks(q, chunks)]
+    is_shared, everything = searches_corpus(context), range(len(searched.ids))
+    own_chunks = lambda q: [searched.position(chunk.id) for chunk in candidate_chunks(q, groups)]
     return _Corpus(
-        chunk_ids,
-        texts,
+        searched.ids,
+        searched.texts,
         vectors,
         questions,
         queries={q.id: encoded[i : i + 1] for i, q in enumerate(questions)},
-        positives={q.id: [positions[chunk] for chunk in positives[q.id]] for q in questions},
+        positives={q.id: list(map(searched.position, positives[q.id])) for q in questions},
         pools={q.id: everything if is_shared else own_chunks(q) for q in questions},
     )
 

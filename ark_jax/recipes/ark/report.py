@@ -17,7 +17,7 @@ from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_row
 from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
 from ark_jax.recipes.ark.report_answers import answers_shown, cut_answers, reader_name
 from ark_jax.recipes.ark.score import load_positives
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.report import Counts, labelled, load_curve
@@ -51,7 +51,7 @@ def gather(context: Context, counts: Counts) -> dict:
     config = context.config
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = load_rows(context / "evaluate" / "questions.parquet")
-    texts = Passages(chunks_by_document(context))
+    texts = Passages(stored_chunks(context))
     held_out = {question.id: question for question in load_questions(context, "held_out")}
     mined = [stage for stage in config.train.stages if mine_name(stage) in counts]
     last = systems(config).last

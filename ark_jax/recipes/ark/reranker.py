@@ -15,7 +15,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, systems
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
@@ -110,7 +110,7 @@ def load_lists(context: Context) -> list:
     stage = last_mining(config)
     mined = {} if stage is None else load_negatives(context, stage)
     positives, scored = load_positives(context), load_scores(context)
-    passages = Passages(chunks_by_document(context))
+    passages = Passages(stored_chunks(context))
     lists = []
     for question in load_questions(context, "train"):
         if question.id not in positives:

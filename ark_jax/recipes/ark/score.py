@@ -17,7 +17,12 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, stream_rows
 from ark_jax.recipes.ark.scored_prompts import load_templates
 from ark_jax.recipes.common.candidates import load_candidates
-from ark_jax.recipes.common.corpus import chunks_by_document, evidence_chunks, load_questions
+from ark_jax.recipes.common.corpus import (
+    chunks_by_document,
+    evidence_chunks,
+    load_questions,
+    stored_chunks,
+)
 from ark_jax.recipes.common.models import load_generator
 from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
@@ -32,7 +37,7 @@ def score(context: Context, folder: Path) -> dict:
     from ark_jax.recipes.ark import alignment
 
     config, limit = context.config, context.config.score.candidates or None
-    chunks = {x.id: x for group in chunks_by_document(context).values() for x in group}
+    chunks = stored_chunks(context).by_id
     questions = sorted(load_questions(context, "train"), key=lambda q: (q.documents, q.id))
     templates = load_templates(config.prompts)
     nearest = load_candidates(context)

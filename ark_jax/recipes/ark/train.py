@@ -15,7 +15,7 @@ from ark_jax.recipes.ark.curriculum import (
 )
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_shares
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.runtime import distributed
 
@@ -27,7 +27,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
 
     questions = {question.id: question for question in load_questions(context, "train")}
     negatives = load_negatives(context, stage) if stage in MINING_SIZES else {}
-    passages = Passages(chunks_by_document(context))
+    passages = Passages(stored_chunks(context))
     copies = {}
     if context.config.train.merge_copies:
         numbers = distributed.on_first_process(

@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.candidates import load_candidates
-from ark_jax.recipes.common.corpus import (
-    Passages,
-    chunks_by_document,
-    gold_passages,
-    load_questions,
-)
+from ark_jax.recipes.common.corpus import Passages, gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.reader import reading_prompt
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
@@ -41,7 +37,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     """
     from ark_jax.train.tuning import SuperviseConfig
 
-    config, chunks = context.config, chunks_by_document(context)
+    config, chunks = context.config, stored_chunks(context)
     questions = _pooled(context, chunks)
     if not questions:
         raise ValueError(
@@ -100,12 +96,12 @@ def _load_reader(context: Context):
     )
 
 
-def _pooled(context: Context, chunks: dict) -> list[PooledQuestion]:
+def _pooled(context: Context, chunks: StoredChunks) -> list[PooledQuestion]:
     """The training questions that can be shown, each with its candidates."""
     from ark_jax.evaluate.answers import normalise
 
     answerable = [q for q in load_questions(context, "train") if any(map(normalise, q.answers))]
-    gold, _ = gold_passages(context, answerable, chunks)
+    gold, _ = gold_passages(context, answerable, chunks.by_document)
     candidates, pooled = load_candidates(context), []
     for number, question in enumerate(answerable):
         passages = tuple(map(tuple, gold[question.id]))

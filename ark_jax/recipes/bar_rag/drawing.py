@@ -11,7 +11,7 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
 from ark_jax.recipes.bar_rag.pool import PoolVectors
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
 if TYPE_CHECKING:  # their modules start jax
@@ -56,7 +56,7 @@ class DrawingSelector:
         scorer = PairScorer.from_pretrained(
             path or config.retriever.path, head=None if path else "sum", **options
         )
-        passages = Passages(chunks_by_document(context))
+        passages = Passages(stored_chunks(context))
         pools = lambda questions: [
             TextPool(
                 pooled.number,

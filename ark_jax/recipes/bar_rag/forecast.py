@@ -18,7 +18,7 @@ from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import steps_for
-from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
 from ark_jax.recipes.common.estimate import count_inputs
 from ark_jax.text.tokens import load_tokenizer
 from ark_jax.train import memory, parts
@@ -115,7 +115,7 @@ def _sizes(context: Context, generator: WeightlessModel) -> _Sizes:
         return float(np.mean(list(map(len, ids)))) if ids else 0.0
 
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
-    chunks = [chunk for group in chunks_by_document(context).values() for chunk in group]
+    chunks = stored_chunks(context)
     limit = context.config.evaluate.questions
     return _Sizes(
         questions=len(train),
@@ -128,7 +128,7 @@ def _sizes(context: Context, generator: WeightlessModel) -> _Sizes:
 
 def _embedding(context: Context, retriever: WeightlessModel) -> Work:
     """The vectors of all chunks and questions."""
-    chunks = [chunk for group in chunks_by_document(context).values() for chunk in group]
+    chunks = stored_chunks(context)
     asked = [q.question for part in ("train", "held_out") for q in load_questions(context, part)]
     tokenizer = load_tokenizing_retriever(retriever)
     lengths = [

@@ -20,7 +20,7 @@ from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
 from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
-from ark_jax.recipes.common.corpus import chunks_by_document
+from ark_jax.recipes.common.corpus import stored_chunks
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select.rewards import usable_references
@@ -84,7 +84,7 @@ def _measure(context: Context, name: str) -> list[dict]:
         answer_sets,
         lm,
         reading_prompt(config),
-        chunks=chunks_by_id(context),
+        chunks=stored_chunks(context).by_id,
         max_new_tokens=config.evaluate.max_new_tokens,
         temperature=config.evaluate.temperature,
         seed=stage_seed(config, f"measure {name}"),
@@ -138,10 +138,6 @@ def set_rows(
         }
         for i, ((pooled, chunks), p) in enumerate(zip(sets, values, strict=True))
     ]
-
-
-def chunks_by_id(context: Context) -> dict[str, Chunk]:
-    return {chunk.id: chunk for group in chunks_by_document(context).values() for chunk in group}
 
 
 def document_of(pooled: PooledQuestion) -> str:

@@ -1,22 +1,21 @@
 """The pool stage: the chunks that the evidence of each question is chosen from."""
 
-import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.chunk_files import StoredChunks
+from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import normalise
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_array, save_json, save_rows
-from ark_jax.recipes.common.corpus import chunks_by_document, gold_passages, load_questions
+from ark_jax.recipes.common.corpus import gold_passages, load_questions, passages_of, stored_chunks
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
 from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.recipes.common.retrieve import search_scopes, searched_chunks
-from ark_jax.runtime import distributed
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.runtime.log import say
 
@@ -37,14 +36,14 @@ def find_pools(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has a pool.
     """
-    chunks, rows, gold = chunks_by_document(context), [], {}
+    chunks, rows, gold = stored_chunks(context), [], {}
     vectors: dict[str, dict[str, np.ndarray]] = {"questions": {}, "chunks": {}}
     counts = {"questions_without_usable_answer": 0}
     for part in PARTS:
         questions = load_questions(context, part)
         usable = [question for question in questions if _is_usable(question)]
         counts["questions_without_usable_answer"] += len(questions) - len(usable)
-        gold |= gold_passages(context, usable, chunks)[0]
+        gold |= gold_passages(context, usable, chunks.by_document)[0]
         rows += _search(context, usable, chunks, gold, vectors, part)
     if not any(row["part"] == "train" for row in rows):
         raise ValueError(
@@ -80,7 +79,7 @@ def _is_usable(question: Question) -> bool:
 def _search(
     context: Context,
     questions: list[Question],
-    chunks: dict[str, list[Chunk]],
+    chunks: StoredChunks,
     gold: Mapping[str, list[list[str]]],
     vectors: dict[str, dict[str, np.ndarray]],
     part: str,
@@ -89,8 +88,7 @@ def _search(
     searched, scopes = searched_chunks(context, questions, chunks)
     if not questions or not searched:
         return []
-    passages = distributed.LazySequence(operator.attrgetter("passage"), searched)
-    keys, _ = encode_passages(context, "base", passages, f"embed chunks, {part}")
+    keys, _ = encode_passages(context, "base", passages_of(searched), f"embed chunks, {part}")
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", f"embed questions, {part}")
     nearest = search_scopes(queries, keys, scopes, context.config.pool.size)

@@ -24,7 +24,7 @@ from ark_jax.recipes.bar_rag.updates import (
     update_settings,
 )
 from ark_jax.recipes.bar_rag.warm import save_reader, train_on_references
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import (
     PooledQuestion,
     questions_of_steps,
@@ -99,7 +99,7 @@ def _reinforce(
 
     config, reader = context.config, load_reader(context, before)
     settings, form, seed = config.read, reading_prompt(config), stage_seed(config, stage)
-    passages = Passages(chunks_by_document(context))
+    passages = Passages(stored_chunks(context))
     prompts = reading_prompts(
         reader,
         form,

@@ -9,7 +9,7 @@ from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.measures import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, stage_of, tuned_readers
 from ark_jax.recipes.bar_rag.report_sections import EXAMPLES, LEARNING, NEEDED, REMOVAL, SIZES, WAYS
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.group_tables import by_system
 from ark_jax.recipes.common.report import Counts, labelled, load_curve
@@ -149,7 +149,7 @@ def _examples(context: Context) -> list[dict]:
     ordered = sorted(gains, key=lambda id: (-gains[id], id))
     chosen = [*ordered[:GAINED], *ordered[max(GAINED, len(ordered) - LOST) :]]
     questions = {pooled.id: pooled.question for pooled in measured_questions(context)}
-    passages = Passages(chunks_by_document(context))
+    passages = Passages(stored_chunks(context))
     systems = list(dict.fromkeys((UNTUNED, WARM, last)))
     return [
         {

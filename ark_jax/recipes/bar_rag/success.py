@@ -15,7 +15,7 @@ from ark_jax.recipes.bar_rag.updates import (
     SAMPLING_SETTINGS,
     stage_seed,
 )
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select import zone
 
@@ -70,7 +70,7 @@ class Success:
         """
         self._context, self._name = context, reader
         self._rule = rule or Rule.of_training(context.config)
-        self._passages = Passages(chunks_by_document(context))
+        self._passages = Passages(stored_chunks(context))
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def remember(self, rows: Iterable[Mapping]) -> None:

@@ -17,7 +17,7 @@ from ark_jax.recipes.bar_rag.updates import (
     stage_seed,
     update_settings,
 )
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
 from ark_jax.runtime.log import say
 
@@ -96,7 +96,7 @@ def train_on_references(
         load_reader(context, before),
         reading_prompt(config),
         sets,
-        Passages(chunks_by_document(context)),
+        Passages(stored_chunks(context)),
         tuning.SuperviseConfig(
             **update_settings(config), learning_rate=learning_rate, epochs=1, batch=batch
         ),

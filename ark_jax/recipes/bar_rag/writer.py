@@ -12,7 +12,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.answers import group_of, reply_rows
 from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
 from ark_jax.recipes.bar_rag.updates import policy_loss, update_settings
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.text import prompts
 from ark_jax.text.cited import parse_choice
@@ -50,7 +50,7 @@ class WritingSelector:
             prompts.load_template("select", config.prompts.select), count=config.select.passages
         )
         form = ReadingPrompt(template, chat=True, cite=True)
-        return cls(lm, form, Passages(chunks_by_document(context)), config)
+        return cls(lm, form, Passages(stored_chunks(context)), config)
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0

@@ -1,6 +1,6 @@
 """The candidates stage: which chunks may answer each training question."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,12 +9,12 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.common.corpus import (
-    Passages,
+    SearchedChunks,
     candidate_chunks,
-    candidate_ids,
-    chunks_by_document,
     load_questions,
+    searched_in_training,
     searches_corpus,
+    stored_chunks,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
@@ -34,24 +34,18 @@ def find_candidates(context: Context, folder: Path) -> dict:
     the base retriever finds by the question, and BM25 by the question with and without its answers,
     fused by reciprocal rank; the first chunks of its documents are among them.
     """
-    chunks, questions = chunks_by_document(context), load_questions(context, "train")
-    corpus = searches_corpus(context)
-    chunk_ids = (
-        [chunk.id for group in chunks.values() for chunk in group]
-        if corpus
-        else candidate_ids(questions, chunks)
-    )
-    passages = Passages(chunks)
-    lookup = passages.lookup(chunk_ids)
-    vectors, cut = encode_passages(context, "base", lookup, "embed chunks")
+    chunks, questions = stored_chunks(context), load_questions(context, "train")
+    searched = searched_in_training(context, questions, chunks)
+    vectors, cut = encode_passages(context, "base", searched.texts, "embed chunks")
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", "embed questions")
+    groups = chunks.by_document
     pools = (
-        _search(questions, chunks, chunk_ids, lookup, (queries, vectors), context.config.data)
-        if corpus
-        else {q.id: [chunk.id for chunk in candidate_chunks(q, chunks)] for q in questions}
+        _search(questions, groups, searched, (queries, vectors), context.config.data)
+        if searches_corpus(context)
+        else {q.id: [chunk.id for chunk in candidate_chunks(q, groups)] for q in questions}
     )
-    rows = _rows(questions, pools, chunk_ids, queries, vectors)
+    rows = _rows(questions, pools, searched.position, queries, vectors)
     count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
     return {"candidates": count, "cut_by_the_retriever": cut}
 
@@ -59,8 +53,7 @@ def find_candidates(context: Context, folder: Path) -> dict:
 def _search(
     questions: Sequence[Question],
     chunks: Mapping[str, list[Chunk]],
-    chunk_ids: Sequence[str],
-    texts: Sequence[str],
+    searched: SearchedChunks,
     vectors: tuple[Vectors, Vectors],
     settings,
 ) -> Pools:
@@ -71,16 +64,16 @@ def _search(
     """
     from ark_jax.retrieval.late import nearest
 
-    count, everything = settings.candidates, range(len(chunk_ids))
+    count, everything = settings.candidates, range(len(searched.ids))
     by_vectors, _ = nearest(*vectors, count)
     question_texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
     queries, scopes = [*question_texts, *answered], [everything] * (2 * len(questions))
-    by_words = distributed.on_first_process(lambda: bm25(queries, texts, scopes, count))
+    by_words = distributed.on_first_process(lambda: bm25(queries, searched.texts, scopes, count))
     pools = {}
     for i, question in enumerate(questions):
         ranked = (by_vectors[i].tolist(), by_words[i], by_words[len(questions) + i])
-        rankings = [[chunk_ids[position] for position in ranking] for ranking in ranked]
+        rankings = [[searched.ids[position] for position in ranking] for ranking in ranked]
         named = [chunk.id for chunk in candidate_chunks(question, chunks)][: count // 2]
         pools[question.id] = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
     return pools
@@ -89,16 +82,15 @@ def _search(
 def _rows(
     questions: Sequence[Question],
     pools: Pools,
-    chunk_ids: Sequence[str],
+    position: Callable[[str], int],
     queries: Vectors,
     vectors: Vectors,
 ) -> Iterator[dict]:
     from ark_jax.retrieval.late import similarities
 
-    positions = {chunk_id: i for i, chunk_id in enumerate(chunk_ids)}
     for question, query in zip(questions, queries, strict=True):
         pool = pools[question.id]
-        values = similarities(query, vectors[[positions[chunk] for chunk in pool]]).tolist()
+        values = similarities(query, vectors[list(map(position, pool))]).tolist()
         # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
         cosines = [(chunk, round(value, 5)) for chunk, value in zip(pool, values, strict=True)]
         cosines.sort(key=lambda pair: (-pair[1], pair[0]))

@@ -7,7 +7,7 @@ import numpy as np
 from ark_jax.evaluate.retrieval import measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
-from ark_jax.recipes.common.corpus import chunks_by_document, gold_passages, load_questions
+from ark_jax.recipes.common.corpus import gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.common.retrieve import scored_rankings
 from ark_jax.recipes.common.systems import WORDS, Systems
 from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
@@ -30,8 +30,8 @@ def candidates(depth: int) -> list[Fusion]:
 
 def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
     """Stores the fusion with the highest nDCG@10 on training questions, and that of each."""
-    questions, chunks = load_questions(context, "train"), chunks_by_document(context)
-    gold, _ = gold_passages(context, questions, chunks)
+    questions, chunks = load_questions(context, "train"), stored_chunks(context)
+    gold, _ = gold_passages(context, questions, chunks.by_document)
     judged = [question for question in questions if gold[question.id]]
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]

@@ -1,14 +1,15 @@
 """Questions, chunks and evidence of a workdir, as the data stage stored them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ark_jax.data.chunk_files import load_chunks, record_blocks
-from ark_jax.data.records import Chunk, Document, Question, group_by_document
+from ark_jax.data.chunk_files import ChunksByDocument, StoredChunks, record_blocks
+from ark_jax.data.records import Chunk, Document, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
 from ark_jax.runtime import distributed
@@ -19,15 +20,11 @@ POOL_FILE = "pool.json"
 class Passages(Mapping[str, str]):
     """chunk id -> its passage, read on access: of several processes, each reads its share."""
 
-    def __init__(self, chunks: Mapping[str, Sequence[Chunk]]):
-        self._chunks = {chunk.id: chunk for group in chunks.values() for chunk in group}
+    def __init__(self, chunks: StoredChunks):
+        self._chunks = chunks.by_id
 
     def __getitem__(self, chunk_id: str) -> str:
         return self._chunks[chunk_id].passage
-
-    def lookup(self, chunk_ids: Sequence[str]) -> distributed.LazySequence[str]:
-        """The passages of these chunks, as a sequence that reads on access."""
-        return distributed.LazySequence(self.__getitem__, chunk_ids)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._chunks)
@@ -48,9 +45,14 @@ def save_documents(documents: Iterable[Document], folder: Path) -> list[str]:
     return ids
 
 
-def chunks_by_document(context: Context) -> dict[str, list[Chunk]]:
+def stored_chunks(context: Context) -> StoredChunks:
+    """The chunks of the corpus."""
+    return StoredChunks(context / "data")
+
+
+def chunks_by_document(context: Context) -> ChunksByDocument:
     """document id -> its chunks, in the order of the text."""
-    return group_by_document(load_chunks(context / "data"))
+    return stored_chunks(context).by_document
 
 
 def load_questions(context: Context, part: str) -> list[Question]:
@@ -94,10 +96,35 @@ def candidate_chunks(question: Question, chunks: Mapping[str, list[Chunk]]) -> l
     return [chunk for document in question.documents for chunk in chunks.get(document, ())]
 
 
-def candidate_ids(questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]) -> list[str]:
-    """The ids of the chunks of all the questions' documents, each once."""
-    groups = (candidate_chunks(question, chunks) for question in questions)
-    return list(dict.fromkeys(chunk.id for group in groups for chunk in group))
+class SearchedChunks(NamedTuple):
+    """The chunks that training questions search.
+
+    Attributes:
+        ids: their ids.
+        texts: their passages, each read when it is asked for.
+        position: chunk id -> its place among them.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    position: Callable[[str], int]
+
+
+def searched_in_training(
+    context: Context, questions: Sequence[Question], chunks: StoredChunks
+) -> SearchedChunks:
+    """All chunks if the whole corpus is searched, else those of the questions' documents."""
+    if searches_corpus(context):
+        return SearchedChunks(chunks.ids, passages_of(chunks), chunks.ids.position)
+    groups = (candidate_chunks(question, chunks.by_document) for question in questions)
+    by_id = {chunk.id: chunk for group in groups for chunk in group}
+    positions = {id: i for i, id in enumerate(by_id)}
+    return SearchedChunks([*by_id], passages_of([*by_id.values()]), positions.__getitem__)
+
+
+def passages_of(chunks: Sequence[Chunk]) -> distributed.LazySequence[str]:
+    """The passage of each chunk, read when it is asked for."""
+    return distributed.LazySequence(lambda i: chunks[i].passage, range(len(chunks)))
 
 
 def evidence_chunks(

@@ -5,6 +5,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate.llm_calls import (
     ENDPOINT_SPEED,
@@ -19,10 +20,10 @@ from ark_jax.recipes.common.answer_likelihood import reference_replies, scored_r
 from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
-    chunks_by_document,
     load_documents,
     load_questions,
     searches_corpus,
+    stored_chunks,
 )
 from ark_jax.recipes.common.reader import questions_to_answer, reading_prompt
 from ark_jax.recipes.common.systems import Systems
@@ -35,7 +36,7 @@ VERDICT = 80  # tokens of a judge's reply
 def count_inputs(context: Context) -> dict[str, int]:
     return {
         "documents": sum(1 for _ in load_documents(context)),
-        "chunks": sum(map(len, chunks_by_document(context).values())),
+        "chunks": len(stored_chunks(context)),
         "training questions": len(load_questions(context, "train")),
         "held-out questions": len(load_questions(context, "held_out")),
     }
@@ -47,12 +48,11 @@ def training_pools(context: Context, questions: Sequence[Question]) -> dict[str,
     They are those of its documents or, if the whole corpus is searched, as many at random as there
     will be candidates.
     """
-    chunks = chunks_by_document(context)
+    chunks = stored_chunks(context)
     if not searches_corpus(context):
-        return {question.id: candidate_chunks(question, chunks) for question in questions}
-    everything = [chunk for group in chunks.values() for chunk in group]
-    count = min(context.config.data.candidates, len(everything))
-    draw = lambda question: random.Random(question.id).sample(everything, count)
+        return {q.id: candidate_chunks(q, chunks.by_document) for q in questions}
+    count = min(context.config.data.candidates, len(chunks))
+    draw = lambda question: random.Random(question.id).sample(chunks, count)
     return {question.id: draw(question) for question in questions}
 
 
@@ -81,9 +81,8 @@ def answer_calls(
 
 def _passage_tokens(context: Context, count: TokenCounter) -> float:
     """The mean tokens of a chunk, over a sample."""
-    groups = chunks_by_document(context).values()
-    texts = [chunk.passage for group in groups for chunk in group]
-    return statistics.fmean(count(texts[:: -(-len(texts) // 1024)]))
+    chunks = stored_chunks(context)
+    return statistics.fmean(count([x.passage for x in chunks[:: -(-len(chunks) // 1024)]]))
 
 
 def _calls(
@@ -115,7 +114,7 @@ def _calls(
 
 
 def reader_prompts(
-    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+    context: Context, lm, questions: Sequence[Question], chunks: StoredChunks
 ) -> tuple[float, int]:
     """The mean tokens of a reader's prompt, and how many tokens all prompts begin with."""
     ids = list(_prompts_of_reader(context, lm, questions, chunks).values())
@@ -126,7 +125,7 @@ def reader_prompts(
 
 
 def replies_to_score(
-    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+    context: Context, lm, questions: Sequence[Question], chunks: StoredChunks
 ) -> tuple[int, list[tuple[list[int], int]]]:
     """How many prompts a sample has, and a row for each reference answer after its prompt.
 
@@ -142,14 +141,14 @@ def replies_to_score(
 
 
 def _prompts_of_reader(
-    context: Context, lm, questions: Sequence[Question], chunks: dict[str, list[Chunk]]
+    context: Context, lm, questions: Sequence[Question], chunks: StoredChunks
 ) -> dict[str, list[int]]:
     """A sample of questions -> the tokens of their prompts, with passages drawn at random."""
     config = context.config
     form = reading_prompt(config)
-    filled, everything = {}, [chunk for group in chunks.values() for chunk in group]
+    filled = {}
     for question in questions[:: -(-len(questions) // SAMPLE)]:
-        candidates = candidate_chunks(question, chunks) or everything
+        candidates = candidate_chunks(question, chunks.by_document) or chunks
         drawn = random.Random(question.id).sample(
             candidates, min(config.evaluate.passages, len(candidates))
         )

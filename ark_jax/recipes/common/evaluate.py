@@ -14,12 +14,7 @@ from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import own_reader, reader, retrieve, written_from
 from ark_jax.recipes.common.answer_likelihood import answer_likelihoods
 from ark_jax.recipes.common.choose_fusion import chosen_fusion
-from ark_jax.recipes.common.corpus import (
-    Passages,
-    chunks_by_document,
-    gold_passages,
-    load_questions,
-)
+from ark_jax.recipes.common.corpus import Passages, gold_passages, load_questions, stored_chunks
 from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
@@ -54,9 +49,9 @@ MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     """Retrieves, reads and measures; stores a row per system and question, and the table."""
-    settings, chunks = context.config.evaluate, chunks_by_document(context)
+    settings, chunks = context.config.evaluate, stored_chunks(context)
     questions = load_questions(context, "held_out")
-    gold, unmarked = gold_passages(context, questions, chunks)
+    gold, unmarked = gold_passages(context, questions, chunks.by_document)
     fusion = chosen_fusion(context, systems)
     rankings = retrieve.retrieve_all(context, systems, questions, chunks, folder, fusion)
     read = reader.questions_to_answer(questions, settings.read)

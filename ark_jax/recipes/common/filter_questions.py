@@ -4,14 +4,13 @@ A question that fails gets a reason, and is looked at no further.
 """
 
 import dataclasses
-import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.common.corpus import chunks_by_document, given_questions
+from ark_jax.recipes.common.corpus import given_questions, passages_of, stored_chunks
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.retrieval.bm25 import bm25
@@ -206,15 +205,15 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
     from ark_jax.retrieval.late import nearest
 
     limit = context.config.questions.round_trip
-    chunks = [x for group in chunks_by_document(context).values() for x in group]
-    texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
+    chunks = stored_chunks(context)
+    texts = passages_of(chunks)
     question_texts = [x.question.question for x in candidates]
     vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
     queries = encode(context, "base", question_texts, "query", "embed written questions")
     dense = nearest(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
     everything = range(len(chunks))
     lexical = distributed.on_first_process(
-        lambda: bm25(question_texts, list(texts), [everything] * len(question_texts), DEPTH)
+        lambda: bm25(question_texts, texts, [everything] * len(question_texts), DEPTH)
     )
     checked = []
     for x, *rankings in zip(candidates, dense, lexical, strict=True):

@@ -11,7 +11,7 @@ from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.common.ask import ask
-from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
@@ -120,7 +120,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
     """
     config = context.config
     template = prompts.load_template("judge", config.prompts.judge)
-    chunks = chunks_by_document(context)
+    chunks = stored_chunks(context)
     results = load_rows(context / "evaluate" / "questions.parquet")
     rows = {(row["system"], row["question"]): row for row in results}
     systems = dict.fromkeys(name for name, _ in rows if name != system)
@@ -136,7 +136,7 @@ def judge_calls(context: Context, system: str) -> list[complete.Call]:
         if pair[0]["answer"] == pair[1]["answer"]:
             continue  # a tie, whoever is asked
         retrieved = {id for row in pair for id in row["ranked"][: config.evaluate.passages]}
-        passages = [x.passage for group in chunks.values() for x in group if x.id in retrieved]
+        passages = [chunks[row].passage for row in sorted(map(chunks.ids.position, retrieved))]
         orders = itertools.product((pair, pair[::-1]), range(config.judge.repeats))
         for (first, second), repeat in orders:
             names = {"first": first["system"], "second": second["system"]}

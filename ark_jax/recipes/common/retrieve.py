@@ -1,10 +1,10 @@
 """What each system retrieves for the held-out questions."""
 
 import functools
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
@@ -12,9 +12,10 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.common.corpus import (
     Passages,
     candidate_chunks,
-    chunks_by_document,
     load_questions,
+    passages_of,
     searches_corpus,
+    stored_chunks,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_reranker
@@ -34,7 +35,7 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 def retrieve_baselines(context: Context, folder: Path, *, systems: Systems) -> dict:
     """The baselines stage: what systems that no training changes retrieve for each question."""
-    questions, chunks = load_questions(context, "held_out"), chunks_by_document(context)
+    questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     _retrieve(context, systems, systems.untuned, questions, chunks, folder)
     return {"systems": len(systems.untuned)}
 
@@ -43,7 +44,7 @@ def retrieve_all(
     context: Context,
     systems: Systems,
     questions: list[Question],
-    chunks: dict[str, list[Chunk]],
+    chunks: StoredChunks,
     folder: Path,
     fusion: Fusion | None = None,
 ) -> dict[str, Rankings]:
@@ -84,7 +85,7 @@ def _retrieve(
     systems: Systems,
     names: Sequence[str],
     questions: list[Question],
-    chunks: dict[str, list[Chunk]],
+    chunks: StoredChunks,
     folder: Path,
 ) -> dict[str, list[dict]]:
     """The rows of `names`. Each is stored in `folder`, so that a killed run goes on."""
@@ -110,7 +111,7 @@ def scored_rankings(
     systems: Systems,
     names: Sequence[str],
     questions: list[Question],
-    chunks: dict[str, list[Chunk]],
+    chunks: StoredChunks,
     folder: Path,
 ) -> list[dict[str, Ranking]]:
     """For each of `names`: question -> its chunks with their scores, best first."""
@@ -122,7 +123,7 @@ def _rerank(
     context: Context,
     stage: str,
     questions: list[Question],
-    chunks: dict[str, list[Chunk]],
+    chunks: StoredChunks,
     rankings: Rankings,
 ) -> list[dict]:
     """The same chunks in the order of the reranker's scores; equal ones keep theirs."""
@@ -137,8 +138,8 @@ def _rerank(
 
 
 def searched_chunks(
-    context: Context, questions: list[Question], chunks: dict[str, list[Chunk]]
-) -> tuple[list[Chunk], list[Sequence[int]]]:
+    context: Context, questions: list[Question], chunks: StoredChunks
+) -> tuple[Sequence[Chunk], list[Sequence[int]]]:
     """The chunks that any question searches, and for each question its own among them."""
     scope = context.config.evaluate.scope
     if scope == "auto":
@@ -147,23 +148,23 @@ def searched_chunks(
 
 
 def chunks_in_scope(
-    scope: str, questions: Sequence[Question], chunks: Mapping[str, list[Chunk]]
-) -> tuple[list[Chunk], list[Sequence[int]]]:
+    scope: str, questions: Sequence[Question], chunks: StoredChunks
+) -> tuple[Sequence[Chunk], list[Sequence[int]]]:
     """As `searched_chunks`.
 
     Args:
         scope: as `evaluate.scope`, but for "auto".
-        chunks: document id -> its chunks.
     """
-    named = {document for question in questions for document in question.documents}
-    documents = chunks.keys() if scope == "corpus" else chunks.keys() & named
-    searched = [x for document, group in chunks.items() if document in documents for x in group]
+    searched, groups = chunks, chunks.by_document
+    if scope != "corpus":
+        named = {document for question in questions for document in question.documents}
+        searched = [x for document in groups if document in named for x in groups[document]]
     everything = range(len(searched))
     if scope != "document":
         return searched, [everything] * len(questions)
     positions = {chunk.id: i for i, chunk in enumerate(searched)}
     return searched, [
-        tuple(positions[chunk.id] for chunk in candidate_chunks(question, chunks))
+        tuple(positions[chunk.id] for chunk in candidate_chunks(question, groups))
         if question.documents
         else everything
         for question in questions
@@ -186,13 +187,13 @@ def _search_words(
     context: Context,
     name: str,
     questions: list[Question],
-    chunks: list[Chunk],
+    chunks: Sequence[Chunk],
     scopes: list[Sequence[int]],
     depth: int,
 ) -> list[Sequence[tuple[int, float]]]:
     queries = [question.question for question in questions]
     return distributed.on_first_process(
-        lambda: scored_bm25(queries, [x.passage for x in chunks], scopes, depth)
+        lambda: scored_bm25(queries, passages_of(chunks), scopes, depth)
     )
 
 
@@ -200,12 +201,11 @@ def _search_vectors(
     context: Context,
     name: str,
     questions: list[Question],
-    chunks: list[Chunk],
+    chunks: Sequence[Chunk],
     scopes: list[Sequence[int]],
     depth: int,
 ) -> list[Sequence[tuple[int, float]]]:
-    texts = distributed.LazySequence(operator.attrgetter("passage"), chunks)
-    vectors, _ = encode_passages(context, name, texts, f"embed chunks, {name}")
+    vectors, _ = encode_passages(context, name, passages_of(chunks), f"embed chunks, {name}")
     question_texts = [question.question for question in questions]
     queries = encode(context, name, question_texts, "query", f"embed questions, {name}")
     pairs = zip(*search_scopes(queries, vectors, scopes, depth), strict=True)

@@ -14,7 +14,7 @@ import pytest
 from support import llm_server
 from support.world import call, command, make_world, tiny_config
 
-from ark_jax.data.chunk_files import load_chunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.llm import endpoint, rule_based
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import stages
@@ -174,7 +174,7 @@ def test_a_passage_that_no_model_reads_costs_no_other(sound, world, tmp_path):
     ) as server:
         context = run(world, tmp_path, server, ("data", "candidates", "extract"))
     lost = pq.read_table(context / "extract" / "quarantine.parquet").to_pylist()
-    chunks = {x.id for x in load_chunks(context / "data") if "Tidal Board" in x.passage}
+    chunks = {x.id for x in StoredChunks(context / "data") if "Tidal Board" in x.passage}
     assert (
         chunks
         and {x["chunk"] for x in lost} == chunks

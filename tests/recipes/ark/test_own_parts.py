@@ -16,7 +16,7 @@ from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.recipe import RECIPE, stages
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document
+from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.retrieval.mining import MiningTask, own_candidates
 from ark_jax.runtime.log import Metrics
 
@@ -90,7 +90,7 @@ def test_a_run_takes_functions_of_the_users_own(own_world):
     counts = load_json(w / "stage1" / "manifest.json")["counts"]
     assert 0 < counts["first_loss"] <= 2.2
     context = Context(own_config(own_world), w, Metrics(w / "metrics.jsonl"))
-    passages = Passages(chunks_by_document(context))
+    passages = Passages(stored_chunks(context))
     answers = load_rows(w / "evaluate" / "questions.parquet")
     assert any(row["answer"] for row in answers)
     for row in answers:

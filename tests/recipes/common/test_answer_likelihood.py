@@ -17,7 +17,7 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common import answer_likelihood, reader
 from ark_jax.recipes.common.answer_likelihood import answer_likelihoods
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.runtime.log import Metrics
 
 TEMPLATE = "{passages}\n\nQuestion: {question}\nAnswer:"
@@ -123,7 +123,7 @@ def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, mo
     rows = load_rows(folder / "questions.parquet")
     read = {q.id: q for q in reader.questions_to_answer(load_questions(context, "held_out"), 2)}
     assert len(read) == 2 < len(rows) / 3
-    texts, form = Passages(chunks_by_document(context)), reader.reading_prompt(c)
+    texts, form = Passages(stored_chunks(context)), reader.reading_prompt(c)
     lm = LanguageModel.from_pretrained(world / "generator")
     for row in rows:
         assert row["answer"] is row["answer_f1"] is row["exact_match"] is None

@@ -11,7 +11,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.candidates import load_candidates
-from ark_jax.recipes.common.corpus import Passages, chunks_by_document, load_questions
+from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.runtime.log import Metrics
 
@@ -34,7 +34,7 @@ def find(world, workdir, **settings):
 
 def test_by_default_they_are_the_chunks_of_the_documents(world, tmp_path):
     context, candidates = find(world, tmp_path)
-    chunks = chunks_by_document(context)
+    chunks = stored_chunks(context).by_document
     questions = load_questions(context, "train")
     assert read_manifest(context / "data")["counts"]["pool"] == "documents"
     for question in questions:
@@ -46,9 +46,8 @@ def test_by_default_they_are_the_chunks_of_the_documents(world, tmp_path):
 
 def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
     context, candidates = find(world, tmp_path, pool="corpus", candidates=16)
-    chunks = chunks_by_document(context)
-    documents = {chunk.id: document for document, group in chunks.items() for chunk in group}
-    everything, answered = [chunk for group in chunks.values() for chunk in group], 0
+    chunks = stored_chunks(context)
+    documents, answered = {chunk.id: chunk.document for chunk in chunks}, 0
     for question in load_questions(context, "train"):
         chosen = [chunk for chunk, _ in candidates[question.id]]
         assert len(chosen) == len(set(chosen)) == 16
@@ -57,7 +56,7 @@ def test_a_corpus_is_searched_by_vectors_and_words(world, tmp_path):
         # The answer is part of what BM25 is asked.
         query, texts = " ".join((question.question, *question.answers)), Passages(chunks)
         best = bm25([query], list(texts.values()), [range(len(texts))], 1)[0][0]
-        answered += everything[best].id in chosen
+        answered += chunks[best].id in chosen
     chosen = {documents[chunk] for ranked in candidates.values() for chunk, _ in ranked}
     assert answered > 0.6 * len(candidates)
     assert chosen == set(documents.values())  # held-out documents are searched too

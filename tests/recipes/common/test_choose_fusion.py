@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.ranking import CHUNKS, QUESTIONS, rank
+from support.ranking import QUESTIONS, rank
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
@@ -11,7 +11,7 @@ from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.choose_fusion import STAGE, candidates, choose_fusion
-from ark_jax.recipes.common.corpus import gold_passages
+from ark_jax.recipes.common.corpus import gold_passages, stored_chunks
 from ark_jax.recipes.common.retrieve import retrieve_all, scored_rankings
 from ark_jax.retrieval.fusion import Fusion, load_fusion
 
@@ -33,9 +33,10 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     counts = choose(run, asked)
     folder = run.context / STAGE
     chosen, rows = load_fusion(folder), load_json(folder / "candidates.json")
-    gold, _ = gold_passages(run.context, asked, CHUNKS)
+    chunks = stored_chunks(run.context)
+    gold, _ = gold_passages(run.context, asked, chunks.by_document)
     words, vectors = scored_rankings(
-        run.context, systems(run.c), ("bm25", "stage3"), asked[:3], CHUNKS, folder
+        run.context, systems(run.c), ("bm25", "stage3"), asked[:3], chunks, folder
     )
     means = []
     for fusion in candidates(20):
@@ -67,7 +68,8 @@ def test_the_table_ranks_by_the_chosen_fusion(run):
     run.c.evaluate.hybrids = ("bm25+tuned", "bm25+base")
     by_ranks = rank(run)
     words_alone = Fusion(bm25=1.0, dense=0.0, by="scores")
-    ranked = retrieve_all(run.context, systems(run.c), QUESTIONS, CHUNKS, run.folder, words_alone)
+    chunks = stored_chunks(run.context)
+    ranked = retrieve_all(run.context, systems(run.c), QUESTIONS, chunks, run.folder, words_alone)
     for question in QUESTIONS:
         by_words = ranked["bm25"][question.id]
         assert by_words and ranked["bm25+stage3"][question.id][: len(by_words)] == by_words

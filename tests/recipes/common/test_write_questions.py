@@ -15,7 +15,7 @@ from support.documents_alone import documents_alone, make_world_without_question
 from support.paths import REPOSITORY
 from support.world import call, environment, outputs
 
-from ark_jax.data.chunk_files import load_chunks
+from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.data.records import Chunk
 from ark_jax.llm.question_pairs import Pair, parse_pairs
 from ark_jax.pipeline import engine
@@ -254,7 +254,7 @@ def scores_by_hand(c, workdir: Path, rows: list[dict]) -> dict[str, float]:
     from ark_jax import LanguageModel
 
     lm = LanguageModel.from_pretrained(c.generator.path)
-    chunks = {x.id: x for x in load_chunks(workdir / "data")}
+    chunks = {x.id: x for x in StoredChunks(workdir / "data")}
     template, gains = prompts.load_template("forward"), {}
     for row in rows:
         [chunk] = row["chunks"]
