@@ -35,11 +35,16 @@ def scored_bm25(
 ) -> list[list[tuple[int, float]]]:
     """As `bm25`, with the score of each text."""
     index, rankings = count_bm25(texts), []
+    best_of_all, everything = index.best(k), range(len(index))
     for words, scope in zip(stems(queries), scopes, strict=True):
-        scope = _positions(scope)
-        scores = index.scores(words)[scope]
-        best = best_texts(scores, k)
-        rankings.append(list(zip(scope[best].tolist(), scores[best].tolist(), strict=True)))
+        if scope == everything:
+            positions, scores = best_of_all(words)
+        else:
+            positions = _positions(scope)
+            scores = index.scores(words)[positions]
+            best = best_texts(scores, k)
+            positions, scores = positions[best], scores[best]
+        rankings.append(list(zip(positions.tolist(), scores.tolist(), strict=True)))
     return rankings
 
 

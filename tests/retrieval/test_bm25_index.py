@@ -14,7 +14,7 @@ from support import shard_work
 
 from ark_jax.retrieval import bm25_index
 from ark_jax.retrieval.bm25 import bm25, scored_bm25
-from ark_jax.retrieval.bm25_index import open_bm25, write_bm25
+from ark_jax.retrieval.bm25_index import best_texts, count_bm25, open_bm25, write_bm25
 from ark_jax.runtime import map_shards
 
 WORDS = ("tide", "tides", "lamp", "the", "Salz", "straße", "潮位", "pilot's", "of", "1811")
@@ -51,6 +51,36 @@ def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block)
         np.testing.assert_array_equal(scores, reference_scores(query, texts)[positions])
     else:
         assert not len(scores)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.booleans())
+def test_frequent_words_may_be_left_out_and_the_best_stay_the_same(seed, k, alike):
+    """Texts that are alike have many equal scores."""
+    rng = np.random.default_rng(seed)
+    draw = lambda size: [f"w{number}" for number in rng.zipf(1.3, size) % (9 if alike else 90)]
+    texts = [" ".join(draw(rng.integers(1, 4 if alike else 20))) for _ in range(400)]
+    index = count_bm25(texts)
+    best = index.best(k)
+    for words in (draw(rng.integers(1, 7)) for _ in range(20)):
+        positions, scores = best(words)
+        in_full = index.scores(words)
+        np.testing.assert_array_equal(positions, best_texts(in_full, k))
+        np.testing.assert_array_equal(scores, in_full[positions])
+
+
+def test_a_rare_word_spares_the_frequent_ones(monkeypatch):
+    texts = [f"tide w{i % 50} {'lamp' * (i % 2)}" for i in range(5000)]
+    index, looked_up = count_bm25(texts), []
+    values_of = bm25_index._values_of
+    monkeypatch.setattr(
+        bm25_index,
+        "_values_of",
+        lambda texts, *word: looked_up.append(texts) or values_of(texts, *word),
+    )
+    positions, _ = index.best(3)(["tide", "w7", "lamp"])
+    assert positions.tolist() == [7, 57, 107]
+    assert max(map(len, looked_up)) == 100  # the texts with w7, of 5,000 with "tide"
 
 
 @pytest.mark.parametrize("block", [1, 3])
