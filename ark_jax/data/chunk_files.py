@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ark_jax.data.records import Chunk
 from ark_jax.data.stored_strings import ROWS, StoredStrings
@@ -114,16 +115,16 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
     """document id -> its chunks, in the order of the file."""
 
     def __init__(self, chunks: StoredChunks):
-        encoded = chunks.documents().dictionary_encode().unify_dictionaries()
-        numbers = [np.asarray(block.indices) for block in encoded.chunks]
-        number = np.concatenate([np.empty(0, np.int32), *numbers])
-        names = encoded.chunk(0).dictionary if numbers else pa.array([], pa.large_string())
-        self._chunks, self._documents = chunks, StoredStrings(pa.chunked_array([names]))
-        # The chunks of a document follow each other, unless the input had them otherwise.
-        self._rows: Sequence[int] = range(len(number))
-        if (np.diff(number) < 0).any():
-            self._rows = np.argsort(number, kind="stable")
-        self._ends = np.bincount(number, minlength=len(names)).cumsum()
+        starts, names = _runs(chunks.documents())
+        ends = np.append(starts[1:], len(chunks))
+        self._rows: Sequence[int] = range(len(chunks))
+        if len(pc.unique(names)) < len(names):  # the input had the chunks of documents mixed
+            numbers: dict[str, int] = {}
+            of_runs = [numbers.setdefault(name, len(numbers)) for name in names.to_pylist()]
+            of_rows = np.repeat(of_runs, ends - starts)
+            self._rows = np.argsort(of_rows, kind="stable")
+            names, ends = pa.chunked_array([[*numbers]]), np.bincount(of_rows).cumsum()
+        self._chunks, self._documents, self._ends = chunks, StoredStrings(names), ends
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -135,6 +136,19 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
         number = self._documents.position(document)
         start = self._ends[number - 1] if number else 0
         return [self._chunks[int(row)] for row in self._rows[start : self._ends[number]]]
+
+
+def _runs(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Where each run of equal strings begins, int64 `[runs]`, and the string of each."""
+    starts, names, row, last = [np.empty(0, np.int64)], [], 0, None
+    for block in (block for block in column.chunks if len(block)):
+        is_new = np.ones(len(block), bool)
+        is_new[0] = block[0].as_py() != last
+        is_new[1:] = pc.not_equal(block[1:], block[:-1])
+        starts.append(row + np.flatnonzero(is_new))
+        names.append(block.filter(pa.array(is_new)))
+        row, last = row + len(block), block[-1].as_py()
+    return np.concatenate(starts), pa.chunked_array(names, column.type)
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:
