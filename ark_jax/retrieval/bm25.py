@@ -9,7 +9,7 @@ from ark_jax.retrieval.stems import stems
 
 
 def bm25(
-    queries: Sequence[str], texts: Iterable[str], scopes: Iterable[Sequence[int]], k: int
+    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
 ) -> list[list[int]]:
     """Ranks texts for each query by Lucene's BM25 (k1 = 1.5, b = 0.75).
 
@@ -31,7 +31,7 @@ def bm25(
 
 
 def scored_bm25(
-    queries: Sequence[str], texts: Iterable[str], scopes: Iterable[Sequence[int]], k: int
+    queries: Sequence[str], texts: Sequence[str], scopes: Iterable[Sequence[int]], k: int
 ) -> list[list[tuple[int, float]]]:
     """As `bm25`, with the score of each text."""
     index, rankings = count_bm25(texts), []

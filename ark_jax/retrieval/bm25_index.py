@@ -23,6 +23,7 @@ from ark_jax.runtime.map_shards import map_shards
 
 K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
 BLOCK = 8192  # texts that are counted at once; words are numbered block by block
+IN_MEMORY = 1 << 18  # texts of a collection that is counted for one search
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
 SLACK = 1e-5  # a sum's rounding is below this share of it
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
@@ -162,8 +163,16 @@ def open_bm25(folder: Path, texts: int) -> BM25Index:
     return BM25Index(lambda: json.loads(words.tobytes()), *arrays, texts)
 
 
-def count_bm25(texts: Iterable[str]) -> BM25Index:
-    """Counts a collection in memory. Many texts are counted by `map_shards`."""
+def count_bm25(texts: Sequence[str]) -> BM25Index:
+    """Counts a collection. Many texts are counted by `map_shards`, into temporary files.
+
+    Raises:
+        OSError: such a file cannot be written; it names the file.
+    """
+    if len(texts) > IN_MEMORY:
+        with tempfile.TemporaryDirectory(prefix="ark-jax-bm25-") as folder:
+            write_bm25(Path(folder), texts)
+            return open_bm25(Path(folder), len(texts))  # the maps keep the files
     words: dict[str, int] = {}
     blocks = [(np.zeros(0, ENTRY), np.zeros(0, np.int64)), *_counted(texts, words)]
     entries, lengths = map(np.concatenate, zip(*blocks, strict=True))

@@ -1,8 +1,9 @@
 """The candidates stage: which chunks may answer each training question."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
@@ -24,7 +25,7 @@ from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
 SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
-Pools = dict[str, list[str]]  # question -> chunk ids
+Pools = dict[str, np.ndarray]  # question -> positions of chunks among those searched, int32
 
 
 def find_candidates(context: Context, folder: Path) -> dict:
@@ -40,12 +41,11 @@ def find_candidates(context: Context, folder: Path) -> dict:
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
-    pools = (
-        _search(questions, groups, searched, (queries, vectors), context.config.data)
-        if searches_corpus(context)
-        else {q.id: [chunk.id for chunk in candidate_chunks(q, groups)] for q in questions}
-    )
-    rows = _rows(questions, pools, searched.position, queries, vectors)
+    if searches_corpus(context):
+        pools = _search(questions, groups, searched, (queries, vectors), context.config.data)
+    else:
+        pools = {question.id: _own_chunks(question, groups, searched) for question in questions}
+    rows = _rows(questions, pools, searched.ids, queries, vectors)
     count = save_stream(rows, folder / "candidates.parquet", SCHEMA)
     return {"candidates": count, "cut_by_the_retriever": cut}
 
@@ -72,17 +72,25 @@ def _search(
     by_words = distributed.on_first_process(lambda: bm25(queries, searched.texts, scopes, count))
     pools = {}
     for i, question in enumerate(questions):
-        ranked = (by_vectors[i].tolist(), by_words[i], by_words[len(questions) + i])
-        rankings = [[searched.ids[position] for position in ranking] for ranking in ranked]
-        named = [chunk.id for chunk in candidate_chunks(question, chunks)][: count // 2]
-        pools[question.id] = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
+        rankings = (by_vectors[i].tolist(), by_words[i], by_words[len(questions) + i])
+        named = _own_chunks(question, chunks, searched)[: count // 2].tolist()
+        pool = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
+        pools[question.id] = np.array(pool, np.int32)
     return pools
+
+
+def _own_chunks(
+    question: Question, chunks: Mapping[str, list[Chunk]], searched: SearchedChunks
+) -> np.ndarray:
+    """The positions of the chunks of the question's documents, int32."""
+    own = candidate_chunks(question, chunks)
+    return np.array([searched.position(chunk.id) for chunk in own], np.int32)
 
 
 def _rows(
     questions: Sequence[Question],
     pools: Pools,
-    position: Callable[[str], int],
+    chunk_ids: Sequence[str],
     queries: Vectors,
     vectors: Vectors,
 ) -> Iterator[dict]:
@@ -90,9 +98,10 @@ def _rows(
 
     for question, query in zip(questions, queries, strict=True):
         pool = pools[question.id]
-        values = similarities(query, vectors[list(map(position, pool))]).tolist()
+        values = similarities(query, vectors[pool]).tolist()
+        ids = [chunk_ids[position] for position in pool.tolist()]
         # Cosines are rounded to what is equal in all batches: ties must not depend on the order.
-        cosines = [(chunk, round(value, 5)) for chunk, value in zip(pool, values, strict=True)]
+        cosines = [(chunk, round(value, 5)) for chunk, value in zip(ids, values, strict=True)]
         cosines.sort(key=lambda pair: (-pair[1], pair[0]))
         for chunk, cosine in cosines:
             yield {"question": question.id, "chunk": chunk, "cosine": cosine}
