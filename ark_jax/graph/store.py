@@ -108,27 +108,30 @@ class KnowledgeGraph(GraphFormats):
             count(types[i], entity.type.lower())
             texts[i][entity.description] = chunks[i][entity.chunk] = None
         described = len(spellings)
-        rows: list[tuple[tuple[int, int], Relation]] = []
+        ends, weights, descriptions, origins = [], [], [], []
         for relation in relations:
             keys = folded(relation.source), folded(relation.target)
             if not all(keys) or keys[0] == keys[1]:
                 continue
-            ends = node(keys[0]), node(keys[1])
-            for i, name in zip(ends, (relation.source, relation.target), strict=True):
+            pair = node(keys[0]), node(keys[1])
+            for i, name in zip(pair, (relation.source, relation.target), strict=True):
                 if i >= described:
                     count(spellings[i], name)
                     texts[i][relation.description] = None
                 chunks[i][relation.chunk] = None
-            rows.append((ends, relation))
+            ends.append(pair)
+            weights.append(relation.weight)
+            descriptions.append((relation.description,))
+            origins.append((relation.chunk,))
         return cls.from_columns(
             [_most_frequent(counts) for counts in spellings],
             [_most_frequent(counts) for counts in types],
             [[text for text in node_texts if text] for node_texts in texts],
             [list(node_chunks) for node_chunks in chunks],
-            [ends for ends, _ in rows],
-            [relation.weight for _, relation in rows],
-            [[relation.description] for _, relation in rows],
-            [[relation.chunk] for _, relation in rows],
+            ends,
+            weights,
+            descriptions,
+            origins,
         )
 
     @classmethod
@@ -146,8 +149,7 @@ class KnowledgeGraph(GraphFormats):
         """Makes a graph of nodes as they are, and relations in any order and direction.
 
         The relations of a pair are merged: weights are summed, descriptions and chunks joined
-            without
-        repeats. Self-loops are dropped.
+        without repeats. Self-loops are dropped.
         """
         pairs = np.sort(np.asarray(ends, np.int64).reshape(-1, 2), axis=1)
         order = np.lexsort((pairs[:, 1], pairs[:, 0]))
@@ -252,8 +254,7 @@ class KnowledgeGraph(GraphFormats):
 
         `edges` counts relations, `augmented_edges` relations and similarity edges, a pair with both
         once. Degrees count neighbours in the augmented graph. `degrees` is their histogram, with
-        buckets that
-        double: "0", "1", "2-3", "4-7", ...
+        buckets that double: "0", "1", "2-3", "4-7", ...
         """
         import scipy.sparse
 

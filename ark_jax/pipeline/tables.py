@@ -97,13 +97,18 @@ def stream_rows(table: pa.Table) -> Iterator[dict]:
 
 def load_rows(path: Path, row_type=dict) -> list:
     """Reads what `save_rows` wrote, as dicts or as instances of a dataclass."""
-    rows = read_table(path).to_pylist()
+    return list(stream_records(path, row_type))
+
+
+def stream_records(path: Path, row_type=dict) -> Iterator:
+    """As `load_rows`, but row by row."""
+    rows = stream_rows(read_table(path))
     if row_type is dict:
         return rows
     fields = dataclasses.fields(row_type)
     tuples = {field.name for field in fields if str(field.type).startswith("tuple")}
     convert = lambda name, value: tuple(value) if name in tuples else value
-    return [row_type(**{name: convert(name, value) for name, value in row.items()}) for row in rows]
+    return (row_type(**{name: convert(name, value) for name, value in row.items()}) for row in rows)
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, read_array, save_rows
+from ark_jax.pipeline.tables import read_array, save_rows, stream_records
 from ark_jax.recipes.ark.seed_ranks import seed_ranks
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -32,8 +32,8 @@ def build_graph(context: Context, folder: Path) -> dict:
     from ark_jax.graph.store import KnowledgeGraph
 
     graph = KnowledgeGraph.from_records(
-        load_rows(context / "extract" / "entities.parquet", Entity),
-        load_rows(context / "extract" / "relations.parquet", Relation),
+        stream_records(context / "extract" / "entities.parquet", Entity),
+        stream_records(context / "extract" / "relations.parquet", Relation),
     )
     if not len(graph):
         config = context.config
