@@ -35,10 +35,10 @@ def scored_bm25(
 ) -> list[list[tuple[int, float]]]:
     """As `bm25`, with the score of each text."""
     index, rankings = count_bm25(texts), []
-    best_of_all, everything = index.best(k), range(len(index))
+    everything = range(len(index))
     for words, scope in zip(stems(queries), scopes, strict=True):
         if scope == everything:
-            positions, scores = best_of_all(words)
+            positions, scores = index.best(words, k)
         else:
             positions = _positions(scope)
             scores = index.scores(words)[positions]

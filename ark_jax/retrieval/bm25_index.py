@@ -25,7 +25,7 @@ K1, B = 1.5, 0.75  # Lucene's are 1.2 and 0.75; these are bm25s's
 BLOCK = 8192  # texts that are counted at once; words are numbered block by block
 IN_MEMORY = 1 << 18  # texts of a collection that is counted for one search
 ENTRIES = 1 << 22  # entries that are scored and written at once; a word with more comes alone
-SLACK = 1e-5  # a sum's rounding is below this share of it
+SAMPLE = 1 << 12  # texts of a word that are looked at for what the best texts reach
 # A word of a text, and how often the text has it. A file of them is sorted by word, then by text.
 ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 
@@ -50,7 +50,8 @@ class BM25Index:
         count: int,
     ):
         self._read_words, self._count = read_words, count
-        self._starts, self._texts, self._scores = starts, texts, scores
+        # Views of what is mapped: slices of maps cost more than they hold.
+        self._starts, self._texts, self._scores = map(np.asarray, (starts, texts, scores))
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -66,79 +67,44 @@ class BM25Index:
         Best first; of equal scores the lower position is first. Texts without a word of the query
         are left out.
         """
-        best = self.best(k)
-        return [best(words) for words in stems(queries)]
+        return [self.best(words, k) for words in stems(queries)]
 
-    def best(self, k: int) -> Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]:
-        """A function from the stems of a query to its k best texts and scores, as of `search`.
-
-        Words are added from the rarest to the most frequent, until the rest cannot lift a text that
-        has none of them so far among the k best (MaxScore, Turtle and Flood 1995). Texts that may
-        still be among these are scored in full, so the result is that of `scores`.
-        """
-        sums = np.zeros(self._count, np.float32)  # of one query; all 0 between two
-
-        def of_query(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            numbers = [self._words[word] for word in words if word in self._words]
-            texts = self._candidates(numbers, k, sums)
-            scores = np.zeros(len(texts), np.float32)
-            for number in numbers:  # in the order of `scores`, since sums round
-                scores += _values_of(texts, *self._entries(number))
-            best = best_texts(scores, k)
-            return texts[best].astype(np.int64), scores[best]
-
-        return of_query
-
-    def _candidates(self, numbers: Sequence[int], k: int, sums: np.ndarray) -> np.ndarray:
-        """Texts with any of these words, in order, among which are the k best.
-
-        Args:
-            sums: float32 `[n]`, zeros, which they are afterwards too.
-        """
-        lists = sorted((self._entries(number) for number in numbers), key=lambda x: len(x[0]))
-        highest = [float(values.max()) for _, values in lists]
-        seen, added = np.zeros(0, np.int32), 0
-        for holders, values in lists:
-            # The bound is computed where it costs less than the next list.
-            if len(holders) > len(seen) > k and sum(highest[added:]) < _least(sums[seen], k):
-                break
-            before = sums[holders]
-            seen = np.concatenate([seen, holders[before == 0]])
-            sums[holders] = before + values
-            added += 1
-        texts = np.sort(seen)
-        reached = sums[texts]
-        sums[seen] = 0
-        for i in range(added, len(lists) + 1):
-            in_reach = reached >= _least(reached, k) - sum(highest[i:])
-            texts, reached = texts[in_reach], reached[in_reach]
-            if i < len(lists):
-                reached += _values_of(texts, *lists[i])
-        return texts
-
-    def _entries(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The texts that hold a word, in order, and what it adds to the score of each."""
-        entries = slice(self._starts[number], self._starts[number + 1])
-        return self._texts[entries], self._scores[entries]
+    def best(self, words: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The positions and scores of the k best texts for the stems of a query, as of `search`."""
+        entries = self._entries(words)
+        if not entries:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        scores = self._sum(entries)
+        # The k best reach at least what k texts with one of the words do.
+        samples = (scores[texts[:SAMPLE]] for texts, _ in entries)
+        least = max(np.partition(x, -k)[-k] if len(x) >= k else 0 for x in samples)
+        positions = np.flatnonzero(scores >= least if least else scores)
+        best = positions[best_texts(scores[positions], k)]
+        return best, scores[best]
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""
-        scores = np.zeros(self._count, np.float32)
-        for number in (self._words[word] for word in words if word in self._words):
-            texts, values = self._entries(number)
-            scores[texts] += values
-        return scores
+        entries = self._entries(words)
+        return self._sum(entries) if entries else np.zeros(self._count, np.float32)
 
+    def _entries(self, words: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each of these words the texts that hold it, and what it adds to their scores."""
+        numbers = [self._words[word] for word in words if word in self._words]
+        slices = [slice(self._starts[number], self._starts[number + 1]) for number in numbers]
+        return [(self._texts[part], self._scores[part]) for part in slices]
 
-def _least(sums: np.ndarray, k: int) -> float:
-    """What the k-th best of these sums is at least, in whatever order they are added up."""
-    return float(np.partition(sums, -k)[-k]) * (1 - SLACK) if len(sums) > k else 0.0
+    def _sum(self, entries: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """The scores of all texts `[n]`, added up word by word.
 
+        scipy's product of a matrix, whose columns are the words, does it in a compiled loop.
+        """
+        import scipy.sparse
 
-def _values_of(texts: np.ndarray, holders: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The values of texts among those that hold a word, both in order; 0 for those that do not."""
-    places = np.minimum(np.searchsorted(holders, texts), len(holders) - 1)
-    return np.where(holders[places] == texts, values[places], 0)
+        texts, values = (np.concatenate(column) for column in zip(*entries, strict=True))
+        starts = np.cumsum([0, *(len(texts) for texts, _ in entries)], dtype=np.int32)
+        shape = (self._count, len(entries))
+        matrix = scipy.sparse.csc_array((values, texts, starts), shape=shape)
+        return matrix @ np.ones(len(entries), np.float32)
 
 
 def best_texts(scores: np.ndarray, k: int) -> np.ndarray:

@@ -1,15 +1,15 @@
-"""Near pairs, exact top-k and late interaction against numpy, torch, faiss, sentence-transformers.
+"""Near pairs, exact top-k, late interaction and BM25 against their peers.
 
-    python tests/benchmarks/search.py [similar] [topk] [late]
+    python tests/benchmarks/search.py [similar] [topk] [late] [words]
 
 The vectors are random and of unit length; for `late` there are as many as MiniLM makes of story
 sections and questions of FairytaleQA, and its figures are CPU seconds, since other programs may
 run beside. `similar` runs with two spectra. The first is flat, the
 worst case for a screen in a subspace. The second is that of sentence embeddings such as MiniLM's: a
 quarter of the directions holds three quarters of the squared length. The OpenBLAS of numpy and
-faiss
-chooses its kernels when it is loaded. On a machine with AVX-512, OPENBLAS_CORETYPE=Haswell selects
-others; elsewhere Haswell or Zen is the default. torch runs as shipped and with
+faiss chooses its kernels when it is loaded. On a machine with AVX-512,
+OPENBLAS_CORETYPE=Haswell selects others; elsewhere Haswell or Zen is the default. torch runs as
+shipped and with
 `set_float32_matmul_precision("medium")`. NODES, QUERIES, KEYS, WIDTH and ROUNDS make it smaller.
 """
 
@@ -315,8 +315,44 @@ def late() -> None:
             print(f"  {name:<44} {median:8.4f}   ours is {median / first:.2f} x", flush=True)
 
 
+def words() -> None:
+    """BM25 of bm25s, with numba if it is there, over texts of one to three sentences of stories."""
+    import importlib.util
+
+    import bm25s
+    from models import stories
+
+    from ark_jax.retrieval.bm25_index import count_bm25
+    from ark_jax.retrieval.stems import stems
+
+    sections, questions = stories()
+    lines = [line for section in sections for line in section.split(". ")]
+    rng = np.random.default_rng(3)
+    texts = [
+        " ".join(lines[i] for i in rng.integers(len(lines), size=rng.integers(1, 4)))
+        for _ in range(KEYS)
+    ]
+    index, of_texts, asked = count_bm25(texts), stems(texts), stems(questions[:ASKED])
+    runs = {"ark_jax": lambda: [index.best(query, K)[1] for query in asked]}
+    for backend in ("numpy", *(["numba"] if importlib.util.find_spec("numba") else [])):
+        peer = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend=backend)
+        peer.index(of_texts, show_progress=False)
+        search = functools.partial(peer.retrieve, asked, k=K, show_progress=False, sorted=True)
+        runs[f"bm25s, {backend}"] = lambda search=search: list(search().scores)
+    expected = runs["ark_jax"]()
+    for name, run in runs.items():
+        for ours, theirs in zip(expected, run(), strict=True):
+            np.testing.assert_allclose(theirs[: len(ours)], ours, rtol=1e-5, err_msg=name)
+    report(
+        f"{K} best of {KEYS:,} texts by BM25 for {len(asked):,} questions, scores the same",
+        "questions",
+        len(asked),
+        race(runs, rounds=ROUNDS),
+    )
+
+
 if __name__ == "__main__":
     layout.enter_mesh((1, 1, 1))
     print(f"{machine()}; OPENBLAS_CORETYPE={os.environ.get('OPENBLAS_CORETYPE', 'unset')}")
-    for name in sys.argv[1:] or ["similar", "topk", "late"]:
-        {"similar": similar, "topk": topk, "late": late}[name]()
+    for name in sys.argv[1:] or ["similar", "topk", "late", "words"]:
+        {"similar": similar, "topk": topk, "late": late, "words": words}[name]()
