@@ -339,7 +339,7 @@ from ark_jax.data.chunk_files import StoredChunks
 shared = lambda: int(Path("/proc/self/statm").read_text().split()[2]) * 4096
 before, chunks = shared(), StoredChunks(Path(sys.argv[1]))
 texts = [x.text for x in chunks[:10]]
-first_ten, texts = shared() - before, [x.text[:1] for x in chunks]
+first_ten, texts = shared() - before, [x.text[:1] for x in chunks[:]]
 print(len(chunks), first_ten, shared() - before)
 """
 
