@@ -53,10 +53,7 @@ def chunk_table(chunks: Sequence[Chunk]) -> pa.Table:
 
 
 class StoredChunks(Sequence[Chunk]):
-    """The chunks of a file, of which nothing is read before it is asked for.
-
-    A chunk is read field by field; who goes over all of them gets them whole.
-    """
+    """The chunks of a file, of which nothing is read before it is asked for."""
 
     def __init__(self, folder: Path):
         with (folder / FILE).open("rb") as file:
@@ -70,8 +67,12 @@ class StoredChunks(Sequence[Chunk]):
 
     def __getitem__(self, row: int | slice) -> Chunk | list[Chunk]:
         if isinstance(row, slice):
-            return [StoredChunk(self._columns, i) for i in range(*row.indices(len(self)))]
-        return StoredChunk(self._columns, range(len(self))[row])
+            return [self[i] for i in range(*row.indices(len(self)))]
+        return Chunk(**{name: column[row].as_py() for name, column in self._columns.items()})
+
+    def view(self, row: int) -> "StoredChunk":
+        """A chunk of which each field is read when it is asked for."""
+        return StoredChunk(self._columns, row)
 
     def __iter__(self) -> Iterator[Chunk]:
         for start in range(0, len(self), ROWS):
@@ -112,7 +113,7 @@ class ChunksById(Mapping[str, Chunk]):
 
 
 class ChunksByDocument(Mapping[str, list[Chunk]]):
-    """document id -> its chunks, in the order of the file."""
+    """document id -> its chunks, in the order of the file; each is read field by field."""
 
     def __init__(self, chunks: StoredChunks):
         starts, names = _runs(chunks.documents())
@@ -135,7 +136,7 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
     def __getitem__(self, document: str) -> list[Chunk]:
         number = self._documents.position(document)
         start = self._ends[number - 1] if number else 0
-        return [self._chunks[int(row)] for row in self._rows[start : self._ends[number]]]
+        return [self._chunks.view(int(row)) for row in self._rows[start : self._ends[number]]]
 
 
 def _runs(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:

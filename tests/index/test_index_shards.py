@@ -53,8 +53,7 @@ def test_every_document_gets_its_chunks_however_many_are_cut_at_once(
     sources = tables.sources_with(stored, new, find) if adds else tables.sources_of(new, find)
     record = lambda documents: cut_in_shards(size)(again.append(x) or x for x in documents)
     parts = tables.parts_of(sources, stored, record)
-    whole = lambda x: Chunk(x.id, x.document, x.start, x.end, x.tokens, x.text, x.title)
-    found = [(part.document, list(map(whole, part.chunks))) for part in parts]
+    found = [(part.document, list(part.chunks)) for part in parts]
     wanted = before | after if adds else after
     assert found == [(name, cut(Document(name, "", text))) for name, text in wanted.items()]
     changed = [document for document in new if before.get(document.id) != document.text]
