@@ -11,8 +11,8 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.ark.recipe import stages
-from ark_jax.recipes.bar_rag.measures import chunks_by_id
 from ark_jax.recipes.common import reader
+from ark_jax.recipes.common.corpus import stored_chunks
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_ark_measures_a_tuned_reader(run, corpus, tmp_path, tuned_by):
     assert len(table) > 1 and all("answer_f1" in row["values"] for row in table)
     assert read_manifest(tmp_path / "evaluate")["counts"]["questions"]
     rows = load_rows(tmp_path / "evaluate" / "questions.parquet")
-    chunks, form = chunks_by_id(context), reader.reading_prompt(c)
+    chunks, form = stored_chunks(context).by_id, reader.reading_prompt(c)
     assert not form.chat and form.template.endswith("Answer:")
     last = table[-1]["system"]
     rankings = [row for row in rows if row["system"] == last and row["answer"] is not None]

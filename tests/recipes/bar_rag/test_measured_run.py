@@ -16,6 +16,7 @@ from ark_jax.recipes.bar_rag import baselines, measures
 from ark_jax.recipes.bar_rag.pool import PoolVectors
 from ark_jax.recipes.bar_rag.recipe import RECIPE
 from ark_jax.recipes.common import reader
+from ark_jax.recipes.common.corpus import stored_chunks
 from ark_jax.select.scorer import Selector
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def sets(run: Context, **wanted) -> list[dict]:
 
 
 def texts(run: Context) -> dict[str, str]:
-    return {id: chunk.passage for id, chunk in measures.chunks_by_id(run).items()}
+    return {id: chunk.passage for id, chunk in stored_chunks(run).by_id.items()}
 
 
 def test_every_reader_gets_the_same_sets(run):
