@@ -101,7 +101,7 @@ class BM25Index:
         import scipy.sparse
 
         texts, values = (np.concatenate(column) for column in zip(*entries, strict=True))
-        starts = np.cumsum([0, *(len(texts) for texts, _ in entries)], dtype=np.int32)
+        starts = np.cumsum([0, *(len(texts) for texts, _ in entries)])
         shape = (self._count, len(entries))
         matrix = scipy.sparse.csc_array((values, texts, starts), shape=shape)
         return matrix @ np.ones(len(entries), np.float32)
