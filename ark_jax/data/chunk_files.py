@@ -97,7 +97,7 @@ class StoredChunks(Sequence[Chunk]):
 
 
 class ChunksById(Mapping[str, Chunk]):
-    """chunk id -> the chunk."""
+    """chunk id -> the chunk, read field by field."""
 
     def __init__(self, chunks: StoredChunks):
         self._chunks = chunks
@@ -109,7 +109,7 @@ class ChunksById(Mapping[str, Chunk]):
         return iter(self._chunks.ids)
 
     def __getitem__(self, chunk_id: str) -> Chunk:
-        return self._chunks[self._chunks.ids.position(chunk_id)]
+        return self._chunks.view(self._chunks.ids.position(chunk_id))
 
 
 class ChunksByDocument(Mapping[str, list[Chunk]]):

@@ -1,6 +1,7 @@
 """Questions, chunks and evidence of a workdir, as the data stage stored them."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -115,16 +116,21 @@ def searched_in_training(
 ) -> SearchedChunks:
     """All chunks if the whole corpus is searched, else those of the questions' documents."""
     if searches_corpus(context):
-        return SearchedChunks(chunks.ids, passages_of(chunks), chunks.ids.position)
+        return SearchedChunks(chunks.ids, passages_of(views_of(chunks)), chunks.ids.position)
     groups = (candidate_chunks(question, chunks.by_document) for question in questions)
     by_id = {chunk.id: chunk for group in groups for chunk in group}
     positions = {id: i for i, id in enumerate(by_id)}
     return SearchedChunks([*by_id], passages_of([*by_id.values()]), positions.__getitem__)
 
 
+def views_of(chunks: StoredChunks) -> distributed.LazySequence[Chunk]:
+    """All chunks, each read field by field."""
+    return distributed.LazySequence(chunks.view, range(len(chunks)))
+
+
 def passages_of(chunks: Sequence[Chunk]) -> distributed.LazySequence[str]:
     """The passage of each chunk, read when it is asked for."""
-    return distributed.LazySequence(lambda i: chunks[i].passage, range(len(chunks)))
+    return distributed.LazySequence(operator.attrgetter("passage"), chunks)
 
 
 def evidence_chunks(

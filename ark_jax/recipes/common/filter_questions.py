@@ -10,7 +10,7 @@ from pathlib import Path
 from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
-from ark_jax.recipes.common.corpus import given_questions, passages_of, stored_chunks
+from ark_jax.recipes.common.corpus import given_questions, passages_of, stored_chunks, views_of
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_generator
 from ark_jax.retrieval.bm25 import bm25
@@ -205,7 +205,7 @@ def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidat
     from ark_jax.retrieval.late import nearest
 
     limit = context.config.questions.round_trip
-    chunks = stored_chunks(context)
+    chunks = views_of(stored_chunks(context))
     texts = passages_of(chunks)
     question_texts = [x.question.question for x in candidates]
     vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")

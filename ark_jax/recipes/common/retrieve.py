@@ -16,6 +16,7 @@ from ark_jax.recipes.common.corpus import (
     passages_of,
     searches_corpus,
     stored_chunks,
+    views_of,
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_reranker
@@ -155,7 +156,7 @@ def chunks_in_scope(
     Args:
         scope: as `evaluate.scope`, but for "auto".
     """
-    searched, groups = chunks, chunks.by_document
+    searched, groups = views_of(chunks), chunks.by_document
     if scope != "corpus":
         named = {document for question in questions for document in question.documents}
         searched = [x for document in groups if document in named for x in groups[document]]
