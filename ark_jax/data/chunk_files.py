@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ark_jax.data.records import Chunk
-from ark_jax.data.stored_strings import ROWS, StoredStrings
+from ark_jax.data.stored_strings import StoredStrings
+from ark_jax.data.text_columns import ROWS
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and

@@ -1,30 +1,18 @@
 """Distinct strings in a file, and where each of them stands."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-ROWS = 1024  # that are converted at once where all are read in order
+from ark_jax.data.text_columns import TextColumn
 
 
-class StoredStrings(Sequence[str]):
+class StoredStrings(TextColumn):
     """A column of distinct strings, of which a process keeps 12 bytes each; it reads the rest."""
 
-    def __init__(self, column: pa.ChunkedArray):
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, row: int | slice) -> "str | StoredStrings":
-        value = self._column[row]
-        return StoredStrings(value) if isinstance(row, slice) else value.as_py()
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), ROWS):
-            yield from self._column.slice(start, ROWS).to_pylist()
+    TYPE = pa.large_string()
 
     def __contains__(self, string: object) -> bool:
         return self._find(string) is not None
@@ -41,18 +29,32 @@ class StoredStrings(Sequence[str]):
         return row
 
     def _find(self, string: object) -> int | None:
-        hashes, rows = self._by_hash
-        value = np.int64(hash(string))
-        place = int(hashes.searchsorted(value))
-        while place < len(hashes) and hashes[place] == value:
-            if self[int(rows[place])] == string:
-                return int(rows[place])
-            place += 1
-        return None
+        rows = self._hashed.rows(string)
+        return next((row for row in rows if self[row] == string), None)
 
     @functools.cached_property
-    def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:
-        """The hashes of all strings in ascending order, and the rows of these strings."""
-        hashes = np.fromiter(map(hash, self), np.int64, len(self))
-        rows = np.argsort(hashes)
-        return hashes[rows], rows.astype(np.int32 if len(self) < 1 << 31 else np.int64)
+    def _hashed(self) -> "HashedStrings":
+        return HashedStrings(self, len(self))
+
+
+class HashedStrings:
+    """Where strings may stand that are not held: 12 bytes each.
+
+    Args:
+        strings: any, which may repeat.
+        count: of them.
+    """
+
+    def __init__(self, strings: Iterable[str], count: int):
+        hashes = np.fromiter(map(hash, strings), np.int64, count)
+        rows = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[rows]
+        self._rows = rows.astype(np.int32 if count < 1 << 31 else np.int64)
+
+    def rows(self, string: object) -> Iterator[int]:
+        """The rows of all strings that have the same hash, in ascending order."""
+        value = np.int64(hash(string))
+        place = int(self._hashes.searchsorted(value))
+        while place < len(self._hashes) and self._hashes[place] == value:
+            yield int(self._rows[place])
+            place += 1

@@ -3,18 +3,22 @@
 A community ends where the log-ranks fall most.
 """
 
-import collections
 import dataclasses
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 
+from ark_jax.data.stored_strings import StoredStrings
+from ark_jax.graph.merge import distinct
+from ark_jax.graph.name_words import NameIndex, Transposed, words
 from ark_jax.graph.store import KnowledgeGraph, fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 RANK_DECIMALS = 5  # of a log-rank; smaller differences are rounding
-_WORD = re.compile(r"\w+")
+FOLDED_CHUNKS = 1 << 13  # texts that are kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +34,9 @@ class Seeds:
         return tuple(sorted(set(self.nodes)))
 
 
-def words(text: str) -> frozenset[str]:
-    """Words of the folded text, without punctuation."""
-    return frozenset(_WORD.findall(fold(text)))
-
-
 class SeedFinder:
     """Finds the nodes that an answer names. Less exact rules follow, so that every question gets
-    seeds.
-
-    An index by words makes the cost of a search depend on the rare words of answer and question,
-    not on the number of nodes.
-    """
+    seeds."""
 
     def __init__(
         self,
@@ -56,41 +51,15 @@ class SeedFinder:
             nearest: text -> nodes by embedding, nearest first; the last rule.
         """
         self.nearest = nearest
-        self.folded_chunks = {id: fold(text) for id, text in chunk_texts.items()}
-        # A name has several nodes only in a graph of another program, whose names were not merged.
-        self.nodes_by_name: dict[str, list[int]] = {}
-        self.words: list[frozenset[str]] = []
-        # (word, n) -> nodes whose name has n words, with that word among them
-        self.nodes_by_word: dict[tuple[str, int], list[int]] = {}
-        interned: dict[str, str] = {}  # one string per word, to save memory
-        for i, name in enumerate(graph.names):
-            folded = fold(name)
-            if folded:
-                self.nodes_by_name.setdefault(folded, []).append(i)
-            name_words = frozenset(
-                interned.setdefault(word, word) for word in _WORD.findall(folded)
-            )
-            self.words.append(name_words)
-            for word in name_words:
-                self.nodes_by_word.setdefault((word, len(name_words)), []).append(i)
-        self.lengths = sorted({length for _, length in self.nodes_by_word})
-        self.nodes_by_rarest_word = self._index_rarest_words()
-        self.nodes_by_chunk: dict[str, list[int]] = {}
-        for i, chunks in enumerate(graph.chunks):
-            for chunk in chunks:
-                self.nodes_by_chunk.setdefault(chunk, []).append(i)
-
-    def _index_rarest_words(self) -> dict[str, list[int]]:
-        """word -> nodes whose name contains no rarer word."""
-        counts: collections.Counter[str] = collections.Counter()
-        for (word, _), nodes in self.nodes_by_word.items():
-            counts[word] += len(nodes)
-        index: dict[str, list[int]] = {}
-        for i, name_words in enumerate(self.words):
-            if name_words:
-                rarest = min(name_words, key=lambda word: (counts[word], word))
-                index.setdefault(rarest, []).append(i)
-        return index
+        # The same chunks are candidates of many questions.
+        self._folded_chunk = functools.lru_cache(FOLDED_CHUNKS)(
+            lambda chunk: fold(chunk_texts.get(chunk, ""))
+        )
+        self._names = NameIndex(graph.names)
+        ends, chunks = graph.chunks.flat()
+        codes, chunks = distinct(chunks)
+        self._chunk_ids = StoredStrings(pa.chunked_array([chunks]))
+        self._nodes_by_chunk = Transposed(ends, codes)
 
     def find(
         self, question: str, answers: Sequence[str], chunks: Sequence[str], limit: int = 5
@@ -111,43 +80,17 @@ class SeedFinder:
             chunks: ids of the chunks that the question may be answered from.
             limit: largest number of seeds.
         """
-        exact = {i for answer in answers for i in self.nodes_by_name.get(fold(answer), ())}
+        exact = {i for answer in answers for i in self._names.named(fold(answer))}
         if exact:
             return Seeds(sorted(exact)[:limit], "exact")
-        if overlapping := self._overlapping(answers):
+        if overlapping := self._names.overlapping(map(words, answers)):
             return Seeds(overlapping[:limit], "overlap")
         question_words = words(question)
         if mentioned := self._mentioned(question_words, answers, chunks):
             return Seeds(mentioned[:limit], "mention")
-        if named := self._named(question_words):
+        if named := self._names.within(question_words):
             return Seeds(named[:limit], "question")
         return Seeds(list(self.nearest(f"{question} {' '.join(answers)}"))[:limit], "embedding")
-
-    def _overlapping(self, answers: Sequence[str]) -> list[int]:
-        shares: dict[int, float] = {}
-        for target in map(words, answers):
-            for i in self._overlap_candidates(target):
-                share = len(self.words[i] & target) / len(self.words[i] | target)
-                shares[i] = max(share, shares.get(i, 0.0))
-        ordered = sorted((-share, i) for i, share in shares.items() if share >= 0.5)
-        return [i for _, i in ordered]
-
-    def _overlap_candidates(self, target: frozenset[str]) -> Iterator[int]:
-        """Every node whose name shares half of its words with `target`, and some others; nodes may
-        repeat.
-
-        Names of n and m words share s of them. They overlap by half if s / (n + m - s) >= 1/2. A
-        name that shares s words with `target` has one of any len(target) - s + 1 of its words, so
-        the rarest are enough.
-        """
-        for length in self.lengths:
-            shared = -(-(len(target) + length) // 3)
-            if shared <= min(len(target), length):
-                by_frequency = sorted(
-                    target, key=lambda word: len(self.nodes_by_word.get((word, length), ()))
-                )
-                for word in by_frequency[: len(target) - shared + 1]:
-                    yield from self.nodes_by_word.get((word, length), ())
 
     def _mentioned(
         self, question_words: frozenset[str], answers: Sequence[str], chunks: Sequence[str]
@@ -155,28 +98,24 @@ class SeedFinder:
         holders = [
             chunk for chunk in chunks if any(self._contains(chunk, answer) for answer in answers)
         ]
-        nodes = {i for chunk in holders for i in self.nodes_by_chunk.get(chunk, ())}
+        known = (chunk for chunk in holders if chunk in self._chunk_ids)
+        nodes = {
+            i
+            for chunk in known
+            for i in self._nodes_by_chunk.rows(self._chunk_ids.position(chunk)).tolist()
+        }
 
         def asked_share(i: int) -> float:
-            return len(self.words[i] & question_words) / max(len(self.words[i]), 1)
+            name_words = self._names.words(i)
+            return len(name_words & question_words) / max(len(name_words), 1)
 
         return sorted(nodes, key=lambda i: (-asked_share(i), i))
-
-    def _named(self, question_words: frozenset[str]) -> list[int]:
-        nodes = (
-            i
-            for word in question_words
-            for i in self.nodes_by_rarest_word.get(word, ())
-            if self.words[i] <= question_words
-        )
-        return sorted(nodes, key=lambda i: (-len(self.words[i]), i))
 
     def _contains(self, chunk: str, answer: str) -> bool:
         folded = fold(answer)
         if not folded:
             return False
-        text = self.folded_chunks.get(chunk, "")
-        return re.search(whole_word_pattern(folded), text) is not None
+        return re.search(whole_word_pattern(folded), self._folded_chunk(chunk)) is not None
 
 
 def community(ranks: np.ndarray, *, at_least: int, at_most: int, floor: float) -> list[int]:

@@ -21,6 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ark_jax.graph.extract import UNKNOWN
@@ -140,19 +141,20 @@ class GraphFormats:
         source, target = self.edges.T
         degree = np.bincount(self.edges.ravel(), minlength=len(self))
         # Ids depend on names only, so that equal graphs give equal files.
-        ids = [uuid.uuid5(uuid.NAMESPACE_URL, name) for name in self.names]
-        texts = lambda lists: pa.array([_SEPARATOR.join(x) for x in lists], TEXT)
-        name = lambda nodes: pa.array([self.names[i] for i in nodes.tolist()], TEXT)
+        names = list(self.names)
+        ids = [uuid.uuid5(uuid.NAMESPACE_URL, name) for name in names]
+        joined = lambda lists: pc.binary_join(lists.arrow, _SEPARATOR)
+        named = lambda nodes: self.names.arrow.take(pa.array(nodes))
         pq.write_table(
             pa.table(
                 {
                     "id": pa.array(map(str, ids), TEXT),
                     "human_readable_id": np.arange(len(self)),
-                    "title": pa.array(self.names, TEXT),
-                    "type": pa.array(self.types, TEXT),
-                    "description": texts(self.descriptions),
-                    "text_unit_ids": pa.array(self.chunks, TEXTS),
-                    "frequency": pa.array(map(len, self.chunks), pa.int64()),
+                    "title": self.names.arrow,
+                    "type": self.types.arrow,
+                    "description": joined(self.descriptions),
+                    "text_unit_ids": self.chunks.arrow,
+                    "frequency": pc.list_value_length(self.chunks.arrow).cast(pa.int64()),
                     "degree": degree,
                 }
             ),
@@ -162,16 +164,15 @@ class GraphFormats:
             pa.table(
                 {
                     "id": pa.array(
-                        [str(uuid.uuid5(ids[a], self.names[b])) for a, b in self.edges.tolist()],
-                        TEXT,
+                        [str(uuid.uuid5(ids[a], names[b])) for a, b in self.edges.tolist()], TEXT
                     ),
                     "human_readable_id": np.arange(len(source)),
-                    "source": name(source),
-                    "target": name(target),
-                    "description": texts(self.edge_descriptions),
+                    "source": named(source),
+                    "target": named(target),
+                    "description": joined(self.edge_descriptions),
                     "weight": self.weights.astype(np.float64),
                     "combined_degree": degree[source] + degree[target],
-                    "text_unit_ids": pa.array(self.edge_chunks, TEXTS),
+                    "text_unit_ids": self.edge_chunks.arrow,
                 }
             ),
             folder / "relationships.parquet",
@@ -276,6 +277,7 @@ def _nodes(graph) -> Iterator[tuple[str, dict]]:
 
 def _edges(graph) -> Iterator[tuple[str, str, dict]]:
     """Every pair of joined nodes once, with the attributes of relation and similarity edge."""
+    names = list(graph.names)
     similar = {
         tuple(ends): cosine
         for ends, cosine in zip(graph.similar.tolist(), graph.cosines.tolist(), strict=True)
@@ -289,9 +291,9 @@ def _edges(graph) -> Iterator[tuple[str, str, dict]]:
     ):
         relation = {"weight": weight, "descriptions": texts, "chunks": chunks}
         similarity = {"similarity": similar.pop((a, b))} if (a, b) in similar else {}
-        yield graph.names[a], graph.names[b], relation | similarity
+        yield names[a], names[b], relation | similarity
     for (a, b), cosine in similar.items():
-        yield graph.names[a], graph.names[b], {"similarity": cosine}
+        yield names[a], names[b], {"similarity": cosine}
 
 
 def _from_networkx(cls, graph, source: str):

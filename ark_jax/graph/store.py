@@ -15,16 +15,26 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ark_jax.data.characters import INVISIBLE
-from ark_jax.graph.extract import UNKNOWN, Entity, Relation
+from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
+from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.interop import GraphFormats
+from ark_jax.graph.merge import Edges, Nodes, RowTexts, merge_facts, merge_relations
 from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
 from ark_jax.runtime.storage import local_path
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
 _ARTICLES = re.compile(rf"(?:the [{re.escape(_OUTER)}]*+)*+")  # a reply may repeat them endlessly
+_SCHEMAS = {
+    record_type: pa.schema(
+        (field.name, pa.float64() if field.type is float else pa.string())
+        for field in dataclasses.fields(record_type)
+    )
+    for record_type in (Entity, Relation)
+}
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 
 
@@ -48,18 +58,28 @@ def fold(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class KnowledgeGraph(GraphFormats):
-    """An undirected graph. Node i is `names[i]`; edges are pairs of node indices."""
+    """An undirected graph. Node i is `names[i]`; edges are pairs of node indices.
 
-    names: list[str]  # all different
-    types: list[str]
-    descriptions: list[list[str]]
-    chunks: list[list[str]]  # ids of the chunks that mention node i
+    Texts are columns that are read like lists, of strings or of lists of strings. They may be given
+    as lists.
+    """
+
+    names: TextColumn  # all different
+    types: TextColumn
+    descriptions: TextListColumn
+    chunks: TextListColumn  # ids of the chunks that mention node i
     edges: np.ndarray  # int32 [m 2], first < second, in order
     weights: np.ndarray  # float32 [m], summed strengths
-    edge_descriptions: list[list[str]]
-    edge_chunks: list[list[str]]
+    edge_descriptions: TextListColumn
+    edge_chunks: TextListColumn
     similar: np.ndarray  # int32 [s 2], as edges
     cosines: np.ndarray  # float32 [s]
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            values = getattr(self, field.name)
+            if field.type in (TextColumn, TextListColumn) and not isinstance(values, field.type):
+                object.__setattr__(self, field.name, field.type(values, field.name))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -83,96 +103,44 @@ class KnowledgeGraph(GraphFormats):
                 Another function may reproduce another system's graph, or keep names apart by case
                 or article.
         """
-        folded = functools.cache(fold)
-        index: dict[str, int] = {}
-        # For each node its spellings and types with counts; its descriptions and chunks as ordered
-        # sets.
-        spellings, types, texts, chunks = columns = [], [], [], []
+        return cls.from_tables(_table(entities, Entity), _table(relations, Relation), fold=fold)
 
-        def node(key: str) -> int:
-            i = index.setdefault(key, len(index))
-            if i == len(spellings):
-                for column in columns:
-                    column.append({})
-            return i
+    @classmethod
+    def from_tables(
+        cls, entities: pa.Table, relations: pa.Table, *, fold: Callable[[str], str] = fold
+    ) -> "KnowledgeGraph":
+        """As `from_records`, of tables whose columns are the fields of the records."""
+        nodes, edges = merge_facts(entities, relations, fold)
+        return cls._without_similar(nodes, edges)
 
-        def count(counts: dict[str, int], value: str) -> None:
-            counts[value] = counts.get(value, 0) + 1
-
-        for entity in entities:
-            key = folded(entity.name)
-            if not key:
-                continue
-            i = node(key)
-            count(spellings[i], entity.name)
-            count(types[i], entity.type.lower())
-            texts[i][entity.description] = chunks[i][entity.chunk] = None
-        described = len(spellings)
-        ends, weights, descriptions, origins = [], [], [], []
-        for relation in relations:
-            keys = folded(relation.source), folded(relation.target)
-            if not all(keys) or keys[0] == keys[1]:
-                continue
-            pair = node(keys[0]), node(keys[1])
-            for i, name in zip(pair, (relation.source, relation.target), strict=True):
-                if i >= described:
-                    count(spellings[i], name)
-                    texts[i][relation.description] = None
-                chunks[i][relation.chunk] = None
-            ends.append(pair)
-            weights.append(relation.weight)
-            descriptions.append((relation.description,))
-            origins.append((relation.chunk,))
-        return cls.from_columns(
-            [_most_frequent(counts) for counts in spellings],
-            [_most_frequent(counts) for counts in types],
-            [[text for text in node_texts if text] for node_texts in texts],
-            [list(node_chunks) for node_chunks in chunks],
-            ends,
-            weights,
-            descriptions,
-            origins,
-        )
+    @classmethod
+    def _without_similar(cls, nodes: Nodes, edges: Edges) -> "KnowledgeGraph":
+        return cls(*nodes, *edges, np.zeros((0, 2), np.int32), np.zeros(0, np.float32))
 
     @classmethod
     def from_columns(
         cls,
-        names: list[str],
-        types: list[str],
-        descriptions: list[list[str]],
-        chunks: list[list[str]],
+        names: Iterable[str],
+        types: Iterable[str],
+        descriptions: Iterable[list[str]],
+        chunks: Iterable[list[str]],
         ends: Sequence[tuple[int, int]],
         weights: Sequence[float],
-        edge_descriptions: Sequence[Iterable[str]],
-        edge_chunks: Sequence[Iterable[str]],
+        edge_descriptions: Iterable[Iterable[str]],
+        edge_chunks: Iterable[Iterable[str]],
     ) -> "KnowledgeGraph":
         """Makes a graph of nodes as they are, and relations in any order and direction.
 
         The relations of a pair are merged: weights are summed, descriptions and chunks joined
         without repeats. Self-loops are dropped.
         """
-        pairs = np.sort(np.asarray(ends, np.int64).reshape(-1, 2), axis=1)
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        order = order[pairs[order, 0] < pairs[order, 1]]
-        starts = np.flatnonzero(np.any(np.diff(pairs[order], axis=0, prepend=-1), axis=1))
-        sums = np.add.reduceat(np.asarray(weights, np.float64)[order], starts)
-        rows, bounds = order.tolist(), [*starts.tolist(), len(order)]
-        joined = lambda lists: [
-            list(dict.fromkeys(itertools.chain.from_iterable(lists[i] for i in rows[start:end])))
-            for start, end in itertools.pairwise(bounds)
-        ]
-        return cls(
-            names,
-            types,
-            descriptions,
-            chunks,
-            pairs[order[starts]].astype(np.int32),
-            np.minimum(sums, np.finfo(np.float32).max).astype(np.float32),  # no infinity
-            joined(edge_descriptions),
-            joined(edge_chunks),
-            np.zeros((0, 2), np.int32),
-            np.zeros(0, np.float32),
+        edges = merge_relations(
+            np.asarray(ends, np.int64).reshape(-1, 2),
+            np.asarray(weights, np.float64),
+            RowTexts.of_lists(TextListColumn(map(list, edge_descriptions), "edge_descriptions")),
+            RowTexts.of_lists(TextListColumn(map(list, edge_chunks), "edge_chunks")),
         )
+        return cls._without_similar(Nodes(names, types, descriptions, chunks), edges)
 
     @classmethod
     def from_triples(cls, triples: Iterable[Sequence[str]]) -> "KnowledgeGraph":
@@ -231,12 +199,10 @@ class KnowledgeGraph(GraphFormats):
         similar, cosines = near_pairs(vectors, threshold, nearest=nearest)
         return dataclasses.replace(self, similar=similar, cosines=cosines)
 
-    def texts(self) -> list[str]:
+    def texts(self) -> TextColumn:
         """Name and descriptions of every node, the text that is embedded for similarity."""
-        return [
-            f"{name} {' '.join(texts)}"
-            for name, texts in zip(self.names, self.descriptions, strict=True)
-        ]
+        descriptions = pc.binary_join(self.descriptions.arrow, " ")
+        return TextColumn(pc.binary_join_element_wise(self.names.arrow, descriptions, " "))
 
     def neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """All edges in both directions: int32 (source, target), sorted by target, then source."""
@@ -292,16 +258,16 @@ class KnowledgeGraph(GraphFormats):
         ends = lambda edges: {"source": edges[:, 0], "target": edges[:, 1]}
         tables = {
             "nodes": {
-                "name": pa.array(self.names, TEXT),
-                "type": pa.array(self.types, TEXT),
-                "descriptions": pa.array(self.descriptions, TEXTS),
-                "chunks": pa.array(self.chunks, TEXTS),
+                "name": self.names.arrow,
+                "type": self.types.arrow,
+                "descriptions": self.descriptions.arrow,
+                "chunks": self.chunks.arrow,
             },
             "relations": {
                 **ends(self.edges),
                 "weight": self.weights,
-                "descriptions": pa.array(self.edge_descriptions, TEXTS),
-                "chunks": pa.array(self.edge_chunks, TEXTS),
+                "descriptions": self.edge_descriptions.arrow,
+                "chunks": self.edge_chunks.arrow,
             },
             "similar": {**ends(self.similar), "cosine": self.cosines},
         }
@@ -320,17 +286,15 @@ class KnowledgeGraph(GraphFormats):
         nodes, relations, similar = (
             local_path(folder) / f"{name}.parquet" for name in ("nodes", "relations", "similar")
         )
-        names, types, descriptions, chunks = (
-            column.to_pylist()
-            for column in read_columns(
-                nodes, {"name": TEXT, "type": TEXT, "descriptions": TEXTS, "chunks": TEXTS}
-            )
+        names, types, descriptions, chunks = read_columns(
+            nodes, {"name": TEXT, "type": TEXT, "descriptions": TEXTS, "chunks": TEXTS}
         )
-        check_unique(nodes, "name", names)
+        if pc.count_distinct(names).as_py() < len(names):
+            check_unique(nodes, "name", names.to_pylist())
 
         def edges(
             path: Path, number: str, minimum: float, **list_types: pa.DataType
-        ) -> tuple[np.ndarray, np.ndarray, list]:
+        ) -> tuple[np.ndarray, np.ndarray, list[TextListColumn]]:
             source, target, value, *list_columns = read_columns(
                 path,
                 {"source": pa.int32(), "target": pa.int32(), number: pa.float32(), **list_types},
@@ -344,17 +308,17 @@ class KnowledgeGraph(GraphFormats):
                     f"{path}: row {outside.argmax()}, the edge ends outside "
                     f"the {len(names)} nodes of {nodes.name}"
                 )
-            return ends, value, [column.to_pylist() for column in list_columns]
+            return ends, value, [TextListColumn(column) for column in list_columns]
 
         ends, weights, (edge_descriptions, edge_chunks) = edges(
             relations, "weight", 0.0, descriptions=TEXTS, chunks=TEXTS
         )
         pairs, cosines, _ = edges(similar, "cosine", -np.inf)
         return cls(
-            names,
-            types,
-            descriptions,
-            chunks,
+            TextColumn(names),
+            TextColumn(types),
+            TextListColumn(descriptions),
+            TextListColumn(chunks),
             ends,
             weights,
             edge_descriptions,
@@ -364,6 +328,12 @@ class KnowledgeGraph(GraphFormats):
         )
 
 
-def _most_frequent(counts: dict[str, int]) -> str:
-    """The most frequent value, of equals the first by code point."""
-    return min(counts, key=lambda value: (-counts[value], value)) if counts else UNKNOWN
+def _table(records: Iterable[Entity] | Iterable[Relation], record_type: type) -> pa.Table:
+    """The fields of records as columns."""
+    names = [field.name for field in dataclasses.fields(record_type)]
+    blocks = [pa.table({name: [] for name in names}, _SCHEMAS[record_type])]
+    records = iter(records)
+    while block := list(itertools.islice(records, BLOCK)):
+        columns = {name: [getattr(record, name) for record in block] for name in names}
+        blocks.append(pa.table(columns, _SCHEMAS[record_type]))
+    return pa.concat_tables(blocks)

@@ -199,11 +199,9 @@ class Retriever:
             for block in text_blocks(share):
                 prompted = [prompt + text for text in block]
                 prompted = [text.lower() for text in prompted] if self.lower else prompted
-                out = self.tokenizer(
-                    prompted, truncation=True, max_length=self.max_length, padding=False
-                )
-                cut += sum(bool(encoding.overflowing) for encoding in out.encodings)
-                yield from out["input_ids"]
+                for encoding in tk.truncated(self.tokenizer, prompted, self.max_length):
+                    cut += bool(encoding.overflowing)
+                    yield encoding.ids
 
         rows = TokenRows.from_shares(encode, texts)
         self.truncated[label] = count = distributed.sum_of_processes(cut)

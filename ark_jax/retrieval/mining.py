@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 
 from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.late import nearest
+from ark_jax.runtime.log import Progress
 from ark_jax.text.token_vectors import Vectors, join
 from ark_jax.text.word_boundaries import whole_word_pattern
 
@@ -93,17 +94,19 @@ def dense_candidates(
         pool = pools[question]
         pool = pool if isinstance(pool, range) else tuple(pool)
         questions_by_pool.setdefault(pool, []).append(question)
-    for pool, questions in questions_by_pool.items():
-        is_range = isinstance(pool, range)
-        rows = slice(pool.start, pool.stop, pool.step) if is_range else list(pool)
-        searched = vectors[rows]
-        for start in range(0, len(questions), QUESTIONS):
-            block = questions[start : start + QUESTIONS]
-            positions, scores = nearest(join([queries[x] for x in block]), searched, top)
-            ends = np.cumsum([len(queries[x]) for x in block])[:-1]
-            found = zip(block, np.split(positions, ends), np.split(scores, ends), strict=True)
-            for question, *of_queries in found:
-                candidates[question] = _merge(*of_queries, pool, ids)
+    with Progress("search for negatives", len(queries), "questions") as bar:
+        for pool, questions in questions_by_pool.items():
+            is_range = isinstance(pool, range)
+            rows = slice(pool.start, pool.stop, pool.step) if is_range else list(pool)
+            searched = vectors[rows]
+            for start in range(0, len(questions), QUESTIONS):
+                block = questions[start : start + QUESTIONS]
+                positions, scores = nearest(join([queries[x] for x in block]), searched, top)
+                ends = np.cumsum([len(queries[x]) for x in block])[:-1]
+                found = zip(block, np.split(positions, ends), np.split(scores, ends), strict=True)
+                for question, *of_queries in found:
+                    candidates[question] = _merge(*of_queries, pool, ids)
+                bar.add(len(block))
     return candidates
 
 

@@ -41,6 +41,7 @@ LENGTHS = (
     7168,
     8192,
 )
+HEAD = 64  # characters for each token that is kept; languages have up to 8 a token
 # The cost of compiling for one more shape, in multiply-adds: about a second of a small machine.
 COMPILATION_COST = 5e10
 
@@ -159,6 +160,33 @@ def token_offsets(text: str, tokenizer) -> list[tuple[int, int]]:
     backend.no_truncation()
     backend.no_padding()
     return backend.encode(text, add_special_tokens=False).offsets
+
+
+def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
+    """The encodings of texts, cut to `max_length` tokens; the rest of a text is in `overflowing`.
+
+    Of a text of very many characters the first ones give all tokens that are kept. The rest is not
+    tokenised, as it would take hundreds of bytes a token.
+    """
+    encode = lambda texts: (
+        tokenizer(texts, truncation=True, max_length=max_length, padding=False).encodings
+    )
+    if tokenizer.truncation_side != "right":
+        return encode(texts)
+    heads = [_head(text, HEAD * max_length) for text in texts]
+    encodings = encode(heads)
+    for i, (text, head) in enumerate(zip(texts, heads, strict=True)):
+        if len(head) < len(text) and not encodings[i].overflowing:  # blanks, or one endless word
+            encodings[i] = encode([text])[0]
+    return encodings
+
+
+def _head(text: str, length: int) -> str:
+    """The first `length` characters of a text, up to the last blank among them."""
+    if len(text) <= length:
+        return text
+    end = text.rfind(" ", 0, length)
+    return text[: end if end > length // 2 else length]
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import numbered
 
-from ark_jax.graph.community import SeedFinder, community, words
+from ark_jax.graph.community import SeedFinder, community
 from ark_jax.graph.extract import Entity
+from ark_jax.graph.name_words import NameIndex, words
 from ark_jax.graph.store import KnowledgeGraph, fold
 
 # --- the graph -----------------------------------------------------------------------------------
@@ -279,7 +280,9 @@ def test_frequent_words_are_not_walked_through():
         lambda text: [0],
     )
     wanted = words("bank of a7 b8")
-    assert set(seeds._overlap_candidates(wanted)) == {7, 8}
+    index = NameIndex(names)
+    assert set(index._overlap_candidates(wanted)) == {7, 8}
     assert seeds.find("?", ["bank of a7"], []).nodes == [7]
-    assert len(seeds.nodes_by_rarest_word["a7"]) == 1 and "bank" not in seeds.nodes_by_rarest_word
+    by_rarest = lambda word: index._by_rarest_word.rows(index._numbers[word]).tolist()
+    assert by_rarest("a7") == [7] and by_rarest("bank") == []
     assert seeds.find("who owns the bank of a7 b7?", ["nobody"], []).nodes == [7]

@@ -16,6 +16,7 @@ from support import tiny
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever, pool
+from ark_jax.text import tokens as tk
 
 LONG = (
     "a1" * 300
@@ -151,6 +152,30 @@ def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
     assert len(retriever.tokenize([LONG], kind="document")[0]) == 601
     ids = retriever.tokenize([LONG * 2], kind="document")[0]
     assert (len(ids), ids[-1]) == (tiny.POSITIONS, 2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "lasttoken"])  # word pieces, byte pairs
+@pytest.mark.parametrize(
+    "text",
+    [
+        LONG * 200,
+        WORDS * 300,
+        "a" * 100_000,
+        " " * 100_000 + "end",
+        "\u6771\u4eac" * 40_000,
+        "é" * 41_000,
+    ],
+    ids=["long", "words", "letter", "blanks", "characters", "accents"],
+)
+def test_the_end_of_an_endless_text_decides_nothing(pooling, text, folder, mesh):
+    retriever = open_retriever(folder(pooling))
+    whole = retriever.tokenizer(
+        [text], truncation=True, max_length=retriever.max_length, padding=False
+    )
+    assert len(text) > tk.HEAD * retriever.max_length
+    (ids,) = retriever.tokenize([text], kind="document", label="texts")
+    assert ids.tolist() == whole["input_ids"][0]
+    assert retriever.truncated["texts"] == bool(whole.encodings[0].overflowing)
 
 
 def test_long_texts_are_counted_with_their_prompts(folder, mesh, capsys):

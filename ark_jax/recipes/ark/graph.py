@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ark_jax.data.records import Question
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import read_array, save_rows, stream_records
+from ark_jax.pipeline.tables import read_array, read_table, save_rows
 from ark_jax.recipes.ark.seed_ranks import seed_ranks
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -28,12 +28,11 @@ def build_graph(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: the extraction gave no entity.
     """
-    from ark_jax.graph.extract import Entity, Relation
     from ark_jax.graph.store import KnowledgeGraph
 
-    graph = KnowledgeGraph.from_records(
-        stream_records(context / "extract" / "entities.parquet", Entity),
-        stream_records(context / "extract" / "relations.parquet", Relation),
+    graph = KnowledgeGraph.from_tables(
+        read_table(context / "extract" / "entities.parquet"),
+        read_table(context / "extract" / "relations.parquet"),
     )
     if not len(graph):
         config = context.config

@@ -40,15 +40,16 @@ def rewriting_calls(
     count = context.config.graph.rewrites
 
     def call(row: dict) -> complete.Call:
-        question = questions[row["question"]]
+        question, nodes = questions[row["question"]], row["nodes"]
+        names, types = graph.names.at(nodes), graph.types.at(nodes)
+        descriptions = [graph.descriptions.first(node) for node in nodes]
         filled = prompts.fill(
             template,
             question=question.question,
             answer=question.answers[0],
-            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
+            entities="\n".join(map("- {} ({}): {}".format, names, types, descriptions)),
             count=count,
         )
-        names = [graph.names[node] for node in row["nodes"]]
         fields = {
             "question": question.question,
             "names": names,
@@ -59,11 +60,6 @@ def rewriting_calls(
         return complete.Call(item, "rewrite", (filled,), fields)
 
     return distributed.LazySequence(call, communities)
-
-
-def _describe(graph, node: int) -> str:
-    description = (graph.descriptions[node] or [""])[0]
-    return f"- {graph.names[node]} ({graph.types[node]}): {description}"
 
 
 def rewrite(context: Context, folder: Path) -> dict:

@@ -1,0 +1,114 @@
+"""Columns of texts that are held as Arrow holds them: a text takes its bytes and an offset."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ark_jax.data.rows import has_surrogate
+
+ROWS = 1024  # that are converted at once where all are read in order
+BLOCK = 1 << 16  # rows of one array of a column
+Value = TypeVar("Value")
+
+
+class Column(Sequence[Value], Generic[Value]):
+    """A column that is read like a list; each value is made when it is asked for."""
+
+    TYPE: pa.DataType
+
+    def __init__(self, values: "pa.ChunkedArray | Iterable[Value]", label: str = "texts"):
+        """
+        Args:
+            values: the column, as Arrow holds it or not.
+            label: what errors call it.
+
+        Raises:
+            ValueError: a text is not valid Unicode.
+        """
+        self.arrow = values if isinstance(values, pa.ChunkedArray) else self._arrow(values, label)
+
+    def _arrow(self, values: Iterable[Value], label: str) -> pa.ChunkedArray:
+        values, blocks = iter(values), []
+        while block := list(itertools.islice(values, BLOCK)):
+            try:
+                blocks.append(pa.array(block, self.TYPE))
+            except UnicodeEncodeError:
+                i = next(i for i, value in enumerate(block) if has_surrogate("".join(value)))
+                raise ValueError(
+                    f"{label}[{len(blocks) * BLOCK + i}] is {block[i]!r}, which holds half of a "
+                    "character: write whole characters"
+                ) from None
+        return pa.chunked_array(blocks, self.TYPE)
+
+    def __len__(self) -> int:
+        return len(self.arrow)
+
+    def __getitem__(self, row: int | slice) -> "Value | Column[Value]":
+        value = self.arrow[row]
+        return type(self)(value) if isinstance(row, slice) else value.as_py()
+
+    def __iter__(self) -> Iterator[Value]:
+        for start in range(0, len(self), ROWS):
+            yield from self.arrow.slice(start, ROWS).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether a sequence has the same values in the same order."""
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"<{len(self):,} rows: {shown}{', ...' if len(self) > 3 else ''}>"
+
+
+class TextColumn(Column[str]):
+    """A text in each row."""
+
+    TYPE = pa.string()
+
+    def at(self, rows: Sequence[int]) -> list[str]:
+        """The texts of many rows; faster than one by one."""
+        return self.arrow.take(pa.array(rows, pa.int64())).to_pylist()
+
+
+class TextListColumn(Column[list[str]]):
+    """A list of texts in each row."""
+
+    TYPE = pa.list_(pa.string())
+
+    def first(self, row: int) -> str:
+        """The first text of a row, "" if it has none."""
+        texts = self.arrow[row].values
+        return texts[0].as_py() if len(texts) else ""
+
+    @classmethod
+    def of_codes(
+        cls, ends: np.ndarray, codes: np.ndarray, texts: pa.ChunkedArray | pa.Array
+    ) -> "TextListColumn":
+        """A column whose row i has the texts at `codes[ends[i - 1] : ends[i]]`.
+
+        Args:
+            ends: int64 `[rows]`, ascending.
+            codes: `[texts of all rows]`, positions in `texts`.
+            texts: each text once.
+        """
+        bounds, blocks = np.append(0, ends), []
+        for start in range(0, len(ends), BLOCK):
+            offsets = bounds[start : start + BLOCK + 1]
+            values = texts.take(pa.array(codes[offsets[0] : offsets[-1]]))
+            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            offsets = pa.array((offsets - offsets[0]).astype(np.int32))
+            blocks.append(pa.ListArray.from_arrays(offsets, values.cast(pa.string())))
+        return cls(pa.chunked_array(blocks, cls.TYPE))
+
+    def flat(self) -> tuple[np.ndarray, pa.ChunkedArray]:
+        """Where each row ends, int64 `[rows]`, in the texts of all rows, and these texts."""
+        lengths = pc.list_value_length(self.arrow).to_numpy()
+        return np.cumsum(lengths, dtype=np.int64), pc.list_flatten(self.arrow)

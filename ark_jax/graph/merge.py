@@ -1,0 +1,201 @@
+"""Records of facts become the columns of a graph: names that fold alike are one node, relations
+between the same two nodes are one edge.
+
+All is done on columns, as a graph of a million passages has some millions of records.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
+from ark_jax.graph.extract import UNKNOWN
+
+
+class Nodes(NamedTuple):
+    """The columns of nodes."""
+
+    names: TextColumn
+    types: TextColumn
+    descriptions: TextListColumn
+    chunks: TextListColumn
+
+
+class Edges(NamedTuple):
+    """The columns of edges, each pair of nodes once."""
+
+    pairs: np.ndarray  # int32 [m 2], first < second, in order
+    weights: np.ndarray  # float32 [m], summed
+    descriptions: TextListColumn
+    chunks: TextListColumn
+
+
+class RowTexts(NamedTuple):
+    """Texts of rows: row `rows[i]` has the text `texts[codes[i]]`. A row may have several."""
+
+    rows: np.ndarray
+    codes: np.ndarray
+    texts: pa.Array
+
+    @classmethod
+    def of_lists(cls, lists: TextListColumn) -> "RowTexts":
+        ends, flat = lists.flat()
+        return cls(np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)), *distinct(flat))
+
+    def joined(self, group_of_row: np.ndarray, count: int) -> TextListColumn:
+        """The texts of each group of rows, each once, in the order of their first appearance.
+
+        Args:
+            group_of_row: int64 `[all rows]`; a row of -1 is left out.
+            count: of groups.
+        """
+        groups = group_of_row[self.rows]
+        grouped = groups >= 0
+        return _joined(groups[grouped], self.codes[grouped], self.texts, count)
+
+
+def merge_facts(
+    entities: pa.Table, relations: pa.Table, fold: Callable[[str], str]
+) -> tuple[Nodes, Edges]:
+    """Merges records by folded name; see `KnowledgeGraph.from_records`.
+
+    Args:
+        entities: the fields of `Entity` as columns.
+        relations: the fields of `Relation` as columns.
+        fold: name -> the form that decides whether names are equal, "" for an invalid name.
+    """
+    n, m = len(entities), len(relations)
+    codes, spellings = distinct(entities["name"], relations["source"], relations["target"])
+    keys, forms = _mapped(spellings, fold)
+    keys[keys == _position(forms, "")] = -1
+    by_name, by_ends = codes[:n], np.stack([codes[n : n + m], codes[n + m :]], 1)
+    entity_rows = np.flatnonzero(keys[by_name] >= 0)
+    both = keys[by_ends]
+    relation_rows = np.flatnonzero((both >= 0).all(1) & (both[:, 0] != both[:, 1]))
+    by_name, by_ends = by_name[entity_rows], by_ends[relation_rows]
+    node_of_key, count = _numbered(keys[np.append(by_name, by_ends)], len(forms))
+    nodes, ends = node_of_key[keys[by_name]], node_of_key[keys[by_ends]]
+    # The end of a relation without a record of its own takes name and description from relations.
+    described = int(nodes.max(initial=-1)) + 1
+    undescribed = ends >= described
+    of_both = np.append(nodes, ends[undescribed])
+
+    names = _most_frequent(of_both, np.append(by_name, by_ends[undescribed]), spellings)
+    type_codes, types = distinct(entities["type"])
+    lowered, types = _mapped(types, str.lower)
+    types = _most_frequent(nodes, lowered[type_codes[entity_rows]], types)
+    text_codes, texts = distinct(entities["description"], relations["description"])
+    of_relations = text_codes[n:][relation_rows]
+    own_texts = np.append(text_codes[:n][entity_rows], np.stack([of_relations] * 2, 1)[undescribed])
+    not_empty = own_texts != _position(texts, "")
+    chunk_codes, chunks = distinct(entities["chunk"], relations["chunk"])
+    own_chunks = np.append(chunk_codes[:n][entity_rows], chunk_codes[n:][relation_rows].repeat(2))
+    columns = Nodes(
+        TextColumn(_chunked([names])),
+        TextColumn(_chunked([types, pa.repeat(UNKNOWN, count - described)])),
+        _joined(of_both[not_empty], own_texts[not_empty], texts, count),
+        _joined(np.append(nodes, ends), own_chunks, chunks, count),
+    )
+    rows = np.arange(len(relation_rows))
+    edges = merge_relations(
+        ends,
+        relations["weight"].to_numpy()[relation_rows],
+        RowTexts(rows, of_relations, texts),
+        RowTexts(rows, chunk_codes[n:][relation_rows], chunks),
+    )
+    return columns, edges
+
+
+def merge_relations(
+    ends: np.ndarray, weights: np.ndarray, descriptions: RowTexts, chunks: RowTexts
+) -> Edges:
+    """Merges the relations of each pair: sums weights, joins texts. Self-loops are dropped.
+
+    Args:
+        ends: int64 `[relations 2]`, in any direction.
+        weights: float64 `[relations]`.
+        descriptions: of the relations.
+        chunks: ids of the chunks that the relations are from.
+    """
+    pairs = np.sort(ends, axis=1)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    order = order[pairs[order, 0] < pairs[order, 1]]
+    is_first = np.any(np.diff(pairs[order], axis=0, prepend=-1), axis=1)
+    starts = np.flatnonzero(is_first)
+    edge_of_row = np.full(len(pairs), -1)
+    edge_of_row[order] = np.cumsum(is_first) - 1
+    sums = np.add.reduceat(weights[order], starts) if len(starts) else np.zeros(0)
+    return Edges(
+        pairs[order[starts]].astype(np.int32),
+        np.minimum(sums, np.finfo(np.float32).max).astype(np.float32),  # no infinity
+        descriptions.joined(edge_of_row, len(starts)),
+        chunks.joined(edge_of_row, len(starts)),
+    )
+
+
+def distinct(*columns: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
+    """For each text of all columns its position among the distinct ones, and these, large strings
+    in the order of their first appearance."""
+    blocks = [block.cast(pa.large_string()) for column in columns for block in column.chunks]
+    encoded = pa.chunked_array(blocks, pa.large_string()).dictionary_encode().combine_chunks()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+
+
+def _mapped(texts: pa.Array, function: Callable[[str], str]) -> tuple[np.ndarray, pa.Array]:
+    """As `distinct` of what a function makes of each text."""
+    return distinct(TextColumn(function(text) for text in TextColumn(_chunked([texts]))).arrow)
+
+
+def _position(texts: pa.Array, text: str) -> int:
+    """Where a text stands, or a position that no text has."""
+    position = pc.index(texts, pa.scalar(text, texts.type)).as_py()
+    return position if position >= 0 else len(texts)
+
+
+def _numbered(keys: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Numbers keys below `count` in the order of their first appearance: the number of each key,
+    and how many appear."""
+    first = np.full(count, len(keys))
+    first[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last assignment stays
+    numbers = np.empty(count, np.int64)
+    numbers[np.argsort(first, kind="stable")] = np.arange(count)
+    return numbers, int(np.count_nonzero(first < len(keys)))
+
+
+def _most_frequent(groups: np.ndarray, codes: np.ndarray, texts: pa.Array) -> pa.Array:
+    """The most frequent text of each group, of equals the first by code point.
+
+    Args:
+        groups: of each record; every number from 0 to the largest occurs.
+        codes: the text of each record.
+        texts: distinct.
+    """
+    by_rank = pc.sort_indices(texts).to_numpy().astype(np.int64)  # bytes of UTF-8 have this order
+    ranks = np.empty_like(by_rank)
+    ranks[by_rank] = np.arange(len(by_rank))
+    keys = np.sort(groups << 32 | ranks[codes])
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(np.append(starts, len(keys)))
+    groups = keys[starts] >> 32
+    order = np.lexsort((-counts, groups))  # stable: equals stay in the order of their ranks
+    best = order[np.diff(groups[order], prepend=-1) > 0]
+    return texts.take(pa.array(by_rank[keys[starts][best] & 0xFFFFFFFF]))
+
+
+def _joined(groups: np.ndarray, codes: np.ndarray, texts: pa.Array, count: int) -> TextListColumn:
+    """The distinct texts of each group, in the order of their first appearance."""
+    keys = groups << 32 | codes
+    order = np.argsort(keys, kind="stable")
+    firsts = np.sort(order[np.diff(keys[order], prepend=-1) > 0])
+    firsts = firsts[np.argsort(groups[firsts], kind="stable")]
+    ends = np.cumsum(np.bincount(groups[firsts], minlength=count))
+    return TextListColumn.of_codes(ends, codes[firsts], texts)
+
+
+def _chunked(arrays: list[pa.Array]) -> pa.ChunkedArray:
+    """Texts as blocks of strings, each far below the 2 GiB that an array of strings may have."""
+    blocks = [array[i : i + BLOCK] for array in arrays for i in range(0, len(array), BLOCK)]
+    return pa.chunked_array([block.cast(pa.string()) for block in blocks], pa.string())

@@ -1,0 +1,137 @@
+"""The nodes of a graph by the words of their names, in arrays: some 40 bytes a word of a name."""
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Set
+
+import numpy as np
+
+from ark_jax.data.stored_strings import HashedStrings
+from ark_jax.data.text_columns import TextColumn
+from ark_jax.graph.store import fold
+
+_WORD = re.compile(r"\w+")
+
+
+def words(text: str) -> frozenset[str]:
+    """Words of the folded text, without punctuation."""
+    return frozenset(_WORD.findall(fold(text)))
+
+
+class Transposed:
+    """For each number the rows that hold it, in ascending order.
+
+    Args:
+        ends: where each row ends in `numbers`, int64 `[rows]`.
+        numbers: of all rows, `[entries]`.
+    """
+
+    def __init__(self, ends: np.ndarray, numbers: np.ndarray):
+        rows = np.repeat(np.arange(len(ends), dtype=np.int32), np.diff(ends, prepend=0))
+        order = np.argsort(numbers, kind="stable")
+        self._rows, numbers = rows[order], numbers[order]
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        self._numbers, self._ends = numbers[starts], np.append(starts[1:], len(numbers))
+
+    def rows(self, number: int) -> np.ndarray:
+        place = int(self._numbers.searchsorted(number))
+        if place == len(self._numbers) or self._numbers[place] != number:
+            return self._rows[:0]
+        return self._rows[self._ends[place - 1] if place else 0 : self._ends[place]]
+
+
+class NameIndex:
+    """Finds nodes by name, and by words of the name.
+
+    The cost of a search depends on the rare words of what is sought, not on the number of nodes.
+    """
+
+    def __init__(self, names: TextColumn):
+        self._names = names
+        # A name has several nodes only in a graph of another program, whose names were not merged.
+        self._by_name = HashedStrings(map(fold, names), len(names))
+        self._numbers: dict[str, int] = {}  # word -> its number
+        numbers, ends = array("i"), array("q")
+        for name in names:
+            numbers.extend(
+                self._numbers.setdefault(word, len(self._numbers)) for word in sorted(words(name))
+            )
+            ends.append(len(numbers))
+        self._words = list(self._numbers)
+        numbers, self._ends = np.array(numbers, np.int32), np.array(ends, np.int64)
+        self._word_numbers = numbers
+        lengths = np.diff(self._ends, prepend=0)
+        self._lengths = np.unique(lengths[lengths > 0]).tolist()
+        self._by_word_and_length = self._group_by_length(numbers, lengths)
+        self._by_rarest_word = self._group_by_rarest(numbers, lengths)
+
+    def _group_by_length(self, numbers: np.ndarray, lengths: np.ndarray) -> Transposed:
+        """By word, and within it by the number of words of the name."""
+        places = np.repeat(np.searchsorted(self._lengths, lengths), lengths)
+        return Transposed(self._ends, numbers.astype(np.int64) * len(self._lengths) + places)
+
+    def _group_by_rarest(self, numbers: np.ndarray, lengths: np.ndarray) -> Transposed:
+        """By the rarest word of each name, of equals the first by code point."""
+        counts = np.bincount(numbers, minlength=len(self._words))
+        order = sorted(range(len(self._words)), key=lambda i: (counts[i], self._words[i]))
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        worded = lengths > 0
+        starts = (self._ends - lengths)[worded]
+        rarest = np.minimum.reduceat(ranks[numbers], starts) if len(starts) else starts
+        return Transposed(worded.cumsum(), np.array(order, np.int64)[rarest])
+
+    def named(self, folded: str) -> list[int]:
+        """The nodes whose folded name is this one, which is not empty, in ascending order."""
+        if not folded:
+            return []
+        return [i for i in self._by_name.rows(folded) if fold(self._names[i]) == folded]
+
+    def words(self, node: int) -> frozenset[str]:
+        """The words of a node's name."""
+        start = self._ends[node - 1] if node else 0
+        numbers = self._word_numbers[start : self._ends[node]]
+        return frozenset(self._words[number] for number in numbers)
+
+    def overlapping(self, targets: Iterable[Set[str]]) -> list[int]:
+        """The nodes whose names share half of their words with one of `targets`, the largest share
+        first."""
+        shares: dict[int, float] = {}
+        for target in targets:
+            for i in self._overlap_candidates(target):
+                name_words = self.words(i)
+                share = len(name_words & target) / len(name_words | target)
+                shares[i] = max(share, shares.get(i, 0.0))
+        ordered = sorted((-share, i) for i, share in shares.items() if share >= 0.5)
+        return [i for _, i in ordered]
+
+    def _overlap_candidates(self, target: Set[str]) -> Iterator[int]:
+        """Every node whose name shares half of its words with `target`, and some others; nodes may
+        repeat.
+
+        Names of n and m words share s of them. They overlap by half if s / (n + m - s) >= 1/2. A
+        name that shares s words with `target` has one of any len(target) - s + 1 of its words, so
+        the rarest are enough.
+        """
+        for place, length in enumerate(self._lengths):
+            shared = -(-(len(target) + length) // 3)
+            if shared <= min(len(target), length):
+                nodes = [self._with_word(word, place) for word in target]
+                nodes.sort(key=len)
+                for rare in nodes[: len(target) - shared + 1]:
+                    yield from rare.tolist()
+
+    def _with_word(self, word: str, place: int) -> np.ndarray:
+        """The nodes whose name has the word, and as many words as `self._lengths[place]`."""
+        number = self._numbers.get(word)
+        if number is None:
+            return np.empty(0, np.int32)
+        return self._by_word_and_length.rows(number * len(self._lengths) + place)
+
+    def within(self, text_words: Set[str]) -> list[int]:
+        """The nodes all of whose words are among these, the longest names first."""
+        numbers = (self._numbers[word] for word in text_words if word in self._numbers)
+        nodes = [i for number in numbers for i in self._by_rarest_word.rows(number).tolist()]
+        name_words = {i: self.words(i) for i in nodes}
+        whole = [i for i in nodes if name_words[i] <= text_words]
+        return sorted(whole, key=lambda i: (-len(name_words[i]), i))
