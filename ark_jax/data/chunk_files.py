@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ark_jax.data.records import Chunk
 from ark_jax.data.stored_strings import StoredStrings
-from ark_jax.data.text_columns import ROWS
+from ark_jax.data.text_columns import ROWS, runs
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
@@ -117,7 +117,7 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
     """document id -> its chunks, in the order of the file; each is read field by field."""
 
     def __init__(self, chunks: StoredChunks):
-        starts, names = _runs(chunks.documents())
+        starts, names = runs(chunks.documents())
         ends = np.append(starts[1:], len(chunks))
         self._rows: Sequence[int] = range(len(chunks))
         if len(pc.unique(names)) < len(names):  # the input had the chunks of documents mixed
@@ -138,19 +138,6 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
         number = self._documents.position(document)
         start = self._ends[number - 1] if number else 0
         return [self._chunks.view(int(row)) for row in self._rows[start : self._ends[number]]]
-
-
-def _runs(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """Where each run of equal strings begins, int64 `[runs]`, and the string of each."""
-    starts, names, row, last = [np.empty(0, np.int64)], [], 0, None
-    for block in (block for block in column.chunks if len(block)):
-        is_new = np.ones(len(block), bool)
-        is_new[0] = block[0].as_py() != last
-        is_new[1:] = pc.not_equal(block[1:], block[:-1])
-        starts.append(row + np.flatnonzero(is_new))
-        names.append(block.filter(pa.array(is_new)))
-        row, last = row + len(block), block[-1].as_py()
-    return np.concatenate(starts), pa.chunked_array(names, column.type)
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:

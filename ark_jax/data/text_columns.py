@@ -73,10 +73,6 @@ class TextColumn(Column[str]):
 
     TYPE = pa.string()
 
-    def at(self, rows: Sequence[int]) -> list[str]:
-        """The texts of many rows; faster than one by one."""
-        return self.arrow.take(pa.array(rows, pa.int64())).to_pylist()
-
 
 class TextListColumn(Column[list[str]]):
     """A list of texts in each row."""
@@ -112,3 +108,16 @@ class TextListColumn(Column[list[str]]):
         """Where each row ends, int64 `[rows]`, in the texts of all rows, and these texts."""
         lengths = pc.list_value_length(self.arrow).to_numpy()
         return np.cumsum(lengths, dtype=np.int64), pc.list_flatten(self.arrow)
+
+
+def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Where each run of equal strings begins, int64 `[runs]`, and the string of each."""
+    starts, names, row, last = [np.empty(0, np.int64)], [], 0, None
+    for block in (block for block in column.chunks if len(block)):
+        is_new = np.ones(len(block), bool)
+        is_new[0] = block[0].as_py() != last
+        is_new[1:] = pc.not_equal(block[1:], block[:-1])
+        starts.append(row + np.flatnonzero(is_new))
+        names.append(block.filter(pa.array(is_new)))
+        row, last = row + len(block), block[-1].as_py()
+    return np.concatenate(starts), pa.chunked_array(names, column.type)

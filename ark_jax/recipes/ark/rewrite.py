@@ -3,19 +3,23 @@
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from ark_jax.data.records import Question
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import repair_json, strip_thinking
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import read_table, save_rows
+from ark_jax.pipeline.tables import read_table, save_rows, save_stream, stream_rows
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.corpus import load_questions
 from ark_jax.runtime import distributed
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
+
+SCHEMA = pa.schema((name, pa.string()) for name in ("question", "size", "text"))
 
 
 def rewriting_calls(
@@ -32,7 +36,7 @@ def rewriting_calls(
     graph = None
     if communities is None:
         graph = KnowledgeGraph.load(context / "graph")
-        table = read_table(context / "communities" / "communities.parquet")
+        table = _communities(context)
         row_at = lambda number: table.slice(number, 1).to_pylist()[0]
         communities = distributed.LazySequence(row_at, range(len(table)))
     questions = {question.id: question for question in load_questions(context, "train")}
@@ -41,8 +45,8 @@ def rewriting_calls(
 
     def call(row: dict) -> complete.Call:
         question, nodes = questions[row["question"]], row["nodes"]
-        names, types = graph.names.at(nodes), graph.types.at(nodes)
-        descriptions = [graph.descriptions.first(node) for node in nodes]
+        names, types = ([column[i] for i in nodes] for column in (graph.names, graph.types))
+        descriptions = map(graph.descriptions.first, nodes)
         filled = prompts.fill(
             template,
             question=question.question,
@@ -56,8 +60,7 @@ def rewriting_calls(
             "count": count,
             "answers": question.answers,
         }
-        item = f"rewrite/{question.id}/{row['size']}"
-        return complete.Call(item, "rewrite", (filled,), fields)
+        return complete.Call(_item(row), "rewrite", (filled,), fields)
 
     return distributed.LazySequence(call, communities)
 
@@ -73,34 +76,45 @@ def rewrite(context: Context, folder: Path) -> dict:
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
     answers = ask(context, calls, "rewrite", accept)
-    rows, quarantine, leaking, without = [], [], 0, 0
-    for call in calls:
-        question, texts = original(call), answers.texts[call.item]
-        parsed = parse_questions(*texts)
-        problem = answers.rejected.get(call.item) or remark(parsed, question, count)
-        if problem:
-            quarantine.append({"item": call.item, "reason": problem, "text": "\n".join(texts)})
-        new = [text for text in parsed if not same_question(text, question.question)]
-        harmless = [text for text in new if not gives_away_answer(text, question)]
-        leaking += len(new) - len(harmless)
-        new = harmless[:count]
-        without += not new
-        size = call.item.rsplit("/", 1)[1]
-        rows += [
-            {"question": question.id, "size": size, "text": text}
-            for text in new or [question.question]
-        ]
-    save_rows(rows, folder / "rewritten.parquet")
+    quarantine, leaking, without = [], 0, 0
+
+    def rows() -> Iterator[dict]:
+        nonlocal leaking, without
+        for community in stream_rows(_communities(context, ["question", "size"])):
+            question, item = questions[community["question"]], _item(community)
+            texts = answers.texts[item]
+            parsed = parse_questions(*texts)
+            problem = answers.rejected.get(item) or remark(parsed, question, count)
+            if problem:
+                quarantine.append({"item": item, "reason": problem, "text": "\n".join(texts)})
+            new = [text for text in parsed if not same_question(text, question.question)]
+            harmless = [text for text in new if not gives_away_answer(text, question)]
+            leaking += len(new) - len(harmless)
+            new = harmless[:count]
+            without += not new
+            for text in new or [question.question]:
+                yield community | {"text": text}
+
+    rewritten = save_stream(rows(), folder / "rewritten.parquet", SCHEMA)
     save_rows(quarantine, folder / "quarantine.parquet")
     return {
         "calls": len(calls),
-        "rewritten": len(rows),
+        "rewritten": rewritten,
         "quarantined": len(quarantine),
         "dropped_with_the_answer": leaking,
         "not_rewritten": without,
         "drifted_prompts": len(answers.drifted),
         "llm": dataclasses.asdict(answers.usage),
     }
+
+
+def _communities(context: Context, columns: Sequence[str] | None = None) -> pa.Table:
+    return read_table(context / "communities" / "communities.parquet", columns)
+
+
+def _item(community: dict) -> str:
+    """What the call of a community is known by."""
+    return f"rewrite/{community['question']}/{community['size']}"
 
 
 def gives_away_answer(text: str, question: Question) -> bool:

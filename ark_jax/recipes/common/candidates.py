@@ -7,8 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
+from ark_jax.data.stored_strings import StoredStrings
+from ark_jax.data.text_columns import runs
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
+from ark_jax.pipeline.tables import read_table, save_stream
 from ark_jax.recipes.common.corpus import (
     SearchedChunks,
     candidate_chunks,
@@ -113,11 +115,32 @@ def distinct_candidates(context: Context) -> set[str]:
     return set(table["chunk"].unique().to_pylist())
 
 
-def load_candidates(context: Context) -> dict[str, list[tuple[str, float]]]:
-    """question -> its candidates and their cosines under the base retriever, nearest first."""
-    candidates: dict[str, list[tuple[str, float]]] = {}
-    ids: dict[str, str] = {}  # one string for all questions that a chunk is a candidate of
-    for row in stream_rows(read_table(context / "candidates" / "candidates.parquet")):
-        chunk = ids.setdefault(row["chunk"], row["chunk"])
-        candidates.setdefault(row["question"], []).append((chunk, row["cosine"]))
-    return candidates
+class StoredCandidates(Mapping[str, list[tuple[str, float]]]):
+    """question -> its candidates and their cosines under the base retriever, nearest first.
+
+    Args:
+        table: a row for each of them; those of a question stand together.
+    """
+
+    def __init__(self, table: pa.Table):
+        starts, questions = runs(table["question"])
+        self._table, self._questions = table.drop(["question"]), StoredStrings(questions)
+        self._bounds = np.append(starts, len(table))
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._questions)
+
+    def __getitem__(self, question: str) -> list[tuple[str, float]]:
+        number = self._questions.position(question)
+        start, end = self._bounds[number : number + 2].tolist()
+        columns = self._table.slice(start, end - start).to_pydict().values()
+        return list(zip(*columns, strict=True))
+
+
+def load_candidates(context: Context) -> StoredCandidates:
+    """What the candidates stage stored."""
+    table = read_table(context / "candidates" / "candidates.parquet")
+    return StoredCandidates(table if len(table) else SCHEMA.empty_table())
