@@ -49,12 +49,14 @@ class NameIndex:
     def __init__(self, names: TextColumn):
         self._names = names
         # A name has several nodes only in a graph of another program, whose names were not merged.
-        self._by_name = HashedStrings(map(fold, names), len(names))
+        folded = TextColumn(map(fold, names))
+        self._by_name = HashedStrings(folded, len(folded))
         self._numbers: dict[str, int] = {}  # word -> its number
         numbers, ends = array("i"), array("q")
-        for name in names:
+        for name in folded:
+            name_words = sorted(set(_WORD.findall(name)))
             numbers.extend(
-                self._numbers.setdefault(word, len(self._numbers)) for word in sorted(words(name))
+                self._numbers.setdefault(word, len(self._numbers)) for word in name_words
             )
             ends.append(len(numbers))
         self._words = list(self._numbers)

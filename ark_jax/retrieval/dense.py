@@ -33,7 +33,7 @@ def top_k(
     keys: np.ndarray,
     k: int,
     *,
-    block: tuple[int, int] = (1024, 32768),
+    block: tuple[int, int] | None = None,
     screen: str | None = None,
 ) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
     """Indices and scores of the k best keys `[n e]` of each query `[q e]`, best first.
@@ -46,7 +46,7 @@ def top_k(
         queries: the vectors to search for.
         keys: the vectors to search.
         k: number of keys per query.
-        block: numbers of queries and keys of one matrix product.
+        block: numbers of queries and keys of one matrix product; None suits the device.
         screen: "float32" or "bfloat16", with equal results at different speed; None is bfloat16 on
             accelerators.
 
@@ -61,6 +61,8 @@ def top_k(
     if k < 1:
         raise ValueError(f"k={k}: must be at least 1")
     dtype = _screen(screen)
+    # On a CPU the products of a block stay in memory that is used again and again.
+    block = block or (128 if jax.default_backend() == "cpu" else 1024, 32768)
     n, k = len(keys), min(k, len(keys))
     if not len(queries) or not n:
         return np.zeros((len(queries), k), np.int32), np.zeros((len(queries), k), np.float32)
@@ -359,11 +361,15 @@ def _better(
             # The best keys are in the groups with the best maxima. lax.top_k is slow on wide rows,
             # a maximum is not. The members of a group are far apart, so that maxima are taken of
             # whole vectors.
-            groups = jnp.where(start + columns < length, new, -jnp.inf).reshape(
-                len(queries), GROUP, -1
+            groups = lambda products: products.reshape(len(queries), GROUP, -1)
+            # Only a last block has padding. To mask all products takes far longer than a maximum.
+            maxima = jax.lax.cond(
+                start + len(keys) <= length,
+                lambda: groups(new).max(1),
+                lambda: groups(jnp.where(start + columns < length, new, -jnp.inf)).max(1),
             )
-            _, best_groups = jax.lax.top_k(groups.max(1), count)
-            columns = best_groups[:, :, None] + jnp.arange(GROUP) * groups.shape[2]
+            _, best_groups = jax.lax.top_k(maxima, count)
+            columns = best_groups[:, :, None] + jnp.arange(GROUP) * maxima.shape[1]
             columns = columns.reshape(len(queries), -1)
             new = jnp.take_along_axis(new, columns, 1)
         new = jnp.where(start + columns < length, new, -jnp.inf)
