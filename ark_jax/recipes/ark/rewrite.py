@@ -44,16 +44,15 @@ def rewriting_calls(
     count = context.config.graph.rewrites
 
     def call(row: dict) -> complete.Call:
-        question, nodes = questions[row["question"]], row["nodes"]
-        names, types = ([column[i] for i in nodes] for column in (graph.names, graph.types))
-        descriptions = map(graph.descriptions.first, nodes)
+        question = questions[row["question"]]
         filled = prompts.fill(
             template,
             question=question.question,
             answer=question.answers[0],
-            entities="\n".join(map("- {} ({}): {}".format, names, types, descriptions)),
+            entities="\n".join(_describe(graph, node) for node in row["nodes"]),
             count=count,
         )
+        names = [graph.names[node] for node in row["nodes"]]
         fields = {
             "question": question.question,
             "names": names,
@@ -110,6 +109,10 @@ def rewrite(context: Context, folder: Path) -> dict:
 
 def _communities(context: Context, columns: Sequence[str] | None = None) -> pa.Table:
     return read_table(context / "communities" / "communities.parquet", columns)
+
+
+def _describe(graph, node: int) -> str:
+    return f"- {graph.names[node]} ({graph.types[node]}): {graph.descriptions.first(node)}"
 
 
 def _item(community: dict) -> str:
