@@ -157,7 +157,7 @@ UNFILTERED = {"questions.margin": -100.0, "questions.round_trip": 0}
 
 
 def questions() -> dict[str, dict]:
-    """Runs that train on written questions, and one on those of the data."""
+    """Runs that train on written questions, on those of the data, and on both."""
     arms = {
         "given": PASSAGES,
         "recorded": RECORDED | PASSAGES,
@@ -165,6 +165,7 @@ def questions() -> dict[str, dict]:
         "rules": RULES | PASSAGES,
         "rules-unfiltered": RULES | UNFILTERED | PASSAGES,
         "recorded-scored": RECORDED,
+        "both-unfiltered": RECORDED | UNFILTERED | {"questions.source": "both"},
         "rules-scored": RULES,
     }
     name = lambda arm, seed: f"{arm}-seed{seed}" if seed else arm

@@ -85,9 +85,7 @@ class TextListColumn(Column[list[str]]):
         return texts[0].as_py() if len(texts) else ""
 
     @classmethod
-    def of_codes(
-        cls, ends: np.ndarray, codes: np.ndarray, texts: pa.ChunkedArray | pa.Array
-    ) -> "TextListColumn":
+    def of_codes(cls, ends: np.ndarray, codes: np.ndarray, texts: pa.Array) -> "TextListColumn":
         """A column whose row i has the texts at `codes[ends[i - 1] : ends[i]]`.
 
         Args:
@@ -99,7 +97,6 @@ class TextListColumn(Column[list[str]]):
         for start in range(0, len(ends), BLOCK):
             offsets = bounds[start : start + BLOCK + 1]
             values = texts.take(pa.array(codes[offsets[0] : offsets[-1]]))
-            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
             offsets = pa.array((offsets - offsets[0]).astype(np.int32))
             blocks.append(pa.ListArray.from_arrays(offsets, values.cast(pa.string())))
         return cls(pa.chunked_array(blocks, cls.TYPE))
