@@ -12,7 +12,8 @@ from ark_jax.data.text_columns import TextColumn
 class StoredStrings(TextColumn):
     """A column of distinct strings, of which a process keeps 12 bytes each; it reads the rest."""
 
-    TYPE = pa.large_string()
+    def __init__(self, column: pa.ChunkedArray):
+        self.arrow = column  # not cast, which would read it
 
     def __contains__(self, string: object) -> bool:
         return self._find(string) is not None
@@ -38,7 +39,7 @@ class StoredStrings(TextColumn):
 
 
 class HashedStrings:
-    """Where strings may stand that are not held: 12 bytes each.
+    """The rows where a string may stand, by its hash; the caller compares. 12 bytes a string.
 
     Args:
         strings: any, which may repeat.

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from ark_jax.data.rows import has_surrogate
 
 ROWS = 1024  # that are converted at once where all are read in order
-BLOCK = 1 << 16  # rows of one array of a column
+BLOCK = 1 << 16  # rows of one array of a column, and
+BLOCK_BYTES = 1 << 30  # of its texts
 Value = TypeVar("Value")
 
 
@@ -29,7 +30,8 @@ class Column(Sequence[Value], Generic[Value]):
         Raises:
             ValueError: a text is not valid Unicode.
         """
-        self.arrow = values if isinstance(values, pa.ChunkedArray) else self._arrow(values, label)
+        is_arrow = isinstance(values, pa.ChunkedArray)
+        self.arrow = values.cast(self.TYPE) if is_arrow else self._arrow(values, label)
 
     def _arrow(self, values: Iterable[Value], label: str) -> pa.ChunkedArray:
         values, blocks = iter(values), []
@@ -93,12 +95,18 @@ class TextListColumn(Column[list[str]]):
             codes: `[texts of all rows]`, positions in `texts`.
             texts: each text once.
         """
-        bounds, blocks = np.append(0, ends), []
-        for start in range(0, len(ends), BLOCK):
-            offsets = bounds[start : start + BLOCK + 1]
+        bounds, blocks, start = np.append(0, ends), [], 0
+        sizes = pc.binary_length(texts).to_numpy().astype(np.int64)
+        total = np.append(0, np.cumsum(sizes[codes]))[bounds]  # bytes before each row
+        while start < len(ends):
+            # An array of strings has at most 2 GiB.
+            stop = int(total.searchsorted(total[start] + BLOCK_BYTES, "right")) - 1
+            stop = min(max(stop, start + 1), start + BLOCK, len(ends))
+            offsets = bounds[start : stop + 1]
             values = texts.take(pa.array(codes[offsets[0] : offsets[-1]]))
             offsets = pa.array((offsets - offsets[0]).astype(np.int32))
             blocks.append(pa.ListArray.from_arrays(offsets, values.cast(pa.string())))
+            start = stop
         return cls(pa.chunked_array(blocks, cls.TYPE))
 
     def flat(self) -> tuple[np.ndarray, pa.ChunkedArray]:

@@ -57,7 +57,7 @@ class SeedFinder:
         )
         self._names = NameIndex(graph.names)
         ends, chunks = graph.chunks.flat()
-        codes, chunks = distinct(chunks)
+        (codes,), chunks = distinct(chunks)
         self._chunk_ids = StoredStrings(pa.chunked_array([chunks]))
         self._nodes_by_chunk = Transposed(ends, codes)
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import UNKNOWN
+from ark_jax.graph.triple_columns import encode
 
 
 class Nodes(NamedTuple):
@@ -43,7 +44,8 @@ class RowTexts(NamedTuple):
     @classmethod
     def of_lists(cls, lists: TextListColumn) -> "RowTexts":
         ends, flat = lists.flat()
-        return cls(np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)), *distinct(flat))
+        (codes,), texts = distinct(flat)
+        return cls(np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)), codes, texts)
 
     def joined(self, group_of_row: np.ndarray, count: int) -> TextListColumn:
         """The texts of each group of rows, each once, in the order of their first appearance.
@@ -67,32 +69,35 @@ def merge_facts(
         relations: the fields of `Relation` as columns.
         fold: name -> the form that decides whether names are equal, "" for an invalid name.
     """
-    n, m = len(entities), len(relations)
-    codes, spellings = distinct(entities["name"], relations["source"], relations["target"])
-    keys, forms = _mapped(spellings, fold)
+    (by_name, *by_ends), spellings = distinct(
+        entities["name"], relations["source"], relations["target"]
+    )
+    keys, forms = _mapped(fold, spellings)
     keys[keys == _position(forms, "")] = -1
-    by_name, by_ends = codes[:n], np.stack([codes[n : n + m], codes[n + m :]], 1)
+    by_ends = np.stack(by_ends, 1)
     entity_rows = np.flatnonzero(keys[by_name] >= 0)
     both = keys[by_ends]
     relation_rows = np.flatnonzero((both >= 0).all(1) & (both[:, 0] != both[:, 1]))
     by_name, by_ends = by_name[entity_rows], by_ends[relation_rows]
     node_of_key, count = _numbered(keys[np.append(by_name, by_ends)], len(forms))
     nodes, ends = node_of_key[keys[by_name]], node_of_key[keys[by_ends]]
-    # The end of a relation without a record of its own takes name and description from relations.
+    # Nodes with a record of their own come first. The others take name and description from
+    # relations.
     described = int(nodes.max(initial=-1)) + 1
     undescribed = ends >= described
     of_both = np.append(nodes, ends[undescribed])
 
     names = _most_frequent(of_both, np.append(by_name, by_ends[undescribed]), spellings)
-    type_codes, types = distinct(entities["type"])
-    lowered, types = _mapped(types, str.lower)
+    (type_codes,), types = distinct(entities["type"])
+    lowered, types = _mapped(str.lower, types)
     types = _most_frequent(nodes, lowered[type_codes[entity_rows]], types)
-    text_codes, texts = distinct(entities["description"], relations["description"])
-    of_relations = text_codes[n:][relation_rows]
-    own_texts = np.append(text_codes[:n][entity_rows], np.stack([of_relations] * 2, 1)[undescribed])
+    (of_entities, of_relations), texts = distinct(entities["description"], relations["description"])
+    of_entities, of_relations = of_entities[entity_rows], of_relations[relation_rows]
+    own_texts = np.append(of_entities, np.stack([of_relations] * 2, 1)[undescribed])
     not_empty = own_texts != _position(texts, "")
-    chunk_codes, chunks = distinct(entities["chunk"], relations["chunk"])
-    own_chunks = np.append(chunk_codes[:n][entity_rows], chunk_codes[n:][relation_rows].repeat(2))
+    (in_entities, in_relations), chunks = distinct(entities["chunk"], relations["chunk"])
+    in_entities, in_relations = in_entities[entity_rows], in_relations[relation_rows]
+    own_chunks = np.append(in_entities, in_relations.repeat(2))
     columns = Nodes(
         TextColumn(_chunked([names])),
         TextColumn(_chunked([types, pa.repeat(UNKNOWN, count - described)])),
@@ -104,7 +109,7 @@ def merge_facts(
         ends,
         relations["weight"].to_numpy()[relation_rows],
         RowTexts(rows, of_relations, texts),
-        RowTexts(rows, chunk_codes[n:][relation_rows], chunks),
+        RowTexts(rows, in_relations, chunks),
     )
     return columns, edges
 
@@ -136,17 +141,15 @@ def merge_relations(
     )
 
 
-def distinct(*columns: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
-    """For each text of all columns its position among the distinct ones, and these, large strings
-    in the order of their first appearance."""
-    blocks = [block.cast(pa.large_string()) for column in columns for block in column.chunks]
-    encoded = pa.chunked_array(blocks, pa.large_string()).dictionary_encode().combine_chunks()
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+def distinct(*columns: pa.ChunkedArray) -> tuple[list[np.ndarray], pa.Array]:
+    """As `triple_columns.encode`, but the distinct texts may take more than 2 GiB together."""
+    return encode([column.cast(pa.large_string()) for column in columns])
 
 
-def _mapped(texts: pa.Array, function: Callable[[str], str]) -> tuple[np.ndarray, pa.Array]:
-    """As `distinct` of what a function makes of each text."""
-    return distinct(TextColumn(function(text) for text in TextColumn(_chunked([texts]))).arrow)
+def _mapped(function: Callable[[str], str], texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Applies the function to each text; the index of each result among the distinct ones."""
+    (codes,), results = distinct(TextColumn(map(function, TextColumn(_chunked([texts])))).arrow)
+    return codes.copy(), results
 
 
 def _position(texts: pa.Array, text: str) -> int:

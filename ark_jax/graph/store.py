@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ark_jax.data.characters import INVISIBLE
+from ark_jax.data.rows import has_surrogate
 from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.interop import GraphFormats
@@ -109,7 +110,16 @@ class KnowledgeGraph(GraphFormats):
     def from_tables(
         cls, entities: pa.Table, relations: pa.Table, *, fold: Callable[[str], str] = fold
     ) -> "KnowledgeGraph":
-        """As `from_records`, of tables whose columns are the fields of the records."""
+        """As `from_records`, of tables whose columns are the fields of the records.
+
+        Raises:
+            ValueError: a cell is empty.
+        """
+        for table, label in ((entities, "entities"), (relations, "relations")):
+            for name in table.column_names:
+                if table[name].null_count:
+                    row = pc.index(table[name].is_null(), True)
+                    raise ValueError(f"{label}: row {row}, {name} is empty: fill it in")
         nodes, edges = merge_facts(entities, relations, fold)
         return cls._without_similar(nodes, edges)
 
@@ -133,12 +143,21 @@ class KnowledgeGraph(GraphFormats):
 
         The relations of a pair are merged: weights are summed, descriptions and chunks joined
         without repeats. Self-loops are dropped.
+
+        Raises:
+            ValueError: relations differ in number from their weights, descriptions or chunks.
         """
+        columns = {
+            "weights": np.asarray(weights, np.float64),
+            "edge_descriptions": TextListColumn(map(list, edge_descriptions), "edge_descriptions"),
+            "edge_chunks": TextListColumn(map(list, edge_chunks), "edge_chunks"),
+        }
+        for name, column in columns.items():
+            if len(column) != len(ends):
+                raise ValueError(f"{name}: {len(column)} for {len(ends)} relations: give one each")
+        weights, *texts = columns.values()
         edges = merge_relations(
-            np.asarray(ends, np.int64).reshape(-1, 2),
-            np.asarray(weights, np.float64),
-            RowTexts.of_lists(TextListColumn(map(list, edge_descriptions), "edge_descriptions")),
-            RowTexts.of_lists(TextListColumn(map(list, edge_chunks), "edge_chunks")),
+            np.asarray(ends, np.int64).reshape(-1, 2), weights, *map(RowTexts.of_lists, texts)
         )
         return cls._without_similar(Nodes(names, types, descriptions, chunks), edges)
 
@@ -335,5 +354,12 @@ def _table(records: Iterable[Entity] | Iterable[Relation], record_type: type) ->
     records = iter(records)
     while block := list(itertools.islice(records, BLOCK)):
         columns = {name: [getattr(record, name) for record in block] for name in names}
-        blocks.append(pa.table(columns, _SCHEMAS[record_type]))
+        try:
+            blocks.append(pa.table(columns, _SCHEMAS[record_type]))
+        except UnicodeEncodeError:
+            halved = lambda record: any(map(has_surrogate, map(str, dataclasses.astuple(record))))
+            record = next(filter(halved, block))
+            raise ValueError(
+                f"{record!r} holds half of a character: write whole characters"
+            ) from None
     return pa.concat_tables(blocks)

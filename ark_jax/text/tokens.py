@@ -176,7 +176,8 @@ def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
     heads = [_head(text, HEAD * max_length) for text in texts]
     encodings = encode(heads)
     for i, (text, head) in enumerate(zip(texts, heads, strict=True)):
-        if len(head) < len(text) and not encodings[i].overflowing:  # blanks, or one endless word
+        # Tokens of the word that was cut are in the last window, which must not be the first.
+        if len(head) < len(text) and len(encodings[i].overflowing) < 2:
             encodings[i] = encode([text])[0]
     return encodings
 

@@ -1,5 +1,7 @@
 """Columns of texts are read like lists."""
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,15 +25,19 @@ def test_a_column_of_texts_is_read_like_a_list(values, block):
     assert column != [*values, ""] and column != "".join(values) and TextColumn(values) == column
 
 
-@given(values=LISTS, block=st.integers(1, 8))
-def test_lists_of_texts_are_made_of_codes(values, block):
+@given(values=LISTS, block=st.integers(1, 8), size=st.integers(0, 9))
+def test_lists_of_texts_are_made_of_codes(values, block, size):
     texts = sorted({text for row in values for text in row})
     codes = np.array([texts.index(text) for row in values for text in row], np.int64)
     ends = np.cumsum([len(row) for row in values], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_columns, "BLOCK", block)
+        patch.setattr(text_columns, "BLOCK_BYTES", size)
         column = TextListColumn.of_codes(ends, codes, pa.array(texts, pa.large_string()))
     assert column == values
+    for array in column.arrow.chunks:
+        text = "".join(itertools.chain.from_iterable(array.to_pylist()))
+        assert len(array) <= block and (len(text.encode()) <= size or len(array) == 1)
     assert [column.first(i) for i in range(len(values))] == [[*row, ""][0] for row in values]
     flat_ends, flat = column.flat()
     assert flat_ends.tolist() == ends.tolist()

@@ -2,6 +2,7 @@
 
 import collections
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from ark_jax.graph.store import KnowledgeGraph, fold
 NAMES = st.sampled_from(["Ada", "ada", "The Ada", "Bo", "BO ", "bo", "Ça", "", "“”", "𝒳y", "Zed"])
 TYPES = st.sampled_from(["Person", "person", "PLACE", "İ", ""])
 TEXTS, CHUNKS = st.sampled_from(["", "a.", "b.", "é"]), st.sampled_from(["c1", "c2", "c3"])
+WHOLE = Entity("b", "t", "", "c")
 ENTITIES = st.lists(st.builds(Entity, NAMES, TYPES, TEXTS, CHUNKS), max_size=12)
 RELATIONS = st.lists(
     st.builds(Relation, NAMES, NAMES, TEXTS, st.sampled_from([0.5, 2.0]), CHUNKS), max_size=12
@@ -61,6 +63,17 @@ def test_merging_columns_is_merging_one_by_one(entities, relations):
     graph = KnowledgeGraph.from_records(entities, relations)
     for field, values in merge_one_by_one(entities, relations).items():
         assert list(map(_plain, getattr(graph, field))) == values, field
+
+
+def test_what_no_column_can_hold_is_named():
+    with pytest.raises(ValueError, match=r"name='a\\ud800'.* holds half of a character"):
+        KnowledgeGraph.from_records(
+            [Entity("b", "t", "", "c"), Entity("a\ud800", "t", "", "c")], []
+        )
+    with pytest.raises(ValueError, match="entities: row 1, description is empty: fill it in"):
+        KnowledgeGraph.from_records([WHOLE, Entity("a", "t", None, "c")], [])
+    with pytest.raises(ValueError, match="edge_chunks: 0 for 1 relations: give one each"):
+        KnowledgeGraph.from_columns("ab", "tt", [[]] * 2, [[]] * 2, [(0, 1)], [1.0], [["x"]], [])
 
 
 def _plain(value):

@@ -158,6 +158,7 @@ def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
 @pytest.mark.parametrize(
     "text",
     [
+        "\n" + ("unhappiness" + "\n" * 242) * 300,
         LONG * 200,
         WORDS * 300,
         "a" * 100_000,
@@ -165,7 +166,7 @@ def test_long_texts_are_cut_and_keep_the_token_that_is_pooled(folder, mesh):
         "\u6771\u4eac" * 40_000,
         "é" * 41_000,
     ],
-    ids=["long", "words", "letter", "blanks", "characters", "accents"],
+    ids=["lines", "long", "words", "letter", "blanks", "characters", "accents"],
 )
 def test_the_end_of_an_endless_text_decides_nothing(pooling, text, folder, mesh):
     retriever = open_retriever(folder(pooling))

@@ -75,11 +75,14 @@ def rewrite(context: Context, folder: Path) -> dict:
     original = lambda call: questions[call.item.removeprefix("rewrite/").rsplit("/", 1)[0]]
     accept = lambda call, texts, cut: remark(parse_questions(*texts), original(call), count)
     answers = ask(context, calls, "rewrite", accept)
+    communities = _communities(context)
+    if len(communities):  # else it has no columns
+        communities = communities.select(["question", "size"])
     quarantine, leaking, without = [], 0, 0
 
     def rows() -> Iterator[dict]:
         nonlocal leaking, without
-        for community in stream_rows(_communities(context, ["question", "size"])):
+        for community in stream_rows(communities):
             question, item = questions[community["question"]], _item(community)
             texts = answers.texts[item]
             parsed = parse_questions(*texts)
@@ -107,8 +110,8 @@ def rewrite(context: Context, folder: Path) -> dict:
     }
 
 
-def _communities(context: Context, columns: Sequence[str] | None = None) -> pa.Table:
-    return read_table(context / "communities" / "communities.parquet", columns)
+def _communities(context: Context) -> pa.Table:
+    return read_table(context / "communities" / "communities.parquet")
 
 
 def _describe(graph, node: int) -> str:
