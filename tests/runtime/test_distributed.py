@@ -152,6 +152,7 @@ def train_and_encode(folder: Path) -> dict:
     from ark_jax.models import hf
     from ark_jax.models.retriever import Retriever
     from ark_jax.runtime import preemption
+    from ark_jax.text import tokens
 
     tokenized, read_bytes, placed, passages = [], [], [], RecordedTexts()
     original_slice, original_build = hf.Checkpoint.slice, layout.build_rows
@@ -187,14 +188,17 @@ def train_and_encode(folder: Path) -> dict:
         )
         base = Retriever.from_pretrained(str(folder.parent / "model"))
         patch.setattr(layout, "build_rows", build_rows)
-        tokenizer = base.tokenizer
-        base.tokenizer = lambda texts, **options: (
-            tokenized.append(texts) or tokenizer(texts, **options)
+        truncated = tokens.truncated
+        patch.setattr(
+            tokens,
+            "truncated",
+            lambda tokenizer, texts, length: (
+                tokenized.append(texts) or truncated(tokenizer, texts, length)
+            ),
         )
         tuned, curve = train(base, folder / "run", passages=passages)
         tuned.save_pretrained(folder / "run" / "model")
         vectors = tuned.encode(TEXTS, kind="document")
-    base.tokenizer = tokenizer
     with pytest.raises(preemption.Preempted, match="train: step 2 of 4 is saved"):
         train(base, folder / "stopped", stop_after=2)
     resumed = train(base, folder / "resumed")[1] if (folder / "resumed").is_dir() else None

@@ -57,13 +57,14 @@ def test_the_recording_answers_every_seeds_prompts(real_models, monkeypatch, tmp
     assert [x for row in test if (x := same_words(row["question"])) in asked] == []
 
 
-def test_written_questions_are_trained_on_alone(monkeypatch):
+def test_an_arm_trains_on_the_questions_that_its_name_says(monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: {"retriever": "a", "generator": "b"})
     study = read_study(monkeypatch)
     for name, changes in study["SWEEPS"]["questions"].items():
         c = study["get_config"]()
         c.update_from_flattened_dict(changes)
-        assert c.questions.source == ("given" if name.startswith("given") else "written")
-        assert bool(c.questions.replies) == name.startswith("recorded")
-        assert (c.score.supervision == "alignment") == ("scored" in name)
+        source = name.split("-")[0]
+        assert c.questions.source == (source if source in ("given", "both") else "written")
+        assert bool(c.questions.replies) == (source in ("recorded", "both"))
+        assert (c.score.supervision == "alignment") == ("scored" in name or source == "both")
         assert c.data.held_out_documents == study["HELD_OUT"]
