@@ -38,7 +38,7 @@ FIELDS = {
     "data.pool": "corpus",
     "graph.similarity": 1.0,  # random weights make any two names alike
     "train.batch": 64,
-    "evaluate.answers": (),
+    "evaluate.read": 0,
 }
 
 
