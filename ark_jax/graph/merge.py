@@ -69,47 +69,51 @@ def merge_facts(
         relations: the fields of `Relation` as columns.
         fold: name -> the form that decides whether names are equal, "" for an invalid name.
     """
-    (by_name, *by_ends), spellings = distinct(
+    (name_codes, *end_codes), spellings = distinct(
         entities["name"], relations["source"], relations["target"]
     )
     keys, forms = _mapped(fold, spellings)
     keys[keys == _position(forms, "")] = -1
-    by_ends = np.stack(by_ends, 1)
-    entity_rows = np.flatnonzero(keys[by_name] >= 0)
-    both = keys[by_ends]
-    relation_rows = np.flatnonzero((both >= 0).all(1) & (both[:, 0] != both[:, 1]))
-    by_name, by_ends = by_name[entity_rows], by_ends[relation_rows]
-    node_of_key, count = _numbered(keys[np.append(by_name, by_ends)], len(forms))
-    nodes, ends = node_of_key[keys[by_name]], node_of_key[keys[by_ends]]
+    end_codes = np.stack(end_codes, 1)
+    entity_rows = np.flatnonzero(keys[name_codes] >= 0)
+    end_keys = keys[end_codes]
+    relation_rows = np.flatnonzero((end_keys >= 0).all(1) & (end_keys[:, 0] != end_keys[:, 1]))
+    name_codes, end_codes = name_codes[entity_rows], end_codes[relation_rows]
+    node_of_key, count = _numbered(keys[np.append(name_codes, end_codes)], len(forms))
+    nodes, ends = node_of_key[keys[name_codes]], node_of_key[keys[end_codes]]
     # Nodes with a record of their own come first. The others take name and description from
     # relations.
     described = int(nodes.max(initial=-1)) + 1
-    undescribed = ends >= described
-    of_both = np.append(nodes, ends[undescribed])
+    is_undescribed = ends >= described
+    record_nodes = np.append(nodes, ends[is_undescribed])
 
-    names = _most_frequent(of_both, np.append(by_name, by_ends[undescribed]), spellings)
+    names = _most_frequent(
+        record_nodes, np.append(name_codes, end_codes[is_undescribed]), spellings
+    )
     (type_codes,), types = distinct(entities["type"])
     lowered, types = _mapped(str.lower, types)
     types = _most_frequent(nodes, lowered[type_codes[entity_rows]], types)
-    (of_entities, of_relations), texts = distinct(entities["description"], relations["description"])
-    of_entities, of_relations = of_entities[entity_rows], of_relations[relation_rows]
-    own_texts = np.append(of_entities, np.stack([of_relations] * 2, 1)[undescribed])
-    not_empty = own_texts != _position(texts, "")
-    (in_entities, in_relations), chunks = distinct(entities["chunk"], relations["chunk"])
-    in_entities, in_relations = in_entities[entity_rows], in_relations[relation_rows]
-    own_chunks = np.append(in_entities, in_relations.repeat(2))
+    (entity_texts, relation_texts), texts = distinct(
+        entities["description"], relations["description"]
+    )
+    entity_texts, relation_texts = entity_texts[entity_rows], relation_texts[relation_rows]
+    record_texts = np.append(entity_texts, np.stack([relation_texts] * 2, 1)[is_undescribed])
+    not_empty = record_texts != _position(texts, "")
+    (entity_chunks, relation_chunks), chunks = distinct(entities["chunk"], relations["chunk"])
+    entity_chunks, relation_chunks = entity_chunks[entity_rows], relation_chunks[relation_rows]
+    mention_chunks = np.append(entity_chunks, relation_chunks.repeat(2))
     columns = Nodes(
         TextColumn(_chunked([names])),
         TextColumn(_chunked([types, pa.repeat(UNKNOWN, count - described)])),
-        _joined(of_both[not_empty], own_texts[not_empty], texts, count),
-        _joined(np.append(nodes, ends), own_chunks, chunks, count),
+        _joined(record_nodes[not_empty], record_texts[not_empty], texts, count),
+        _joined(np.append(nodes, ends), mention_chunks, chunks, count),
     )
     rows = np.arange(len(relation_rows))
     edges = merge_relations(
         ends,
         relations["weight"].to_numpy()[relation_rows],
-        RowTexts(rows, of_relations, texts),
-        RowTexts(rows, in_relations, chunks),
+        RowTexts(rows, relation_texts, texts),
+        RowTexts(rows, relation_chunks, chunks),
     )
     return columns, edges
 
