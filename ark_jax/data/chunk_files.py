@@ -6,13 +6,11 @@ import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ark_jax.data.records import Chunk
-from ark_jax.data.stored_strings import StoredStrings
-from ark_jax.data.text_columns import ROWS, runs
+from ark_jax.data.stored_strings import RowsByText, StoredStrings
+from ark_jax.data.text_columns import ROWS
 
 FILE = "chunks.arrow"
 BLOCK = 1 << 16  # records that are written at once, and
@@ -117,27 +115,16 @@ class ChunksByDocument(Mapping[str, list[Chunk]]):
     """document id -> its chunks, in the order of the file; each is read field by field."""
 
     def __init__(self, chunks: StoredChunks):
-        starts, names = runs(chunks.documents())
-        ends = np.append(starts[1:], len(chunks))
-        self._rows: Sequence[int] = range(len(chunks))
-        if len(pc.unique(names)) < len(names):  # the input had the chunks of documents mixed
-            numbers: dict[str, int] = {}
-            of_runs = [numbers.setdefault(name, len(numbers)) for name in names.to_pylist()]
-            of_rows = np.repeat(of_runs, ends - starts)
-            self._rows = np.argsort(of_rows, kind="stable")
-            names, ends = pa.chunked_array([[*numbers]]), np.bincount(of_rows).cumsum()
-        self._chunks, self._documents, self._ends = chunks, StoredStrings(names), ends
+        self._chunks, self._rows = chunks, RowsByText(chunks.documents())
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._documents)
+        return iter(self._rows)
 
     def __getitem__(self, document: str) -> list[Chunk]:
-        number = self._documents.position(document)
-        start = self._ends[number - 1] if number else 0
-        return [self._chunks.view(int(row)) for row in self._rows[start : self._ends[number]]]
+        return [self._chunks.view(int(row)) for row in self._rows[document]]
 
 
 def record_blocks(records: Iterable) -> Iterator[list]:

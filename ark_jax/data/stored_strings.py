@@ -1,12 +1,12 @@
 """Distinct strings in a file, and where each of them stands."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from ark_jax.data.text_columns import TextColumn
+from ark_jax.data.text_columns import TextColumn, runs
 
 
 class StoredStrings(TextColumn):
@@ -59,3 +59,29 @@ class HashedStrings:
         while place < len(self._hashes) and self._hashes[place] == value:
             yield int(self._rows[place])
             place += 1
+
+
+class RowsByText(Mapping[str, Sequence[int]]):
+    """text -> the rows of a column that have it, in ascending order."""
+
+    def __init__(self, column: pa.ChunkedArray):
+        starts, texts = runs(column)
+        ends = np.append(starts[1:], len(column))
+        self._rows: Sequence[int] = range(len(column))
+        encoded = texts.dictionary_encode().combine_chunks()
+        if len(encoded.dictionary) < len(texts):  # rows with the same text do not stand together
+            numbers = np.repeat(encoded.indices.to_numpy(), ends - starts)
+            self._rows = np.argsort(numbers, kind="stable")
+            texts, ends = pa.chunked_array([encoded.dictionary]), np.bincount(numbers).cumsum()
+        self._texts, self._ends = StoredStrings(texts), ends
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __getitem__(self, text: str) -> Sequence[int]:
+        number = self._texts.position(text)
+        start = self._ends[number - 1] if number else 0
+        return self._rows[start : self._ends[number]]

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ BLOCK_BYTES = 1 << 30  # of its texts
 Value = TypeVar("Value")
 
 
-class Column(Sequence[Value], Generic[Value]):
+class Column(Sequence[Value]):
     """A column that is read like a list; each value is made when it is asked for."""
 
     TYPE: pa.DataType

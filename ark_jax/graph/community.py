@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from ark_jax.data.stored_strings import StoredStrings
-from ark_jax.graph.merge import distinct
-from ark_jax.graph.name_words import NameIndex, Transposed, words
+from ark_jax.data.stored_strings import RowsByText
+from ark_jax.graph.name_words import NameIndex, words
 from ark_jax.graph.store import KnowledgeGraph, fold
 from ark_jax.text.word_boundaries import whole_word_pattern
 
@@ -57,9 +55,8 @@ class SeedFinder:
         )
         self._names = NameIndex(graph.names)
         ends, chunks = graph.chunks.flat()
-        (codes,), chunks = distinct(chunks)
-        self._chunk_ids = StoredStrings(pa.chunked_array([chunks]))
-        self._nodes_by_chunk = Transposed(ends, codes)
+        self._mentions = RowsByText(chunks)
+        self._mentioned_nodes = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
 
     def find(
         self, question: str, answers: Sequence[str], chunks: Sequence[str], limit: int = 5
@@ -98,12 +95,8 @@ class SeedFinder:
         holders = [
             chunk for chunk in chunks if any(self._contains(chunk, answer) for answer in answers)
         ]
-        known = (chunk for chunk in holders if chunk in self._chunk_ids)
-        nodes = {
-            i
-            for chunk in known
-            for i in self._nodes_by_chunk.rows(self._chunk_ids.position(chunk)).tolist()
-        }
+        mentions = [row for chunk in holders for row in self._mentions.get(chunk, ())]
+        nodes = set(self._mentioned_nodes[mentions].tolist())
 
         def asked_share(i: int) -> float:
             name_words = self._names.words(i)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import UNKNOWN
-from ark_jax.graph.triple_columns import encode
+from ark_jax.graph.triple_columns import by_first_appearance, encode
 
 
 class Nodes(NamedTuple):
@@ -79,7 +79,7 @@ def merge_facts(
     end_keys = keys[end_codes]
     relation_rows = np.flatnonzero((end_keys >= 0).all(1) & (end_keys[:, 0] != end_keys[:, 1]))
     name_codes, end_codes = name_codes[entity_rows], end_codes[relation_rows]
-    node_of_key, count = _numbered(keys[np.append(name_codes, end_codes)], len(forms))
+    node_of_key, count = by_first_appearance(keys[np.append(name_codes, end_codes)], len(forms))
     nodes, ends = node_of_key[keys[name_codes]], node_of_key[keys[end_codes]]
     # Nodes with a record of their own come first. The others take name and description from
     # relations.
@@ -160,16 +160,6 @@ def _position(texts: pa.Array, text: str) -> int:
     """Where a text stands, or a position that no text has."""
     position = pc.index(texts, pa.scalar(text, texts.type)).as_py()
     return position if position >= 0 else len(texts)
-
-
-def _numbered(keys: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """Numbers keys below `count` in the order of their first appearance: the number of each key,
-    and how many appear."""
-    first = np.full(count, len(keys))
-    first[keys[::-1]] = np.arange(len(keys))[::-1]  # of equal keys the last assignment stays
-    numbers = np.empty(count, np.int64)
-    numbers[np.argsort(first, kind="stable")] = np.arange(count)
-    return numbers, int(np.count_nonzero(first < len(keys)))
 
 
 def _most_frequent(groups: np.ndarray, codes: np.ndarray, texts: pa.Array) -> pa.Array:

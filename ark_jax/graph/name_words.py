@@ -100,7 +100,7 @@ class NameIndex:
         first."""
         shares: dict[int, float] = {}
         for target in targets:
-            for i in self._overlap_candidates(target):
+            for i in set(self._overlap_candidates(target)):
                 name_words = self.words(i)
                 share = len(name_words & target) / len(name_words | target)
                 shares[i] = max(share, shares.get(i, 0.0))
@@ -135,5 +135,5 @@ class NameIndex:
         numbers = (self._numbers[word] for word in text_words if word in self._numbers)
         nodes = [i for number in numbers for i in self._by_rarest_word.rows(number).tolist()]
         name_words = {i: self.words(i) for i in nodes}
-        whole = [i for i in nodes if name_words[i] <= text_words]
-        return sorted(whole, key=lambda i: (-len(name_words[i]), i))
+        inside = [i for i in nodes if name_words[i] <= text_words]
+        return sorted(inside, key=lambda i: (-len(name_words[i]), i))

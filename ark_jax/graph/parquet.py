@@ -39,6 +39,13 @@ def check_numbers(path: Path, field: str, numbers: np.ndarray, minimum: float) -
         )
 
 
+def check_filled(source: str | Path, field: str, column: pa.ChunkedArray) -> None:
+    """Raises ValueError if a cell is empty."""
+    if column.null_count:
+        row = pc.index(column.is_null(), True)
+        raise ValueError(f"{source}: row {row}, {field} is empty: fill it in")
+
+
 def read_columns(
     path: Path, types: Mapping[str, pa.DataType], nullable: Container[str] = ()
 ) -> list[pa.ChunkedArray]:
@@ -72,8 +79,8 @@ def read_columns(
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
             actual = table.schema.field(name).type
             raise ValueError(f"{path}: column {name!r} is of type {actual}, not {kind}: {e}") from e
-        if column.null_count and name not in nullable:
-            raise ValueError(f"{path}: row {pc.index(column.is_null(), True)}, {name} is empty")
+        if name not in nullable:
+            check_filled(path, name, column)
         if pa.types.is_list(kind) and pc.list_flatten(column).null_count:
             raise ValueError(f"{path}: column {name!r} holds an empty text in a list")
         columns.append(column)

@@ -24,7 +24,14 @@ from ark_jax.data.text_columns import BLOCK, TextColumn, TextListColumn
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.interop import GraphFormats
 from ark_jax.graph.merge import Edges, Nodes, RowTexts, merge_facts, merge_relations
-from ark_jax.graph.parquet import TEXT, TEXTS, check_numbers, check_unique, read_columns
+from ark_jax.graph.parquet import (
+    TEXT,
+    TEXTS,
+    check_filled,
+    check_numbers,
+    check_unique,
+    read_columns,
+)
 from ark_jax.runtime.storage import local_path
 
 _OUTER = " .,;:\"'“”„‟‘’‚‛«»‹›「」『』"
@@ -117,9 +124,7 @@ class KnowledgeGraph(GraphFormats):
         """
         for table, label in ((entities, "entities"), (relations, "relations")):
             for name in table.column_names:
-                if table[name].null_count:
-                    row = pc.index(table[name].is_null(), True)
-                    raise ValueError(f"{label}: row {row}, {name} is empty: fill it in")
+                check_filled(label, name, table[name])
         nodes, edges = merge_facts(entities, relations, fold)
         return cls._without_similar(nodes, edges)
 

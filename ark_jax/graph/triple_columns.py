@@ -44,12 +44,18 @@ def _indices(chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
 def _by_appearance(chunks: Sequence[pa.DictionaryArray]) -> tuple[np.ndarray, pa.Array]:
     """Indices and strings of chunks with one dictionary, whose order and extent may be any."""
     codes, values = _indices(chunks), chunks[0].dictionary.cast(TEXT)
-    first = np.full(len(values), len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last one written is the first one
-    order = np.argsort(first, kind="stable")[: np.count_nonzero(first < len(codes))]
-    places = np.empty(len(values), np.int32)
-    places[order] = np.arange(len(order))
-    return places[codes], values.take(pa.array(order))
+    numbers, count = by_first_appearance(codes, len(values))
+    return numbers[codes].astype(np.int32), values.take(pa.array(np.argsort(numbers)[:count]))
+
+
+def by_first_appearance(codes: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """Numbers codes below `count` in the order in which they first appear: the number of each
+    code, and how many appear; the others come last."""
+    first = np.full(count, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of equal codes the last assignment stays
+    numbers = np.empty(count, np.int64)
+    numbers[np.argsort(first, kind="stable")] = np.arange(count)
+    return numbers, int(np.count_nonzero(first < len(codes)))
 
 
 def bit_widths(*columns: np.ndarray) -> list[int]:

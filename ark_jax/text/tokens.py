@@ -173,21 +173,13 @@ def truncated(tokenizer, texts: Sequence[str], max_length: int) -> list:
     )
     if tokenizer.truncation_side != "right":
         return encode(texts)
-    heads = [_head(text, HEAD * max_length) for text in texts]
+    heads = [text[: HEAD * max_length] for text in texts]
     encodings = encode(heads)
     for i, (text, head) in enumerate(zip(texts, heads, strict=True)):
-        # Tokens of the word that was cut are in the last window, which must not be the first.
+        # The tokens that the cut changes are in the last window, which must not be the first.
         if len(head) < len(text) and len(encodings[i].overflowing) < 2:
             encodings[i] = encode([text])[0]
     return encodings
-
-
-def _head(text: str, length: int) -> str:
-    """The first `length` characters of a text, up to the last blank among them."""
-    if len(text) <= length:
-        return text
-    end = text.rfind(" ", 0, length)
-    return text[: end if end > length // 2 else length]
 
 
 def round_up(n: int, multiple: int) -> int:

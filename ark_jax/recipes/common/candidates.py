@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
-from ark_jax.data.stored_strings import StoredStrings
-from ark_jax.data.text_columns import runs
+from ark_jax.data.stored_strings import RowsByText
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream
 from ark_jax.recipes.common.corpus import (
@@ -119,25 +118,22 @@ class StoredCandidates(Mapping[str, list[tuple[str, float]]]):
     """question -> its candidates and their cosines under the base retriever, nearest first.
 
     Args:
-        table: a row for each of them; those of a question stand together.
+        table: a row for each of them, those of a question in this order.
     """
 
     def __init__(self, table: pa.Table):
-        starts, questions = runs(table["question"])
-        self._table, self._questions = table.drop(["question"]), StoredStrings(questions)
-        self._bounds = np.append(starts, len(table))
+        self._chunks, self._cosines = table["chunk"], table["cosine"]
+        self._rows = RowsByText(table["question"])
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._questions)
+        return iter(self._rows)
 
     def __getitem__(self, question: str) -> list[tuple[str, float]]:
-        number = self._questions.position(question)
-        start, end = self._bounds[number : number + 2].tolist()
-        columns = self._table.slice(start, end - start).to_pydict().values()
-        return list(zip(*columns, strict=True))
+        rows = map(int, self._rows[question])
+        return [(self._chunks[row].as_py(), self._cosines[row].as_py()) for row in rows]
 
 
 def load_candidates(context: Context) -> StoredCandidates:
