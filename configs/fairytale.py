@@ -18,6 +18,7 @@ Words after the colon:
     sentences         chunks end where sentences end
     titles            passages have the title of their story
     tokens            each token of a text has a vector (late interaction)
+    corpus            candidates and negatives come from all 60 stories, not a question's own
     recorded          trains on questions that a large language model wrote from 126 passages of
                       the 60 stories (recordings/README.md), instead of those of the data
     rules             trains on questions that leave a name or a rare word out of a sentence, one of
@@ -142,6 +143,10 @@ def use_tokens(c) -> None:
     c.retriever.vectors = "tokens"
 
 
+def use_corpus(c) -> None:
+    c.data.pool = "corpus"
+
+
 def use_long_chunks(c) -> None:
     c.data.chunk_tokens = 512
 
@@ -168,6 +173,24 @@ def questions() -> dict[str, dict]:
         "both-unfiltered": RECORDED | UNFILTERED | {"questions.source": "both"},
         "rules-scored": RULES,
     }
+    return with_seeds(arms)
+
+
+def negatives() -> dict[str, dict]:
+    """Runs whose negatives come from the graph, the question, BM25, chance, or the batch alone."""
+    arms = {
+        "graph": {},
+        "question": {"mine.by": "question"},
+        "bm25": {"mine.by": "bm25"},
+        "random": {"mine.by": "random"},
+        "batch": {"train.stages": (1,), "train.epochs": (sum(BASE.train.epochs), 0, 0)},
+        "one-stage": {"train.stages": (0,)},
+    }
+    return with_seeds(arms)
+
+
+def with_seeds(arms: dict[str, dict]) -> dict[str, dict]:
+    """Each arm with each seed: run -> changed fields."""
     name = lambda arm, seed: f"{arm}-seed{seed}" if seed else arm
     return {name(arm, seed): arms[arm] | {"seed": seed} for arm in arms for seed in SEEDS}
 
@@ -177,6 +200,7 @@ VARIANTS = config.VARIANTS | {
     "chunks=512": use_long_chunks,
     "sentences": use_sentences,
     "titles": use_titles,
+    "corpus": use_corpus,
     "tokens": use_tokens,
     "recorded": lambda c: c.update_from_flattened_dict(RECORDED),
     "rules": lambda c: c.update_from_flattened_dict(RULES),
@@ -187,6 +211,7 @@ SWEEPS = {
     "ablations": config.ablations(BASE),
     "switches": config.switches(BASE),
     "questions": questions(),
+    "negatives": negatives(),
 }
 
 

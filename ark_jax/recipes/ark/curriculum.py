@@ -1,6 +1,7 @@
 """The curriculum: which stages train a retriever, from which model, on whose negatives."""
 
 from ark_jax.recipes.common.systems import Systems
+from ark_jax.recipes.common.written_from import joins_passages
 
 # stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
 # without a curriculum, on all negatives at once, mined by the base model.
@@ -54,6 +55,16 @@ def epochs(train, stage: int) -> int:
 def last_mining(config) -> int | None:
     """The last training stage that has hard negatives."""
     return next((n for n in reversed(config.train.stages) if n in MINING_SIZES), None)
+
+
+def mines_by_graph(config) -> bool:
+    """Whether hard negatives are those of rewritten questions, which a graph's communities make."""
+    return config.mine.by == "rewritten" and last_mining(config) is not None
+
+
+def builds_graph(config) -> bool:
+    """Whether a stage reads a graph: mining, or the writing of questions of two passages."""
+    return mines_by_graph(config) or joins_passages(config)
 
 
 def training_inputs(stage: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ark_jax.estimate.llm_calls import (
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.curriculum import systems
+from ark_jax.recipes.ark.curriculum import builds_graph, mines_by_graph, systems
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
 from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.recording import Recording
@@ -55,9 +55,11 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     recording = Recording.read(count)
     foresee_questions(context, done)
     cached = list(ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values())
-    kinds = {"extract": _prepare_extraction, "rewrite": _prepare_rewriting}
-    if is_writing(config):
-        kinds = {"extract": kinds["extract"], "questions": _prepare_writing, **kinds}
+    kinds = {
+        **({"extract": _prepare_extraction} if builds_graph(config) else {}),
+        **({"questions": _prepare_writing} if is_writing(config) else {}),
+        **({"rewrite": _prepare_rewriting} if mines_by_graph(config) else {}),
+    }
     for kind, prepare in kinds.items():
         prompts_made, prompt_tokens, expected, remarks = prepare(context, done, count, recording)
         replies = [row for row in cached if row.get("kind") == kind]

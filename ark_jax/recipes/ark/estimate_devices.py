@@ -20,6 +20,7 @@ from ark_jax.recipes.ark import estimate_reranker
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
+    builds_graph,
     epochs,
     is_distilling,
     mine_name,
@@ -146,7 +147,7 @@ class _Forecaster:
         return Forecast(inputs, tuple(self.work), self.disk, notes)
 
     def _graph(self) -> None:
-        if "graph" not in self.done:
+        if builds_graph(self.config) and "graph" not in self.done:
             entities = round(self.recording.entities * sum(self.passages))
             self._embed("graph", [round(self.recording.line)] * entities)
             size = 4 * entities * self.tokenizer.width

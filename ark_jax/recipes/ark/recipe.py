@@ -25,9 +25,11 @@ from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
+    builds_graph,
     is_distilling,
     last_mining,
     mine_name,
+    mines_by_graph,
     model_before,
     stage_name,
     systems,
@@ -106,8 +108,14 @@ def stages(config) -> list[Stage]:
         ValueError: a setting that a stage would fail on.
     """
     check_ark(config)
-    ordered = [*_graph_stages(config), *_score_stages(), *_training_stages(config)]
-    ordered = _reading_written_questions([*ordered, *_closing_stages(config)])
+    ordered = [
+        *_first_stages(config),
+        *(_rewriting_stages(config) if mines_by_graph(config) else ()),
+        *_score_stages(),
+        *_training_stages(config),
+        *_closing_stages(config),
+    ]
+    ordered = _reading_written_questions(ordered)
     return with_report(ordered, title="ARK run", gather=report.gather, sections=SECTIONS)
 
 
@@ -124,12 +132,9 @@ def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
     ]
 
 
-def _graph_stages(config) -> list[Stage]:
-    """From documents to rewritten questions."""
-    base, llm = dependencies.base_vectors, dependencies.language_model("llm")
-    llm_settings = dependencies.writer_settings(config)
-    no_device = config.llm.backend != "local"
-    writing = written_from.is_writing(config)
+def _first_stages(config) -> list[Stage]:
+    """From documents to training questions, their candidates, and a graph if one is read."""
+    base, writing = dependencies.base_vectors, written_from.is_writing(config)
     # Candidates belong to questions, so they come after those that are to be written.
     candidate_stage = Stage(
         "candidates",
@@ -150,51 +155,75 @@ def _graph_stages(config) -> list[Stage]:
             alone=True,
         ),
         *([] if writing else [candidate_stage]),
+        *(_graph_stages(config) if builds_graph(config) else ()),
+        *([_questions_stage(config), candidate_stage] if writing else []),
+    ]
+
+
+def _graph_stages(config) -> list[Stage]:
+    """From passages to a graph."""
+    writing = written_from.is_writing(config)
+    return [
         Stage(
             "extract",
             after=("data",) if writing else ("data", "candidates"),
             settings=(
-                *llm_settings,
+                *dependencies.writer_settings(config),
                 "graph.gleanings",
                 *(written_from.DRAW_SETTINGS if writing else ()),
             ),
             run=extract,
             external=dependencies.all_of(
-                dependencies.prompt_texts("extract", "glean"), _openie_records, llm
+                dependencies.prompt_texts("extract", "glean"),
+                _openie_records,
+                dependencies.language_model("llm"),
             ),
-            alone=no_device,
+            alone=config.llm.backend != "local",
         ),
         Stage(
             "graph",
             ("extract",),
             ("graph.similarity", "graph.nearest", *COMPUTE),
             build_graph,
-            base,
+            dependencies.base_vectors,
         ),
-        *([_questions_stage(llm_settings), candidate_stage] if writing else []),
+    ]
+
+
+def _rewriting_stages(config) -> list[Stage]:
+    """From a graph to questions rewritten with its communities."""
+    return [
         Stage(
             "communities",
             after=("data", "candidates", "graph"),
             settings=(*COMMUNITIES, *COMPUTE),
             run=find_communities,
-            external=base,
+            external=dependencies.base_vectors,
         ),
         Stage(
             "rewrite",
             after=("data", "graph", "communities"),
-            settings=(*llm_settings, "graph.rewrites"),
+            settings=(*dependencies.writer_settings(config), "graph.rewrites"),
             run=rewrite,
-            external=dependencies.all_of(dependencies.prompt_texts("rewrite"), llm),
-            alone=no_device,
+            external=dependencies.all_of(
+                dependencies.prompt_texts("rewrite"), dependencies.language_model("llm")
+            ),
+            alone=config.llm.backend != "local",
         ),
     ]
 
 
-def _questions_stage(llm_settings: tuple[str, ...]) -> Stage:
+def _questions_stage(config) -> Stage:
+    joins = written_from.joins_passages(config)
     return Stage(
         QUESTIONS,
-        after=("data", "graph"),
-        settings=(*llm_settings, *write_questions.WRITING_SETTINGS, *COMMUNITIES, *COMPUTE),
+        after=("data", *(("graph",) if joins else ())),
+        settings=(
+            *dependencies.writer_settings(config),
+            *write_questions.WRITING_SETTINGS,
+            *(COMMUNITIES if joins else ()),
+            *COMPUTE,
+        ),
         run=functools.partial(write_questions.write_questions, join=join_by_community),
         external=dependencies.all_of(
             dependencies.prompt_texts("questions", "forward"),
@@ -223,14 +252,14 @@ def _score_stages() -> list[Stage]:
 
 def _training_stages(config) -> list[Stage]:
     """Mining and training in turn, and the merge of the last stage with the base."""
-    base = dependencies.base_vectors
+    base, rewritten = dependencies.base_vectors, ("rewrite",) if mines_by_graph(config) else ()
     stages = []
     for stage in config.train.stages:
         before = model_before(config, stage)
         model = () if before == "base" else (before,)
         if stage in MINING_SIZES:
             miner = model if config.mine.model == "previous" else ()
-            inputs = ("data", "rewrite", "positives", *miner)
+            inputs = ("data", *rewritten, "positives", *miner)
             run = functools.partial(mine.mine, stage=stage)
             external = dependencies.all_of(base, dependencies.own_functions_of("mine.by"))
             stages.append(Stage(mine_name(stage), inputs, (*MINE, *COMPUTE), run, external))
@@ -344,7 +373,9 @@ def _closing_stages(config) -> list[Stage]:
 
 def needs(config) -> Needs:
     """The input, models, records and endpoints that a config names."""
-    roles = ("llm", "reader", *(("judge",) if config.judge.repeats else ()))
+    asks = builds_graph(config) or written_from.is_writing(config)
+    writer = ("llm",) if asks else ()
+    roles = (*writer, "reader", *(("judge",) if config.judge.repeats else ()))
     local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
     retrievers = {f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}
     return Needs(

@@ -25,7 +25,7 @@ from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.written_from import note_on_test
 
 SEARCHED = {"corpus": "the whole corpus", "documents": "the documents of the question"}
-# Losses that every run counts, and losses that a stage counts only if there are any.
+# Losses that a stage always counts, and losses that a stage counts only if there are any.
 LOSSES = {
     ("rewrite", "quarantined"): "Rewriting replies quarantined",
     ("rewrite", "dropped_with_the_answer"): "Rewritten questions dropped, as they hold the answer",
@@ -71,8 +71,8 @@ def gather(context: Context, counts: Counts) -> dict:
         "curves": {name: load_curve(context / name / "curve.jsonl") for name in trained},
         "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
         "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
-        "community": _community(context),
-        "examples": _examples(context, mined, texts),
+        "community": _community(context) if "communities" in counts else {},
+        "examples": _examples(context, mined, texts, is_rewritten="rewrite" in counts),
         **_moves(rows, last, held_out, evaluated["gold"], texts, is_cut),
         "answers": answers_shown(config, rows, ("base", last), held_out, is_cut),
         "counts": _losses(counts),
@@ -82,14 +82,7 @@ def gather(context: Context, counts: Counts) -> dict:
 
 
 def _facts(config, counts: Counts) -> list[list]:
-    data, graph, written = counts["data"], counts["graph"], counts.get("questions", {})
-    local = Path(config.llm.path or config.generator.path).name
-    llm = {
-        "replay": "recorded replies",
-        "none": "none: statistics, templates",
-        "openai": config.llm.model,
-        "local": f"{local}, on this run's devices",
-    }
+    data, written = counts["data"], counts.get("questions", {})
     return [
         ["Documents", data["documents"]],
         ["Chunks", data["chunks"]],
@@ -101,17 +94,30 @@ def _facts(config, counts: Counts) -> list[list]:
             f"{smallest_difference(counts['evaluate']['questions']):.2f}",
         ],
         ["Searched", SEARCHED[data["pool"]]],
-        [
-            "Graph",
-            f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
-            f"{graph['augmented_edges']:,} with those of similarity",
-        ],
-        ["LLM", llm[config.llm.backend]],
+        *_graph_facts(config, counts.get("graph", {})),
         ["Retriever", Path(config.retriever.path).name],
         *_reranker_facts(config, counts.get(RERANKER, {})),
         ["Generator", Path(config.generator.path).name],
         ["Reader", f"{reader_name(config)}{_reader_training(counts.get(WARM_READER, {}))}"],
     ]
+
+
+def _graph_facts(config, graph: Mapping) -> list[list]:
+    """The size of the graph and who wrote it, if the run built one."""
+    if not graph:
+        return [["Graph", "none, as no hard negatives are mined with it"]]
+    local = Path(config.llm.path or config.generator.path).name
+    llm = {
+        "replay": "recorded replies",
+        "none": "none: statistics, templates",
+        "openai": config.llm.model,
+        "local": f"{local}, on this run's devices",
+    }
+    size = (
+        f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
+        f"{graph['augmented_edges']:,} with those of similarity"
+    )
+    return [["Graph", size], ["LLM", llm[config.llm.backend]]]
 
 
 def _reader_training(trained: Mapping) -> str:
@@ -139,20 +145,27 @@ def _written_facts(written: Mapping) -> list[list]:
 
 def _losses(counts: Counts) -> list[list]:
     """What was rejected, cut or set aside, in words and numbers."""
-    extracted, rewritten = counts["extract"], counts["rewrite"]
-    reasons = extracted["quarantine_reasons"].items()
-    asking = (extracted, rewritten, counts.get("questions", {}))
+    asking = [counts[stage] for stage in ("extract", "rewrite", "questions") if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
     return [
-        ["Extraction records quarantined", extracted["quarantined"]],
-        *([f"of these: {reason}", count] for reason, count in reasons),
-        *([label, counts[stage][name]] for (stage, name), label in LOSSES.items()),
-        ["Recorded replies whose prompt has changed since", drifted],
+        *_quarantined_records(counts.get("extract", {})),
+        *labelled(counts, LOSSES),
+        *([["Recorded replies whose prompt has changed since", drifted]] if asking else []),
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
         *labelled(counts, OPTIONAL_LOSSES),
         *_dropped(counts.get("questions", {})),
+    ]
+
+
+def _quarantined_records(extracted: Mapping) -> list[list]:
+    """Records of the graph that could not be used, by reason."""
+    if not extracted:
+        return []
+    return [
+        ["Extraction records quarantined", extracted["quarantined"]],
+        *([f"of these: {reason}", n] for reason, n in extracted["quarantine_reasons"].items()),
     ]
 
 
@@ -226,7 +239,12 @@ def _community(context: Context, limit: int = 200) -> dict:
 
 
 def _examples(
-    context: Context, mined: Sequence[int], texts: Mapping[str, str], count: int = 3
+    context: Context,
+    mined: Sequence[int],
+    texts: Mapping[str, str],
+    *,
+    is_rewritten: bool,
+    count: int = 3,
 ) -> list[dict]:
     """Training questions with their positives, hard negatives and scores."""
     positives = load_positives(context)
@@ -240,7 +258,7 @@ def _examples(
     weighted = rows("positives", "positives")
     unified = {(row["question"], row["chunk"]): row["score"] for row in weighted}
     negatives = {stage: rows(mine_name(stage), "negatives") for stage in mined}
-    rewritten = rows("rewrite", "rewritten")
+    rewritten = rows("rewrite", "rewritten") if is_rewritten else []
 
     def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
         row = raw.get((question, chunk), {})
@@ -268,6 +286,7 @@ def _examples(
         versions = {
             size: [row["text"] for row in of_question(rewritten) if row["size"] == size]
             for size in ("large", "small")
+            if is_rewritten
         }
         example = {
             "question": question.question,

@@ -169,9 +169,11 @@ def examples(data: Mapping) -> str:
     if not data["examples"]:
         return empty_note("No example questions were recorded.")
     cards = "".join(_example_card(example, i == 0) for i, example in enumerate(data["examples"]))
+    is_rewritten = any(example["rewritten"] for example in data["examples"])
+    rewrites, mined = (" its rewrites,", " with the rewrites") if is_rewritten else ("", "")
     return (
-        "<p>The training data of some questions: the question, its rewrites, the passages chosen "
-        "as positives, and the hard negatives mined with the rewrites. Forward is the score of the "
+        f"<p>The training data of some questions: the question,{rewrites} the passages chosen "
+        f"as positives, and the hard negatives mined{mined}. Forward is the score of the "
         "answer given passage and question. Backward is the score of the question given passage "
         "and answer. Retriever is the cosine. Reference answers are <mark>marked</mark>.</p>"
         + cards

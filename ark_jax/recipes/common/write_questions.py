@@ -13,7 +13,12 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common import filter_questions
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.filter_questions import Candidate
-from ark_jax.recipes.common.written_from import DRAW_SETTINGS, drawn_passages, writes_by_rules
+from ark_jax.recipes.common.written_from import (
+    DRAW_SETTINGS,
+    drawn_passages,
+    joins_passages,
+    writes_by_rules,
+)
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
@@ -111,8 +116,7 @@ def materials_to_ask(context: Context, join: Join | None) -> list[Material]:
     single = [Material(part, (chunk,)) for part, chunks in drawn.items() for chunk in chunks]
     share = context.config.questions.joined
     count = round(len(drawn["train"]) * share / (1 - share))
-    # Rules cannot tell what joins two passages.
-    if not join or not count or writes_by_rules(context.config):
+    if not join or not count or not joins_passages(context.config):
         return single
     return single + [Material("train", pair) for pair in join(context, drawn["train"], count)]
 

@@ -34,6 +34,12 @@ def writes_by_rules(config) -> bool:
     return config.llm.backend == "none" and not config.questions.replies
 
 
+def joins_passages(config) -> bool:
+    """Whether questions are written from two passages too, which a graph joins."""
+    # Rules cannot tell what joins two passages.
+    return is_writing(config) and config.questions.joined > 0 and not writes_by_rules(config)
+
+
 # --- in the stage data ----------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.train import batches, optim
@@ -288,6 +288,35 @@ def test_presets_and_variants_are_words_behind_the_colon():
         )
         with pytest.raises(ValueError, match=re.escape(message)):
             get(words)
+
+
+READING = {"extract", "graph"}, {"communities", "rewrite"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "builds", "rewrites"),
+    [
+        ({}, True, True),
+        ({"train.stages": (1,)}, False, False),
+        ({"train.stages": (0,)}, True, True),
+        ({"mine.by": "question"}, False, False),
+        ({"mine.by": "random", "questions.source": "written"}, True, False),
+        ({"mine.by": "random", "questions.source": "both", "questions.joined": 0.0}, False, False),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, dict) else None,
+)
+def test_a_graph_is_built_only_where_a_stage_reads_it(changes, builds, rewrites, retriever):
+    c = settings(retriever)
+    c.llm.backend = "openai"
+    c.update_from_flattened_dict(changes)
+    ordered = stages(c)
+    names = [stage.name for stage in ordered]
+    building, rewriting = READING
+    assert (building <= set(names), rewriting <= set(names)) == (builds, rewrites)
+    for i, stage in enumerate(ordered):  # each reads only what is there before it
+        assert set(stage.after) <= set(names[:i]), stage.name
+    asks = builds or c.questions.source != "given"
+    assert ("llm" in RECIPE.needs(c).roles) == asks
 
 
 def test_the_released_code_mines_both_times_with_the_base_model(retriever):

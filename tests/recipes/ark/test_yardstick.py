@@ -75,6 +75,15 @@ def test_gold_positives_are_the_chunks_of_the_evidence(yardstick):
     }
 
 
+def test_no_graph_is_built_where_none_is_read(yardstick):
+    for stage in ("extract", "graph", "communities", "rewrite"):
+        assert not (yardstick / stage).exists()
+    page = (yardstick.workdir / "report.html").read_text()
+    assert "none, as no hard negatives are mined with it" in page
+    assert "the question, the passages chosen as positives" in page
+    assert "Extraction records" not in page and "Rewritten" not in page
+
+
 def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):
     path = yardstick.config.retriever.path
     base, last, merged = (
