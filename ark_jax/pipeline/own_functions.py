@@ -110,6 +110,8 @@ def check_processes() -> None:
 
 def _file(setting: str, name: str) -> Path:
     """The source file of a module."""
+    if name == "__main__":  # whatever program runs: importing it anew would run it again
+        raise ValueError(f"{setting}: {name} is the program that runs; name a module of your own")
     search_working_folder()
     importlib.invalidate_caches()  # the file may be new
     try:
@@ -118,7 +120,7 @@ def _file(setting: str, name: str) -> Path:
         if not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"{setting}: {error}") from error
         spec = None
-    except Exception as error:  # of a package that holds it, or of __main__
+    except Exception as error:  # of a package that holds it
         raise ValueError(f"{setting}: {name} cannot be found ({error})") from error
     if spec is None:
         raise ValueError(

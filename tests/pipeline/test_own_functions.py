@@ -119,6 +119,7 @@ def test_a_module_that_is_nowhere_is_named_with_its_place(write, tmp_path):
     for path in ("sys:exit", "__main__:read"):
         with pytest.raises(ValueError, match=f"config.reader.backend='{path}': "):
             load(path)
+    assert "__main__" in sys.modules
 
 
 def test_an_error_inside_names_the_line(write):
