@@ -27,7 +27,7 @@ def with_flags(*arguments: str):
 def test_config_files_find_every_name():
     for name in config.__all__:
         assert getattr(config, name) is not None
-    assert list(config.PRESETS) == ["best", "paper", "official"]
+    assert list(config.PRESETS) == ["default", "best", "paper", "official"]
     assert set(config.VARIANTS) == {"paper", "official", "gold", "local"}
 
 

@@ -4,6 +4,8 @@ r"""ARK on your own documents and questions.
 
 Words after the colon are a preset, variants of it, or both:
 
+    best              a vector for each token, joined with BM25: the best results, in a hundred
+                      times the space
     paper             follows the publication
     official          follows the released code
     no_curriculum     trains in one stage
@@ -75,5 +77,5 @@ SWEEPS = {
 def get_config(words: str = ""):
     """`words` after the colon, separated by commas: a preset, variants, and the sweep that runs."""
     names = config.named(words)
-    preset = names.pop(0) if names and names[0] in config.PRESETS else "best"
+    preset = names.pop(0) if names and names[0] in config.PRESETS else "default"
     return config.vary(config.ark(preset), names, VARIANTS, also=config.PRESETS)

@@ -101,7 +101,7 @@ def test_the_default_models_are_named_in_a_line_each(world, tmp_path):
     ("flag", "message"),
     [
         ("--config=configs/nope.py", "--config=configs/nope.py: no such file"),
-        ("--config=configs/ark.py:nope", "preset nope: must be one of best, paper, official"),
+        ("--config=configs/ark.py:nope", "preset nope: must be one of default, best, paper"),
     ],
 )
 def test_a_config_that_cannot_be_had_is_one_clear_line(flag, message, tmp_path):

@@ -522,7 +522,7 @@ def test_a_config_takes_the_sweeps_name_beside_its_preset():
     assert (
         get_config("sweep=lambda").to_dict()
         == get_config("").to_dict()
-        == config.ark("best").to_dict()
+        == config.ark("default").to_dict()
     )
 
 

@@ -271,7 +271,9 @@ def test_no_curriculum_is_one_stage_on_all_negatives_of_the_base_model(retriever
 
 def test_presets_and_variants_are_words_behind_the_colon():
     get, as_dict = ARK["get_config"], lambda c: c.to_dict()
-    assert as_dict(get()) == as_dict(get("best")) == as_dict(config.ark()) != as_dict(get("paper"))
+    assert as_dict(get()) == as_dict(get("default")) == as_dict(config.ark())
+    best = get("best")
+    assert (best.retriever.vectors, best.evaluate.fusion) == ("tokens", "chosen")
     assert (
         as_dict(get("paper")) == as_dict(config.ark("paper"))
         and get("official").train.denominator == "batch"
@@ -283,7 +285,7 @@ def test_presets_and_variants_are_words_behind_the_colon():
     )
     for words in ("nope", "best,nope", "stage=4", "no_curriculum,paper"):
         message = (
-            f"preset {words.split(',')[-1]!r}: must be one of best, paper, official, "
+            f"preset {words.split(',')[-1]!r}: must be one of default, best, paper, official, "
             "no_curriculum, stage=1"
         )
         with pytest.raises(ValueError, match=re.escape(message)):

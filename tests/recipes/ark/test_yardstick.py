@@ -157,7 +157,7 @@ def test_random_negatives_are_those_of_the_question_whoever_else_is_asked():
 
 def test_a_preset_is_a_run_of_a_sweep():
     c = config.ark()
-    assert config.differences(c, "best") == {}
+    assert config.differences(c, "default") == config.differences(c, "best") == {}
     c.train.epochs, c.score.shard = (9, 9, 9), 7
     differences = config.differences(c, "official")
     assert (
