@@ -240,17 +240,19 @@ def format_plan(plan: Estimate) -> str:
     """The estimate for a terminal."""
     inputs = ", ".join(f"{count:,} {name}" for name, count in plan.inputs.items())
     lines = [inputs, ""] if inputs else []
-    lines += [_line("LLM", "calls", "tokens in", "tokens out", "cost", "time")]
-    lines += [_call_line(x, x.stage in plan.done) for x in plan.calls]
-    lines += ["", _line("device", "work", "tokens", "FLOPs", "", "time")]
-    for x in plan.work:
-        amounts = human(x.tokens), human(x.flops), "", duration(x.seconds)
-        lines.append(_line(x.stage, x.kind, *amounts))
-    asking = {x.stage for x in plan.calls}
-    lines += [_line(name, "done") for name in plan.computed if name not in asking]
-    if not plan.work and not plan.calls:
+    if plan.calls:
+        lines += [_line("LLM", "calls", "tokens in", "tokens out", "cost", "time")]
+        lines += [*(_call_line(x, x.stage in plan.done) for x in plan.calls), ""]
+    if plan.work or plan.calls:
+        lines += [_line("device", "work", "tokens", "FLOPs", "", "time")]
+        for x in plan.work:
+            amounts = human(x.tokens), human(x.flops), "", duration(x.seconds)
+            lines.append(_line(x.stage, x.kind, *amounts))
+        asking = {x.stage for x in plan.calls}
+        lines += [_line(name, "done") for name in plan.computed if name not in asking]
+    else:
         pending = [name for name in plan.stages if name not in plan.done]
-        lines = [*lines[:-3], f"stages to run: {', '.join(pending) or 'none'}"]
+        lines.append(f"stages to run: {', '.join(pending) or 'none'}")
     disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items() if n)
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]
     lines += [f"- {note}" for note in plan.notes]

@@ -75,7 +75,8 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
             "reading and judge are at most this: what systems have in common is asked once or "
             "not at all"
         )
-    return calls + answering, notes
+    made = calls + answering
+    return made, notes if made else []
 
 
 def _price_notes(config) -> list[str]:
