@@ -4,8 +4,8 @@ r"""ARK on your own documents and questions.
 
 Words after the colon are a preset, variants of it, or both:
 
-    best              a vector for each token, joined with BM25: the best results, in a hundred
-                      times the space
+    best              a vector for each token, joined with BM25: the best results on FairytaleQA,
+                      in a hundred times the space
     paper             follows the publication
     official          follows the released code
     no_curriculum     trains in one stage

@@ -94,7 +94,7 @@ def _facts(config, counts: Counts) -> list[list]:
             f"{smallest_difference(counts['evaluate']['questions']):.2f}",
         ],
         ["Searched", SEARCHED[data["pool"]]],
-        *_graph_facts(config, counts.get("graph", {})),
+        *_graph_facts(config, counts),
         ["Retriever", Path(config.retriever.path).name],
         *_reranker_facts(config, counts.get(RERANKER, {})),
         ["Generator", Path(config.generator.path).name],
@@ -102,10 +102,16 @@ def _facts(config, counts: Counts) -> list[list]:
     ]
 
 
-def _graph_facts(config, graph: Mapping) -> list[list]:
-    """The size of the graph and who wrote it, if the run built one."""
-    if not graph:
-        return [["Graph", "none, as no hard negatives are mined with it"]]
+def _graph_facts(config, counts: Counts) -> list[list]:
+    """The size of the graph, if the run built one, and who wrote it or the questions."""
+    size = "none, as no hard negatives are mined with it"
+    if graph := counts.get("graph"):
+        size = (
+            f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
+            f"{graph['augmented_edges']:,} with those of similarity"
+        )
+    if not graph and "questions" not in counts:
+        return [["Graph", size]]
     local = Path(config.llm.path or config.generator.path).name
     llm = {
         "replay": "recorded replies",
@@ -113,10 +119,6 @@ def _graph_facts(config, graph: Mapping) -> list[list]:
         "openai": config.llm.model,
         "local": f"{local}, on this run's devices",
     }
-    size = (
-        f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
-        f"{graph['augmented_edges']:,} with those of similarity"
-    )
     return [["Graph", size], ["LLM", llm[config.llm.backend]]]
 
 
