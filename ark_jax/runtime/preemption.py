@@ -95,9 +95,13 @@ def _is_unwinding() -> bool:
 
 
 def _would_be_dropped(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_name not in DROPPING:
+    hook = sys.unraisablehook  # told of a dropped exception; what is raised inside is dropped too
+    code = getattr(getattr(hook, "func", hook), "__code__", None)
+    while frame is not None:
+        if frame.f_code.co_name in DROPPING or frame.f_code is code:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def _end(message: str, status: int) -> None:

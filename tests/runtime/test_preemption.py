@@ -1,6 +1,7 @@
 """Signals are raised or deferred, and never lost."""
 
 import contextlib
+import functools
 import gc
 import os
 import random
@@ -104,6 +105,27 @@ def test_a_dropped_exception_is_raised_again(place, monkeypatch):
             while time.monotonic() < began + 5:
                 time.sleep(0.01)
         assert time.monotonic() - began < preemption.GRACE
+
+
+class Failing:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("dropped")
+
+
+def test_the_hook_of_dropped_exceptions_is_not_interrupted(monkeypatch):
+    """Python drops what is raised in it."""
+    finished = []
+
+    def hook(dropped, *, seen):
+        time.sleep(3 * preemption.RETRY)
+        seen.append(str(dropped.exc_value))
+
+    monkeypatch.setattr(sys, "unraisablehook", functools.partial(hook, seen=finished))
+    with preemption.raise_signals(), raises(preemption.Preempted):
+        Failing()
+        time.sleep(5)
+    assert finished == ["dropped"]
 
 
 def test_cleaning_up_is_not_interrupted():
