@@ -43,14 +43,15 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
     """
     nearest = _nearest(name, stages)
     hint = f"; did you mean {nearest}?" if nearest else ""
-    known = (
-        f"stages of this config: {', '.join(stages)}"
-        if stages
-        else "a stage needs --config, or the --workdir of a run"
-    )
+    if stages:
+        return (
+            f"{name!r} is no verb and no stage of this config{hint}; its stages: "
+            f"{', '.join(stages)}; `ark-jax --help` lists the verbs"
+        )
+    known = "a stage needs --config, or the --workdir of a run"
     return f"unknown verb {name!r}{hint}; {known}; `ark-jax --help` lists the verbs"
 
 
 def _nearest(name: str, stages: Sequence[str] = ()) -> str:
     """The verb or stage that is written most alike; empty if none is alike."""
-    return next(iter(difflib.get_close_matches(name, [*verbs.VERBS, *stages], 1)), "")
+    return next(iter(difflib.get_close_matches(name, [*verbs.VERBS, *stages], 1, 0.7)), "")

@@ -89,11 +89,15 @@ def waiting_seconds(settings, calls: int, tokens: float, pace: float) -> float:
     return max(math.ceil(calls / settings.concurrency) * pace, *by_limits, 0.0)
 
 
-def token_counter(config) -> tuple[TokenCounter, str]:
-    """Counts the tokens of `config.llm`, and says whose tokenizer it counts by."""
+def token_counter(config, *, is_asked: bool = True) -> tuple[TokenCounter, str]:
+    """Counts the tokens of `config.llm`, and says whose tokenizer it counts by.
+
+    Args:
+        is_asked: whether anything is asked of `config.llm`; otherwise its tokenizer is not opened.
+    """
     from ark_jax.text.tokens import load_tokenizer
 
-    local = config.llm.backend == "local"
+    local = is_asked and config.llm.backend == "local"
     path = (config.llm.path if local else "") or config.generator.path
     tokenizer = load_tokenizer(path)
     chat = local and tokenizer.chat_template

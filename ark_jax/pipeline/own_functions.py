@@ -111,7 +111,10 @@ def check_processes() -> None:
 def _file(setting: str, name: str) -> Path:
     """The source file of a module."""
     if name == "__main__":  # whatever program runs: importing it anew would run it again
-        raise ValueError(f"{setting}: {name} is the program that runs; name a module of your own")
+        raise ValueError(
+            f"{setting}: __main__ is the program that runs, which an import would run again; put "
+            "the function into a file of its own and name that"
+        )
     search_working_folder()
     importlib.invalidate_caches()  # the file may be new
     try:

@@ -1,5 +1,6 @@
 """The plan against runs, against counts by hand, and what it refuses."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -228,6 +229,20 @@ def test_marked_evidence_keeps_every_question_and_rewrites_none(run, mesh):
         assert f"updates of the weights: {steps:,} in stage0" in planned.notes
         mining[supervision, by] = sum(x.tokens for x in planned.work if x.stage == "mine0")
     assert mining["gold", "bm25"] < mining["alignment", "rewritten"] < mining["gold", "rewritten"]
+
+
+def test_a_graph_that_no_stage_reads_is_not_planned(world, mesh):
+    """Nor is the model opened that would extract it."""
+    c = settings(world)
+    c.mine.by, c.llm.backend, c.llm.path = "question", "local", str(world / "nowhere")
+    planned = plan.estimate(RECIPE, c)
+    assert not planned.calls and not {"extract", "graph", "rewrite"} & set(planned.stages)
+    assert "graph" not in {work.stage for work in planned.work}
+    assert "no stage reads a graph, so none is built" in planned.notes
+    page = plan.format_plan(planned)
+    assert "LLM" not in page and "device" in page
+    finished = dataclasses.replace(planned, work=(), done=planned.stages)
+    assert "stages to run: none" in plan.format_plan(finished)
 
 
 def test_a_plan_says_how_steps_are_computed_and_why(run, mesh, monkeypatch):

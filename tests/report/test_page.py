@@ -83,7 +83,7 @@ def test_inner_parts_may_be_empty():
     text = " ".join(data for _, data in ParsedPage(render(data)).texts)
     assert "No finite loss was recorded." in text
     assert "No cosine similarities were recorded" in text
-    assert "No knowledge-graph community was recorded" in text
+    assert "No community is drawn" in text
     assert "No rewrite was accepted." in text and "No hard negatives were mined for stage3." in text
 
 

@@ -1,7 +1,10 @@
-"""The curriculum: which stages train a retriever, from which model, on whose negatives."""
+"""The curriculum: which stages train a retriever, from which model, on whose negatives.
+
+So it says, too, whether a run needs a graph and a language model that writes.
+"""
 
 from ark_jax.recipes.common.systems import Systems
-from ark_jax.recipes.common.written_from import joins_passages
+from ark_jax.recipes.common.written_from import is_writing, joins_passages
 
 # stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
 # without a curriculum, on all negatives at once, mined by the base model.
@@ -65,6 +68,11 @@ def mines_by_graph(config) -> bool:
 def builds_graph(config) -> bool:
     """Whether a stage reads a graph: mining, or the writing of questions of two passages."""
     return mines_by_graph(config) or joins_passages(config)
+
+
+def asks_writer(config) -> bool:
+    """Whether `config.llm` is asked for anything: a graph, rewritten questions, or written ones."""
+    return builds_graph(config) or (is_writing(config) and not config.questions.replies)
 
 
 def training_inputs(stage: int) -> tuple[str, ...]:

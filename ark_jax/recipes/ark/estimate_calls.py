@@ -17,7 +17,7 @@ from ark_jax.estimate.llm_calls import (
 from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.curriculum import builds_graph, mines_by_graph, systems
+from ark_jax.recipes.ark.curriculum import asks_writer, builds_graph, mines_by_graph, systems
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
 from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.recording import Recording
@@ -49,18 +49,19 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
         raise ValueError(
             f"llm.backend={config.llm.backend!r}: must be one of {', '.join(complete.BACKENDS)}"
         )
-    count, counted_by = token_counter(config)
-    notes = [f"LLM tokens: counted by {counted_by}", *_price_notes(config)]
+    is_asked = asks_writer(config)
+    count, counted_by = token_counter(config, is_asked=is_asked)
+    notes = [f"LLM tokens: counted by {counted_by}", *(_price_notes(config) if is_asked else ())]
     calls = []
     recording = Recording.read(count)
     foresee_questions(context, done)
     cached = list(ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values())
-    kinds = {
-        **({"extract": _prepare_extraction} if builds_graph(config) else {}),
-        **({"questions": _prepare_writing} if is_writing(config) else {}),
-        **({"rewrite": _prepare_rewriting} if mines_by_graph(config) else {}),
-    }
-    for kind, prepare in kinds.items():
+    kinds = (
+        ("extract", _prepare_extraction, builds_graph(config)),
+        ("questions", _prepare_writing, is_writing(config)),
+        ("rewrite", _prepare_rewriting, mines_by_graph(config)),
+    )
+    for kind, prepare in ((kind, prepare) for kind, prepare, is_needed in kinds if is_needed):
         prompts_made, prompt_tokens, expected, remarks = prepare(context, done, count, recording)
         replies = [row for row in cached if row.get("kind") == kind]
         notes += remarks
@@ -75,8 +76,10 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
             "reading and judge are at most this: what systems have in common is asked once or "
             "not at all"
         )
+    if not builds_graph(config):
+        notes.append("no stage reads a graph, so none is built")
     made = calls + answering
-    return made, notes if made else []
+    return made, notes if made else notes[1:]
 
 
 def _price_notes(config) -> list[str]:
@@ -179,9 +182,9 @@ def _estimate_calls(
     count: TokenCounter,
 ) -> tuple[list[Calls], list[str]]:
     """One kind of calls, and gleaning beside extraction; notes on their figures."""
-    settings = config.llm
-    pending = [] if finished else unanswered(llm_settings(config), calls, replies)
-    ratio, source = settings.output_ratio or None, "config.llm.output_ratio"
+    settings = llm_settings(config, "questions" if kind == "questions" else "llm")
+    pending = [] if finished else unanswered(settings, calls, replies)
+    ratio, source = config.llm.output_ratio or None, "config.llm.output_ratio"
     if ratio is None:
         ratio, measured = measured_ratio(replies, prompt_tokens, count)
         source = f"{measured:,} replies at hand" if ratio else "the recording in the package"

@@ -20,11 +20,13 @@ from ark_jax.recipes.ark import estimate_reranker
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
+    asks_writer,
     builds_graph,
     epochs,
     is_distilling,
     mine_name,
     miner_of,
+    mines_by_graph,
     stage_name,
     systems,
 )
@@ -83,7 +85,7 @@ class _Forecaster:
         self.scorer = self._generator(config.generator.path)
         self.tokenizer = device_time.load_tokenizing_retriever(self.base)
         self.lm = device_time.RecordingScorer.from_model(self.scorer)
-        count, _ = token_counter(config)
+        count, _ = token_counter(config, is_asked=asks_writer(config))
         self.recording = Recording.read(count)
         self.chunks = stored_chunks(context)
         self.train = load_questions(context, "train")
@@ -200,7 +202,7 @@ class _Forecaster:
         for stage in config.train.stages:
             if stage in MINING_SIZES and mine_name(stage) not in self.done:
                 questions = math.ceil(self._kept_share() * len(self.train))
-                sizes = MINING_SIZES[stage] if config.mine.by == "rewritten" else ()
+                sizes = MINING_SIZES[stage] if mines_by_graph(config) else ()
                 versions = config.graph.rewrites * len(sizes) * questions
                 rewritten = [round(self.recording.version)] * versions
                 miner = miner_of(config, stage)

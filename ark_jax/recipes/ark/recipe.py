@@ -25,6 +25,7 @@ from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
+    asks_writer,
     builds_graph,
     is_distilling,
     last_mining,
@@ -109,7 +110,7 @@ def stages(config) -> list[Stage]:
     """
     check_ark(config)
     ordered = [
-        *_first_stages(config),
+        *_input_stages(config),
         *(_rewriting_stages(config) if mines_by_graph(config) else ()),
         *_score_stages(),
         *_training_stages(config),
@@ -132,7 +133,7 @@ def _reading_written_questions(stages: list[Stage]) -> list[Stage]:
     ]
 
 
-def _first_stages(config) -> list[Stage]:
+def _input_stages(config) -> list[Stage]:
     """From documents to training questions, their candidates, and a graph if one is read."""
     base, writing = dependencies.base_vectors, written_from.is_writing(config)
     # Candidates belong to questions, so they come after those that are to be written.
@@ -373,8 +374,7 @@ def _closing_stages(config) -> list[Stage]:
 
 def needs(config) -> Needs:
     """The input, models, records and endpoints that a config names."""
-    asks = builds_graph(config) or written_from.is_writing(config)
-    writer = ("llm",) if asks else ()
+    writer = ("llm",) if asks_writer(config) else ()
     roles = (*writer, "reader", *(("judge",) if config.judge.repeats else ()))
     local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
     retrievers = {f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}
@@ -388,7 +388,10 @@ def needs(config) -> Needs:
             "evaluate.rerank": config.evaluate.rerank,
             "reranker.path": config.reranker.path if config.train.kind == "cross" else "",
         },
-        files={"graph.openie": config.graph.openie, "questions.replies": config.questions.replies},
+        files={
+            "graph.openie": config.graph.openie if builds_graph(config) else "",
+            "questions.replies": config.questions.replies,
+        },
         roles=roles,
         read=functools.partial(ingest.look_at, config.data),
     )

@@ -14,7 +14,14 @@ from ark_jax.graph.store import KnowledgeGraph
 from ark_jax.pipeline.recipe import search_command
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows, read_table, stream_rows
-from ark_jax.recipes.ark.curriculum import RERANKER, mine_name, stage_name, systems, trained_stages
+from ark_jax.recipes.ark.curriculum import (
+    RERANKER,
+    asks_writer,
+    mine_name,
+    stage_name,
+    systems,
+    trained_stages,
+)
 from ark_jax.recipes.ark.report_answers import answers_shown, cut_answers, reader_name
 from ark_jax.recipes.ark.score import load_positives
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -72,7 +79,7 @@ def gather(context: Context, counts: Counts) -> dict:
         "distributions": {stage_name(stage): _cosines(context, stage) for stage in mined},
         "difficulty": {stage_name(stage): counts[mine_name(stage)] for stage in mined},
         "community": _community(context) if "communities" in counts else {},
-        "examples": _examples(context, mined, texts, is_rewritten="rewrite" in counts),
+        "examples": _examples(context, mined, texts, with_rewrites="rewrite" in counts),
         **_moves(rows, last, held_out, evaluated["gold"], texts, is_cut),
         "answers": answers_shown(config, rows, ("base", last), held_out, is_cut),
         "counts": _losses(counts),
@@ -103,14 +110,14 @@ def _facts(config, counts: Counts) -> list[list]:
 
 
 def _graph_facts(config, counts: Counts) -> list[list]:
-    """The size of the graph, if the run built one, and who wrote it or the questions."""
-    size = "none, as no hard negatives are mined with it"
+    """The size of the graph, if the run built one, and the model that was asked to write."""
+    size = "none: no stage of this run reads one"
     if graph := counts.get("graph"):
         size = (
             f"{graph['nodes']:,} nodes, {graph['edges']:,} edges, "
             f"{graph['augmented_edges']:,} with those of similarity"
         )
-    if not graph and "questions" not in counts:
+    if not asks_writer(config):
         return [["Graph", size]]
     local = Path(config.llm.path or config.generator.path).name
     llm = {
@@ -245,7 +252,7 @@ def _examples(
     mined: Sequence[int],
     texts: Mapping[str, str],
     *,
-    is_rewritten: bool,
+    with_rewrites: bool,
     count: int = 3,
 ) -> list[dict]:
     """Training questions with their positives, hard negatives and scores."""
@@ -260,7 +267,7 @@ def _examples(
     weighted = rows("positives", "positives")
     unified = {(row["question"], row["chunk"]): row["score"] for row in weighted}
     negatives = {stage: rows(mine_name(stage), "negatives") for stage in mined}
-    rewritten = rows("rewrite", "rewritten") if is_rewritten else []
+    rewritten = rows("rewrite", "rewritten") if with_rewrites else []
 
     def passage(question: str, chunk: str, cosine: float | None = None) -> dict:
         row = raw.get((question, chunk), {})
@@ -288,7 +295,7 @@ def _examples(
         versions = {
             size: [row["text"] for row in of_question(rewritten) if row["size"] == size]
             for size in ("large", "small")
-            if is_rewritten
+            if with_rewrites
         }
         example = {
             "question": question.question,

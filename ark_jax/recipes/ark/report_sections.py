@@ -132,7 +132,7 @@ def community_section(data: Mapping) -> str:
     """The section of a question's community, as a drawing and as a table."""
     example = data["community"]
     if not example or not example["nodes"]:
-        return empty_note("No knowledge-graph community was recorded for drawing.")
+        return empty_note("No community is drawn: the run rewrote no question, or found none.")
     nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
     rows = [
         [
@@ -169,21 +169,22 @@ def examples(data: Mapping) -> str:
     if not data["examples"]:
         return empty_note("No example questions were recorded.")
     cards = "".join(_example_card(example, i == 0) for i, example in enumerate(data["examples"]))
-    is_rewritten = any(example["rewritten"] for example in data["examples"])
-    rewrites, mined = (" its rewrites,", " with the rewrites") if is_rewritten else ("", "")
+    any_of = lambda part: any(example[part] for example in data["examples"])
+    rewrites, by_rewrites = (" its rewrites,", " with them") if any_of("rewritten") else ("", "")
+    negatives = f", and the hard negatives mined{by_rewrites}" if any_of("negatives") else ""
     return (
-        f"<p>The training data of some questions: the question,{rewrites} the passages chosen "
-        f"as positives, and the hard negatives mined{mined}. Forward is the score of the "
-        "answer given passage and question. Backward is the score of the question given passage "
-        "and answer. Retriever is the cosine. Reference answers are <mark>marked</mark>.</p>"
-        + cards
+        f"<p>The training data of some questions: the question,{rewrites} the passages chosen as "
+        f"positives{negatives}. Forward is the score of the answer given passage and question. "
+        "Backward is the score of the question given passage and answer. Retriever is the cosine. "
+        f"Reference answers are <mark>marked</mark>.</p>{cards}"
     )
 
 
 def _example_card(example: Mapping, is_open: bool) -> str:
     """One question with its rewrites, positives and hard negatives."""
     answers = example["answers"]
-    rewrites = "".join(_rewrite_list(size, texts) for size, texts in example["rewritten"].items())
+    lists = "".join(_rewrite_list(size, texts) for size, texts in example["rewritten"].items())
+    rewrites = f'<div class="two">{lists}</div>' if lists else ""
     passages = empty_note("No positives were chosen.")
     if example["positives"]:
         passages = _scored_passages("Positives", example["positives"], answers)
@@ -195,7 +196,7 @@ def _example_card(example: Mapping, is_open: bool) -> str:
     return (
         f'<details class="card"{" open" if is_open else ""}>'
         f'<summary><h3 dir="auto">{escape(example["question"])}</h3></summary>'
-        f'{references(answers)}<div class="two">{rewrites}</div>{passages}</details>'
+        f"{references(answers)}{rewrites}{passages}</details>"
     )
 
 

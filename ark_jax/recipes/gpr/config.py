@@ -26,14 +26,14 @@ PAPER = {
 # The plain way to train a retriever on the same questions: each other triple of the batch is a
 # negative, and the graph plays no part.
 INFO_NCE = {"train.siblings": "neighbour", "train.neighbours": "none"}
-PRESETS = {"best": {}, "paper": PAPER}
+PRESETS = {"default": {}, "paper": PAPER}
 
 
-def gpr(preset: str = "best") -> ConfigDict:
+def gpr(preset: str = "default") -> ConfigDict:
     """The config of `ark-jax run --config=gpr`.
 
     Args:
-        preset: `best` is the defaults, chosen on a part of MetaQA's questions
+        preset: `default` was chosen on a part of MetaQA's questions
             (configs/metaqa.py). `paper` follows the publication, except for its encoder:
             --config.retriever.path=distilbert/distilbert-base-uncased.
 

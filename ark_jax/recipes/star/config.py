@@ -9,18 +9,18 @@ from ark_jax.recipes.star.settings import Star
 
 # The publication: its own head, candidates from all relations, long training, no prefilter.
 PAPER = {"mine.pool": "all", "train.head": "star", "train.epochs": 50, "search.keep": 1_000_000}
-PRESETS = {"best": {}, "paper": PAPER}
+PRESETS = {"default": {}, "paper": PAPER}
 # All shortest paths as positives, drawn negatives, no weights: what hard paths are compared with.
 PLAIN = {"mine.positives": "all", "mine.choose": "random", "train.weights": "none"}
 # The plain way to train a retriever of paths: RD-P's dual encoder.
 DUAL = PLAIN | {"train.head": "cosine"}
 
 
-def star(preset: str = "best") -> ConfigDict:
+def star(preset: str = "default") -> ConfigDict:
     """The config of `ark-jax run --config=star`.
 
     Args:
-        preset: `best` is the defaults. `paper` follows the publication, except for its encoder:
+        preset: `default`, or `paper`, which follows the publication, except for its encoder:
             --config.retriever.path=princeton-nlp/sup-simcse-roberta-base.
 
     Raises:

@@ -24,6 +24,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import RECIPE, stages
+from ark_jax.recipes.common import written_from
 from ark_jax.recipes.common.corpus import POOL_FILE
 from ark_jax.runtime.log import Metrics, read_rows
 from ark_jax.train import batches, optim
@@ -304,6 +305,8 @@ READING = {"extract", "graph"}, {"communities", "rewrite"}
         ({"mine.by": "question"}, False, False),
         ({"mine.by": "random", "questions.source": "written"}, True, False),
         ({"mine.by": "random", "questions.source": "both", "questions.joined": 0.0}, False, False),
+        ({"questions.source": "both", "questions.joined": 0.0}, True, True),
+        ({"mine.by": "random", "questions.source": "both", "llm.backend": "none"}, False, False),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, dict) else None,
 )
@@ -317,8 +320,14 @@ def test_a_graph_is_built_only_where_a_stage_reads_it(changes, builds, rewrites,
     assert (building <= set(names), rewriting <= set(names)) == (builds, rewrites)
     for i, stage in enumerate(ordered):  # each reads only what is there before it
         assert set(stage.after) <= set(names[:i]), stage.name
-    asks = builds or c.questions.source != "given"
-    assert ("llm" in RECIPE.needs(c).roles) == asks
+    after = {stage.name: stage.after for stage in ordered}
+    for name in {"mine0", "mine2", "mine3"} & set(names):
+        assert ("rewrite" in after[name]) == rewrites
+    if "questions" in names:
+        assert ("graph" in after["questions"]) == written_from.joins_passages(c)
+    assert ("llm" in RECIPE.needs(c).roles) == (builds or c.questions.source != "given")
+    c.questions.replies, c.questions.joined = "recorded.jsonl", 0.0
+    assert ("llm" in RECIPE.needs(c).roles) == rewrites
 
 
 def test_the_released_code_mines_both_times_with_the_base_model(retriever):
