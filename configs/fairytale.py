@@ -22,7 +22,7 @@ Words after the colon:
     corpus            candidates and negatives come from all 60 stories, not a question's own
     recorded          trains on questions that a large language model wrote from 126 passages of
                       the 60 stories (recordings/README.md), instead of those of the data
-    both              trains on those and on the questions of the data
+    both              trains on all of those, unfiltered, and on the questions of the data
     rules             trains on questions that leave a name or a rare word out of a sentence, one of
                       each passage of the 60 stories
     answers           a reader taught on the training questions answers all of `val`, each from the
@@ -62,11 +62,11 @@ With a vector for each token:
 With candidates and negatives from all 60 stories:
 
     seed                     0     1     2
-    negatives by the graph .559  .555  .553
-    by the question        .559  .557  .552
-    by BM25                .546  .537  .533
-    random                 .552  .540  .536
-    of the batch alone     .553  .558  .546
+    graph                 .559  .555  .553
+    question              .559  .557  .552
+    bm25                  .546  .537  .533
+    random                .552  .540  .536
+    batch                 .553  .558  .546
 
 With chunks of sentences (untouched retrievers): MiniLM .507, BM25 .655; recall@10 .718 and .796
 instead of .677 and .822. On `tune` MiniLM has .655 instead of .599, stage 3 .665.

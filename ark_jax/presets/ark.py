@@ -4,8 +4,9 @@ r"""ARK on your own documents and questions.
 
 Words after the colon are a preset, variants of it, or both:
 
-    best              a vector for each token, joined with BM25: the best results on FairytaleQA,
-                      in a hundred times the space
+    default           what no word means, too
+    best              a vector for each token, fused with BM25: what is behind the best row of
+                      study 2, in a hundred times the space
     paper             follows the publication
     official          follows the released code
     no_curriculum     trains in one stage

@@ -21,7 +21,7 @@ class RetrieverSection(settings.RetrieverSection):
 
 @dataclasses.dataclass(frozen=True)
 class GraphSection:
-    """The knowledge graph, its communities and the rewritten questions."""
+    """The knowledge graph, if a stage reads one, its communities and the rewritten questions."""
 
     openie: str = field(
         "", "File of triples in HippoRAG's form, instead of extraction by the language model."
