@@ -202,6 +202,8 @@ def test_a_study_tunes_on_nothing_that_it_reports(name, trained_on, held_out, mo
         c = study["get_config"]()
         c.update_from_flattened_dict(changes)
         stages(c)
+    for word in study["VARIANTS"]:
+        stages(study["get_config"](word))
     with pytest.raises(ValueError, match="'nope': must be one of paper, official, gold"):
         study["get_config"]("nope")
 
