@@ -177,6 +177,7 @@ ANSWERS = {
     "reader.warm": True,
     "evaluate.read": 1025,
     "evaluate.passages": 1,
+    "evaluate.fusion": "chosen",
     "evaluate.answers": ("answer_f1", "exact_match", "answer_likelihood"),
 }
 
