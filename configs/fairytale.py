@@ -175,7 +175,7 @@ UNFILTERED = {"questions.margin": -100.0, "questions.round_trip": 0}
 BOTH = RECORDED | UNFILTERED | {"questions.source": "both"}
 ANSWERS = {
     "reader.warm": True,
-    "evaluate.read": 1025,
+    "evaluate.read": -1,
     "evaluate.passages": 1,
     "evaluate.fusion": "chosen",
     "evaluate.answers": ("answer_f1", "exact_match", "answer_likelihood"),

@@ -305,7 +305,8 @@ class EvaluateSection:
     answers: tuple[str, ...] = field(
         ("answer_f1",),
         "Answer metrics: answer_f1, exact_match, rouge_l; answer_likelihood: the mean log p of a "
-        "token of the likeliest reference answer as the reply of a local reader, in nats.",
+        "token of the likeliest reference answer as the reply of a local reader, in nats. Empty: "
+        "answers are written for report and judge, and not measured; read=0 writes none.",
     )
     baselines: tuple[str, ...] = field(
         ("bm25",),
