@@ -311,9 +311,11 @@ def _fusion_stage(compared: Systems) -> Stage:
     settings = tuple(f"evaluate.{name}" for name in ("scope", "gold", "metrics", "passages"))
     return Stage(
         choose_fusion.STAGE,
-        after=("data", compared.last),
+        after=("data", "positives", compared.last),
         settings=(*settings, *COMPUTE),
-        run=functools.partial(choose_fusion.choose_fusion, systems=compared),
+        run=functools.partial(
+            choose_fusion.choose_fusion, systems=compared, learned=train.learned_questions
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
@@ -14,7 +15,7 @@ from ark_jax.recipes.ark.curriculum import (
     stage_name,
 )
 from ark_jax.recipes.ark.mine import load_negatives
-from ark_jax.recipes.ark.score import load_positives, load_shares
+from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.runtime import distributed
@@ -45,6 +46,13 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
             for example in examples
         ]
     return examples, {id: question.question for id, question in questions.items()}, passages
+
+
+def learned_questions(context: Context) -> Collection[str]:
+    """The ids of the training questions that any stage learns from."""
+    if is_distilling(context.config):
+        return load_scores(context)
+    return load_positives(context)
 
 
 def train_stage(context: Context, folder: Path, *, stage: int) -> dict:

@@ -1,5 +1,6 @@
 """The fusion stage: how BM25 and the last tuned retriever are joined, by the training questions."""
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ from ark_jax.runtime.log import say
 
 STAGE = "fusion"
 METRIC = "ndcg@10"
-DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+# Close to 1, too: as shares of the best, cosines differ less than scores of words.
+DENSE_WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
+ENOUGH = 50  # questions; fewer can hardly choose
 
 
 def candidates(depth: int) -> list[Fusion]:
@@ -28,11 +31,26 @@ def candidates(depth: int) -> list[Fusion]:
     return [Fusion(depth=depth), *sums]
 
 
-def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
-    """Stores the fusion with the highest nDCG@10 on training questions, and that of each."""
+def choose_fusion(
+    context: Context,
+    folder: Path,
+    *,
+    systems: Systems,
+    learned: Callable[[Context], Collection[str]],
+) -> dict:
+    """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
+
+    A retriever knows the questions that it has learned from too well, and would get too much
+    weight. So the others choose, if they are enough.
+
+    Args:
+        learned: the ids of the training questions that the retriever has learned from.
+    """
     questions, chunks = load_questions(context, "train"), stored_chunks(context)
     gold, _ = gold_passages(context, questions, chunks.by_document)
-    judged = [question for question in questions if gold[question.id]]
+    judged, known = [question for question in questions if gold[question.id]], learned(context)
+    others = [question for question in judged if question.id not in known]
+    judged, which = (others, "other ") if len(others) >= ENOUGH else (judged, "")
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
@@ -47,7 +65,7 @@ def choose_fusion(context: Context, folder: Path, *, systems: Systems) -> dict:
     distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
     save_json(rows, folder / "candidates.json")
     say(
-        f"  {len(judged):,} training questions: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"  {len(judged):,} {which}training questions: {METRIC} {rows[best][METRIC]:.3f} by "
         f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
     )
     return {"questions": len(judged), "by": fusions[best].by, "dense": fusions[best].dense}

@@ -6,7 +6,7 @@ from support.ranking import QUESTIONS, rank
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.retrieval import measure
-from ark_jax.pipeline.tables import load_json, save_rows
+from ark_jax.pipeline.tables import load_json, load_rows, save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
@@ -16,11 +16,13 @@ from ark_jax.recipes.common.retrieve import retrieve_all, scored_rankings
 from ark_jax.retrieval.fusion import Fusion, load_fusion
 
 
-def choose(run, questions: list[Question]) -> dict:
+def choose(run, questions: list[Question], learned=frozenset()) -> dict:
     save_rows(questions, run.context / "data" / "questions_train.parquet", Question)
     folder = run.context / STAGE
     folder.mkdir()
-    return choose_fusion(run.context, folder, systems=systems(run.c))
+    return choose_fusion(
+        run.context, folder, systems=systems(run.c), learned=lambda context: learned
+    )
 
 
 def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run):
@@ -49,13 +51,29 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     assert counts == {"questions": 3, "by": chosen.by, "dense": chosen.dense}
 
 
+def test_questions_that_were_not_learned_from_choose_if_they_are_enough(run, monkeypatch, capsys):
+    asked = [
+        Question("t0", "which lamp and tide?", ("lamp",), ("a",)),
+        Question("t1", "which pilot?", ("pilot",), ("b",)),
+        Question("t2", "which bell or wool?", ("wool",), ("b",)),
+    ]
+    assert choose(run, asked, {"t0"})["questions"] == 3
+    assert "3 training questions" in capsys.readouterr().out
+    monkeypatch.setattr("ark_jax.recipes.common.choose_fusion.ENOUGH", 2)
+    (run.context / STAGE).rename(run.context / "few")
+    assert choose(run, asked, {"t0"})["questions"] == 2
+    assert "2 other training questions" in capsys.readouterr().out
+    chosen = {row["question"] for row in load_rows(run.context / STAGE / "ranked-bm25.parquet")}
+    assert chosen == {"t1", "t2"}
+
+
 def test_the_stage_is_there_if_it_is_asked_for():
     c = config.ark()
     c.retriever.path = c.generator.path = "a-name/that-is-not-fetched"
     assert STAGE not in [stage.name for stage in stages(c)]
     c.evaluate.fusion = "chosen"
     after = {stage.name: stage.after for stage in stages(c)}
-    assert after[STAGE] == ("data", "stage3")
+    assert after[STAGE] == ("data", "positives", "stage3")
     assert STAGE in after["evaluate"] and STAGE in after["export"]
 
 
