@@ -57,7 +57,7 @@ With a vector for each token:
     stage 2               .707  .703  .702
     stage 3               .700  .703  .701
     gold                  .718  .715  .716
-    BM25 + stage 3        .714  .717  .716
+    BM25 + stage 3        .717  .717  .713
 
 With candidates and negatives from all 60 stories:
 

@@ -323,7 +323,7 @@ class EvaluateSection:
         "ranks",
         "How BM25 and the last tuned retriever are fused, in the table and by the export. ranks: "
         "by reciprocal ranks; chosen: so, or by a weighted sum of scores, whichever has the higher "
-        "nDCG@10 on the training questions.",
+        "nDCG@10 on training questions: those that it has not learned from, if they are enough.",
         choices=("ranks", "chosen"),
     )
     rerank: str = field(
