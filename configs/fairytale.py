@@ -22,11 +22,11 @@ Words after the colon:
     corpus            candidates and negatives come from all 60 stories, not a question's own
     recorded          trains on questions that a large language model wrote from 126 passages of
                       the 60 stories (recordings/README.md), instead of those of the data
-    both              trains on all of those, unfiltered, and on the questions of the data
+    both              trains on all recorded questions, unfiltered, and on those of the data
     rules             trains on questions that leave a name or a rare word out of a sentence, one of
                       each passage of the 60 stories
     answers           a reader taught on the training questions answers all of `val`, each from the
-                      first passage
+                      first passage; training questions choose how BM25 is fused
     passages          `gold` without what alignment scores decide there (negatives that are spared),
                       so that one chunk of a question is scored instead of eight
     tune              leaves out `val`, holds out 15 of the 60 stories and trains on 20 others;
@@ -64,7 +64,7 @@ With candidates and negatives from all 60 stories:
     seed                     0     1     2
     graph                 .559  .555  .553
     question              .559  .557  .552
-    bm25                  .546  .537  .533
+    bm25                  .546  .537  .532
     random                .552  .540  .536
     batch                 .553  .558  .546
 

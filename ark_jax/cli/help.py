@@ -54,4 +54,4 @@ def unknown(name: str, stages: Sequence[str] = ()) -> str:
 
 def _nearest(name: str, stages: Sequence[str] = ()) -> str:
     """The verb or stage that is written most alike; empty if none is alike."""
-    return next(iter(difflib.get_close_matches(name, [*verbs.VERBS, *stages], 1, 0.7)), "")
+    return next(iter(difflib.get_close_matches(name, [*verbs.VERBS, *stages], 1, 0.65)), "")

@@ -119,7 +119,7 @@ def token_counter(config, *, is_asked: bool = True) -> tuple[TokenCounter, str]:
             lengths += map(len, batch["input_ids"])
         return lengths
 
-    stand_in = "" if local else " (generator.path), in place of the LLM's own"
+    stand_in = "" if local else " (generator.path), in place of their own"
     return count, f"the tokenizer of {Path(path).name}{stand_in}"
 
 

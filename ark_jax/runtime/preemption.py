@@ -4,7 +4,8 @@ A signal raises an exception wherever the main thread is, since the files hold a
 Training defers it to the end of the step, saves, and then raises.
 
 Python drops an exception that is raised inside a callback of its garbage collector, and JAX has
-such a callback. So the exception is raised again and again until it gets through.
+such a callback, or inside `sys.unraisablehook`. So the exception is raised again and again until it
+gets through.
 """
 
 import contextlib
@@ -96,7 +97,8 @@ def _is_unwinding() -> bool:
 
 def _would_be_dropped(frame: FrameType | None) -> bool:
     hook = sys.unraisablehook  # told of a dropped exception; what is raised inside is dropped too
-    code = getattr(getattr(hook, "func", hook), "__code__", None)
+    function = getattr(hook, "func", hook)  # that of a functools.partial
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     while frame is not None:
         if frame.f_code.co_name in DROPPING or frame.f_code is code:
             return True

@@ -15,6 +15,7 @@ from support.world import call, command, environment, make_world
 from ark_jax import __main__
 from ark_jax.cli import flags as cli_flags
 from ark_jax.cli import runs, verbs
+from ark_jax.cli.help import unknown
 from ark_jax.demo import models
 
 
@@ -191,6 +192,15 @@ def test_a_mistyped_verb_is_told_the_nearest(capsys):
     assert "unknown verb 'serach'; did you mean search?" in capsys.readouterr().err
     assert __main__._main(["stauts", "--help"]) == 0
     assert "did you mean status?" in capsys.readouterr().out
+
+
+def test_a_stage_that_a_config_lacks_is_told_with_those_it_has():
+    stages = ("data", "stage2", "stage3")
+    told = unknown("stage4", stages)
+    assert told.startswith("'stage4' is no verb and no stage of this config; did you mean stage")
+    assert "; its stages: data, stage2, stage3; `ark-jax --help`" in told
+    assert "did you mean" not in unknown("extract", stages)
+    assert "did you mean evaluate?" in unknown("eval", stages)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["check", "{corpus}"]])

@@ -53,7 +53,7 @@ def test_our_own_model_is_counted_by_its_own_tokenizer_and_chat_form(world, mesh
         calls_of_kind(planned, "extract").output_tokens
         == calls_of_kind(plain, "extract").output_tokens
     )  # what it writes is no turn
-    assert planned.notes[0] == "LLM tokens: counted by the tokenizer of chat"
+    assert planned.notes[0] == "tokens of language models: counted by the tokenizer of chat"
 
 
 def test_an_endpoint_holds_calls_back():

@@ -51,7 +51,7 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
         )
     is_asked = asks_writer(config)
     count, counted_by = token_counter(config, is_asked=is_asked)
-    notes = [f"LLM tokens: counted by {counted_by}", *(_price_notes(config) if is_asked else ())]
+    notes = _price_notes(config) if is_asked else []
     calls = []
     recording = Recording.read(count)
     foresee_questions(context, done)
@@ -79,7 +79,8 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     if not builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
     made = calls + answering
-    return made, notes if made else notes[1:]
+    counted = [f"tokens of language models: counted by {counted_by}"] if made else []
+    return made, [*counted, *notes]
 
 
 def _price_notes(config) -> list[str]:

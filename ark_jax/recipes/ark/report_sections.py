@@ -132,7 +132,9 @@ def community_section(data: Mapping) -> str:
     """The section of a question's community, as a drawing and as a table."""
     example = data["community"]
     if not example or not example["nodes"]:
-        return empty_note("No community is drawn: the run rewrote no question, or found none.")
+        return empty_note(
+            "No community is drawn: the run rewrote no question, or found no community."
+        )
     nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
     rows = [
         [
@@ -169,9 +171,9 @@ def examples(data: Mapping) -> str:
     if not data["examples"]:
         return empty_note("No example questions were recorded.")
     cards = "".join(_example_card(example, i == 0) for i, example in enumerate(data["examples"]))
-    any_of = lambda part: any(example[part] for example in data["examples"])
-    rewrites, by_rewrites = (" its rewrites,", " with them") if any_of("rewritten") else ("", "")
-    negatives = f", and the hard negatives mined{by_rewrites}" if any_of("negatives") else ""
+    has = lambda part: any(example[part] for example in data["examples"])
+    rewrites, origin = (" its rewrites,", " with the rewrites") if has("rewritten") else ("", "")
+    negatives = f", and the hard negatives mined{origin}" if has("negatives") else ""
     return (
         f"<p>The training data of some questions: the question,{rewrites} the passages chosen as "
         f"positives{negatives}. Forward is the score of the answer given passage and question. "

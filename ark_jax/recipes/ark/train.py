@@ -50,9 +50,7 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
 
 def learned_questions(context: Context) -> Collection[str]:
     """The ids of the training questions that any stage learns from."""
-    if is_distilling(context.config):
-        return load_scores(context)
-    return load_positives(context)
+    return load_scores(context) if is_distilling(context.config) else load_positives(context)
 
 
 def train_stage(context: Context, folder: Path, *, stage: int) -> dict:

@@ -317,13 +317,15 @@ class EvaluateSection:
     )
     hybrids: tuple[str, ...] = field(
         ("bm25+tuned",),
-        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one.',
+        'Systems to fuse by reciprocal ranks, as in "bm25+base"; "tuned" is the last tuned one, '
+        "which `fusion` may fuse otherwise.",
     )
     fusion: str = field(
         "ranks",
         "How BM25 and the last tuned retriever are fused, in the table and by the export. ranks: "
         "by reciprocal ranks; chosen: so, or by a weighted sum of scores, whichever has the higher "
-        "nDCG@10 on training questions: those that it has not learned from, if they are enough.",
+        "nDCG@10 on training questions: those that the retriever has not learned from, if they are "
+        "at least 50, and otherwise all.",
         choices=("ranks", "chosen"),
     )
     rerank: str = field(

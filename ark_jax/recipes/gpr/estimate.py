@@ -44,7 +44,7 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     reply_tokens = min(reply_tokens, settings.max_tokens)
     written = reply_tokens * len(pending)
     pace, _ = reply_seconds(replies, reply_tokens)
-    notes = [f"LLM tokens: counted by {counted_by}"]
+    notes = [f"tokens of language models: counted by {counted_by}"]
     if pending:
         notes.append(f"questions: {written / read:.2f} tokens out for one in, by {source}")
     notes += unknown_price(settings)

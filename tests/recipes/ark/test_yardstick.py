@@ -1,6 +1,7 @@
 """What ARK is measured by: training on marked passages, other negatives than its own, a merge with
 base, few or no answers."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -25,6 +26,7 @@ from ark_jax.pipeline import engine
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.recipe import stages
+from ark_jax.recipes.ark.train import learned_questions, load_examples
 from ark_jax.recipes.common.corpus import candidate_chunks, chunks_by_document, load_questions
 from ark_jax.recipes.common.split import split_questions
 from ark_jax.report.results import metric_heading
@@ -83,6 +85,15 @@ def test_no_graph_is_built_where_none_is_read(yardstick):
     assert "the question, the passages chosen as positives, and the hard negatives mined." in page
     assert "the run rewrote no question" in page
     assert "Extraction records" not in page and "Rewritten" not in page
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "distil"])
+def test_the_questions_learned_from_are_those_of_the_examples(loss, yardstick):
+    c = yardstick.config.copy_and_resolve_references()
+    c.train.loss = loss
+    context = dataclasses.replace(yardstick, config=c)
+    examples, _, _ = load_examples(context, 0)
+    assert set(learned_questions(context)) == {example.question for example in examples}
 
 
 def test_a_merge_lies_between_base_and_last_stage(yardstick, mesh):

@@ -1,5 +1,7 @@
 """How BM25 and the last tuned retriever are joined: chosen on training questions, then used."""
 
+import shutil
+
 import numpy as np
 import pytest
 from support.ranking import QUESTIONS, rank
@@ -59,12 +61,25 @@ def test_questions_that_were_not_learned_from_choose_if_they_are_enough(run, mon
     ]
     assert choose(run, asked, {"t0"})["questions"] == 3
     assert "3 training questions" in capsys.readouterr().out
-    monkeypatch.setattr("ark_jax.recipes.common.choose_fusion.ENOUGH", 2)
-    (run.context / STAGE).rename(run.context / "few")
-    assert choose(run, asked, {"t0"})["questions"] == 2
-    assert "2 other training questions" in capsys.readouterr().out
-    chosen = {row["question"] for row in load_rows(run.context / STAGE / "ranked-bm25.parquet")}
-    assert chosen == {"t1", "t2"}
+    of_all = load_json(run.context / STAGE / "candidates.json")
+    for enough, choosing in ((3, 3), (2, 2)):
+        monkeypatch.setattr("ark_jax.recipes.common.choose_fusion.ENOUGH", enough)
+        shutil.rmtree(run.context / STAGE)
+        assert choose(run, asked, {"t0"})["questions"] == choosing
+    assert "2 training questions that the retriever has not learned from" in capsys.readouterr().out
+    assert {row["question"] for row in load_rows(run.context / STAGE / "ranked-bm25.parquet")} == {
+        "t0",
+        "t1",
+        "t2",
+    }
+    shutil.rmtree(run.context / STAGE)
+    choose(run, asked[:1])
+    pairs = zip(of_all, load_json(run.context / STAGE / "candidates.json"), strict=True)
+    rest = [3 * all_three["ndcg@10"] - first["ndcg@10"] for all_three, first in pairs]
+    shutil.rmtree(run.context / STAGE)
+    choose(run, asked, {"t0"})
+    without = [row["ndcg@10"] for row in load_json(run.context / STAGE / "candidates.json")]
+    assert [2 * value for value in without] == pytest.approx(rest)
 
 
 def test_the_stage_is_there_if_it_is_asked_for():
