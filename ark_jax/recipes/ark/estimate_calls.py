@@ -61,7 +61,9 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
         ("questions", _prepare_writing, is_writing(config)),
         ("rewrite", _prepare_rewriting, mines_by_graph(config)),
     )
-    for kind, prepare in ((kind, prepare) for kind, prepare, is_needed in kinds if is_needed):
+    for kind, prepare, is_needed in kinds:
+        if not is_needed:
+            continue
         prompts_made, prompt_tokens, expected, remarks = prepare(context, done, count, recording)
         replies = [row for row in cached if row.get("kind") == kind]
         notes += remarks

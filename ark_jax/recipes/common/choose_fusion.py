@@ -51,9 +51,9 @@ def choose_fusion(
     judged = [question for question in questions if gold[question.id]]
     learned_from = learned(context)
     unlearned = [question for question in judged if question.id not in learned_from]
-    choosing, which = judged, ""
+    choosing, remark = judged, ""
     if len(unlearned) >= ENOUGH:
-        choosing, which = unlearned, " that the retriever has not learned from"
+        choosing, remark = unlearned, " that the retriever has not learned from"
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
@@ -69,7 +69,7 @@ def choose_fusion(
     distributed.on_first_process(lambda: save_fusion(fusions[best], folder))
     save_json(rows, folder / "candidates.json")
     say(
-        f"  {len(choosing):,} training questions{which}: {METRIC} {rows[best][METRIC]:.3f} by "
+        f"  {len(choosing):,} training questions{remark}: {METRIC} {rows[best][METRIC]:.3f} by "
         f"{fusions[best]}, {rows[0][METRIC]:.3f} by reciprocal ranks"
     )
     return {"questions": len(choosing), "by": fusions[best].by, "dense": fusions[best].dense}

@@ -293,9 +293,6 @@ def test_presets_and_variants_are_words_behind_the_colon():
             get(words)
 
 
-READING = {"extract", "graph"}, {"communities", "rewrite"}
-
-
 @pytest.mark.parametrize(
     ("changes", "builds", "rewrites"),
     [
@@ -316,7 +313,7 @@ def test_a_graph_is_built_only_where_a_stage_reads_it(changes, builds, rewrites,
     c.update_from_flattened_dict(changes)
     ordered = stages(c)
     names = [stage.name for stage in ordered]
-    building, rewriting = READING
+    building, rewriting = {"extract", "graph"}, {"communities", "rewrite"}
     assert (building <= set(names), rewriting <= set(names)) == (builds, rewrites)
     for i, stage in enumerate(ordered):  # each reads only what is there before it
         assert set(stage.after) <= set(names[:i]), stage.name
