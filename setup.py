@@ -36,7 +36,7 @@ TEST = [
 
 setup(
     name="ark-jax",
-    version="0.4.0",
+    version="0.5.0",
     description="Answer-centric retriever tuning (ARK) in JAX",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

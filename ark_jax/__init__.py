@@ -2,7 +2,7 @@
 
 import importlib
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 # name -> module; imported on first use, so that `ark-jax --help` does not wait for jax.
 _PUBLIC = {

@@ -50,6 +50,8 @@ def field(
     choices: tuple = (),
     importable: bool = False,
     lengths: tuple[int, ...] = (),
+    content: str = "",
+    affects_output: bool = True,
 ):
     """A field of a section. Limits and choices of a tuple hold for each of its elements.
 
@@ -64,6 +66,10 @@ def field(
         importable: whether a function of the user's own, as `module:function`, may stand in place
             of a choice.
         lengths: admissible lengths of a tuple annotated `tuple[T, ...]`; empty: any.
+        content: what the value names, if a run depends on its content: a key of
+            `pipeline.reads.CONTENTS`.
+        affects_output: False if the value decides only how fast, where or at what price a run
+            works, so that no stage runs again because of it.
     """
     limits = {
         "minimum": minimum,
@@ -72,7 +78,14 @@ def field(
         "choices": choices,
         "importable": importable,
     }
-    metadata = {"meaning": meaning, "unit": unit, "lengths": lengths, "limits": limits}
+    metadata = {
+        "meaning": meaning,
+        "unit": unit,
+        "lengths": lengths,
+        "limits": limits,
+        "content": "function" if importable else content,
+        "affects_output": affects_output,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -134,6 +147,8 @@ class FieldSpec:
     rule: Rule
     is_tuple: bool
     lengths: tuple[int, ...]  # admissible lengths of a tuple; empty: any
+    content: str  # what the value names, as of `field`; empty: nothing
+    affects_output: bool
 
     def describe(self) -> str:
         """What the value must be: "a tuple of 3 integers, each at least 0"."""
@@ -166,6 +181,7 @@ class FieldSpec:
         return ValueError(f"config.{name}={_show(value)}: must be {admissible}. {self.meaning}")
 
 
+@functools.cache
 def sections(schema: type) -> dict[str, type]:
     """The sections of a schema by name, without those of its sections."""
     annotations = typing.get_type_hints(schema)
@@ -192,8 +208,14 @@ def _spec(name: str, declared: dataclasses.Field, annotation) -> FieldSpec:
     scalar = elements[0]
     kinds = typing.get_args(scalar) if isinstance(scalar, types.UnionType) else (scalar,)
     rule = Rule(kinds, **metadata["limits"])
-    meaning, unit = metadata["meaning"], metadata["unit"]
-    return FieldSpec(name, declared.default, meaning, unit, rule, is_tuple, lengths)
+    said = {key: metadata[key] for key in ("meaning", "unit", "content", "affects_output")}
+    return FieldSpec(name, declared.default, rule=rule, is_tuple=is_tuple, lengths=lengths, **said)
+
+
+@functools.cache
+def own_fields(schema: type) -> dict[str, FieldSpec]:
+    """The fields of a section by name, without those of its sections."""
+    return {spec.name: spec for spec in fields(schema) if "." not in spec.name}
 
 
 def to_config_dict(schema: type) -> ConfigDict:

@@ -5,15 +5,17 @@ A stage works in `.partial/NAME`, where it may keep its own progress. Its finish
 run, and only the first one writes.
 """
 
+import dataclasses
 import errno
 import fcntl
 import functools
+import itertools
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +24,20 @@ from ark_jax.pipeline import kept_config, store
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
-    inputs_of,
+    Damaged,
+    damage,
     outputs_of,
     read_manifest,
+    refuse_earlier,
     sync,
     write_manifest,
 )
 from ark_jax.pipeline.parts import PARTS
+from ark_jax.pipeline.reads import Reads, Record, change, nothing_read
+from ark_jax.pipeline.recipe import schema_of
 from ark_jax.pipeline.stage import Context, Interrupted, Stage
-from ark_jax.pipeline.status import Status, examine_stage, stages_to_verify
-from ark_jax.pipeline.unfinished import BEGUN, NEW_BEGUN, begin, is_whole
+from ark_jax.pipeline.status import examine_stage, stages_to_verify
+from ark_jax.pipeline.unfinished import READS, begin, keep_read
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import duration, say
 
@@ -48,11 +54,13 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
         verify: compares all finished stages, also if nothing has to run.
 
     Raises:
+        ValueError: the workdir is that of an earlier version.
         Interrupted: another run works in the workdir, or an input of `only` is not up to date.
     """
     with ExitStack() as stack:
         stack.enter_context(_mesh_restored())
         distributed.on_first_process(lambda: stack.enter_context(_locked(context.workdir)))
+        distributed.on_first_process(lambda: refuse_earlier(context.workdir))
         distributed.on_first_process(lambda: kept_config.keep(context.config, context.workdir))
         if context.store:
             distributed.on_first_process(
@@ -67,10 +75,6 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
 
 def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool) -> int:
     """Runs what has to run and returns how many stages that were."""
-    read_from = {name for stage in stages for name in stage.after}
-    fresh: dict[str, str] = {}
-    states: dict[str, Status] = {}
-    runs = 0
     verified = distributed.on_first_process(
         lambda: sorted(
             {stage.name for stage in stages}
@@ -78,111 +82,183 @@ def _run_due(stages: Sequence[Stage], context: Context, only: str, verify: bool)
             else stages_to_verify(stages, context.config, context.workdir, only=only)
         )
     )
+    work, runs = _Work(context, schema_of(context.config), {*verified}), 0
     for number, stage in enumerate(stages, 1):
-        reason = distributed.on_first_process(
-            functools.partial(_due, stage, context, fresh, states, only, stage.name in verified)
-        )
+        due = functools.partial(work.due, stage, only, stage.name in verified)
+        reason, work.fresh, work.unready = distributed.on_first_process(due)
         if reason is not None:
             say(f"[{number}/{len(stages)}] {stage.name}{reason}")
-            inputs = distributed.on_first_process(
-                functools.partial(inputs_of, stage, context.config, fresh)
-            )
-            # A stage that nothing reads, such as the report, tells of this run alone.
-            shared = context.store and stage.name in read_from
-            bring = _obtain if shared else _execute
-            fresh[stage.name] = bring(stage, context, inputs, context.workdir / stage.name)
+            make = work.obtain if context.store and stage.shared else work.execute
+            work.fresh[stage.name] = make(stage)
+            work.unready.pop(stage.name, None)
+            work.whole.add(stage.name)
             runs += 1
         if stage.name == only:
             break
     return runs
 
 
-def _due(
-    stage: Stage,
-    context: Context,
-    fresh: dict[str, str],
-    states: dict[str, Status],
-    only: str,
-    verify: bool,
-) -> str | None:
-    """Why a stage has to run, as its line of the log ends; None if it does not.
+@dataclasses.dataclass
+class _Work:
+    """A run of some stages, and how far it is.
 
-    Its status enters `states`.
+    Attributes:
+        schema: of the config.
+        whole: stages whose files were compared with their digests, or made by this run.
+        fresh: stages that are up to date -> the fingerprints of their outputs.
+        unready: other stages -> where they stand, in words.
     """
-    status = examine_stage(stage, context.config, context.workdir, fresh, verify=verify)
-    states[stage.name] = status
-    if status.state == "done" or only not in ("", stage.name):
-        return None
-    pending = [name for name in stage.after if name not in fresh]
-    if pending:
-        needed = states[pending[0]]
-        why = f": {needed.why}" if needed.why else ""
+
+    context: Context
+    schema: type | None
+    whole: set[str]
+    fresh: dict[str, str] = dataclasses.field(default_factory=dict)
+    unready: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def due(self, stage: Stage, only: str, verify: bool) -> tuple[str | None, dict, dict]:
+        """Why a stage has to run, as its line of the log ends; None if it does not.
+
+        With it `fresh` and `unready`, which its status enters.
+        """
+        config, workdir = self.context.config, self.context.workdir
+        status = examine_stage(stage, config, workdir, self.fresh, verify=verify)
+        reason = None
+        if status.state != "done":
+            self.unready[stage.name] = f"{status.state}{f': {status.why}' if status.why else ''}"
+            if only in ("", stage.name):
+                reason = f" (again: {status.why})" if status.state == "stale" else ""
+                if not status.changed:
+                    self._refuse_without_inputs(stage)
+        return reason, self.fresh, self.unready
+
+    def _refuse_without_inputs(self, stage: Stage) -> None:
+        """Raises Interrupted if a stage has read another one before that is not up to date."""
+        with suppress(Damaged):
+            manifest = read_manifest(self.context.workdir / stage.name)
+            for name in manifest["inputs"] if manifest else ():
+                if name in self.unready:
+                    self._refuse(stage, name)
+
+    def _refuse(self, stage: Stage, name: str) -> None:
+        if name not in self.unready:
+            raise LookupError(f"stage {stage.name} reads {name}, which is no stage before it")
         raise Interrupted(
-            f"stage {stage.name} needs {needed.stage}, which is {needed.state}{why}; run "
-            f"`ark-jax {needed.stage}` or `ark-jax run` first"
+            f"stage {stage.name} needs {name}, which is {self.unready[name]}; run `ark-jax {name}` "
+            "or `ark-jax run` first"
         )
-    return f" (again: {status.why})" if status.state == "stale" else ""
 
+    def _check_files(self, stage: Stage, name: str) -> None:
+        """Raises Interrupted if a stage that is read, and was not before, is damaged."""
+        folder = self.context.workdir / name
+        if name not in self.whole and (why := damage(read_manifest(folder), folder, verify=True)):
+            raise Interrupted(
+                f"stage {stage.name} reads {name}, of which {why}: run the same command again, "
+                f"which makes {name} again"
+            )
+        self.whole.add(name)
 
-def _obtain(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
-    """Takes a stage from the store and returns the fingerprint of its outputs.
+    def change_of(self, stage: Stage) -> Callable[[Record], str]:
+        """Says which of a stage's recorded reads gives something else now."""
+        config, fresh = self.context.config, self.fresh
+        return lambda record: change(record, stage.arguments, config, fresh)
 
-    If the store lacks it, the stage is made there. Its progress lies there too, so that any run
-    goes on where another was killed.
-    """
-    key = f"{stage.name}-{fingerprint(inputs)[:32]}"
-    stored = context.store / key
-    with ExitStack() as stack:
+    def obtain(self, stage: Stage) -> str:
+        """Takes a stage from the store and returns the fingerprint of its outputs.
 
-        def missing() -> bool:
-            stack.enter_context(store.claim(context.store, key))
-            return not is_whole(stored, inputs)
+        If the store lacks it, the stage is made there. Its progress lies there too, so that any run
+        goes on where another was killed.
+        """
+        shared = self.context.store
+        with ExitStack() as stack:
 
-        def take() -> str:
-            partial = context.workdir / ".partial" / stage.name
-            store.link(stored, partial)
-            _put_into_place(partial, final)
-            return fingerprint(read_manifest(final)["outputs"])
+            def look() -> tuple[str, str]:
+                """The finished folder, or none and the one to work in."""
+                found, partial = store.find(shared, stage.name, self.change_of(stage), stack)
+                return str(found or ""), str(partial or "")
 
-        if distributed.on_first_process(missing):
-            _execute(stage, context, inputs, stored)
-        else:
-            say(f"  made already, taken from {stored}")
-            context.metrics.write(stage.name, taken=key)
-        return distributed.on_first_process(take)
+            found, partial = distributed.on_first_process(look)
+            if found:
+                say(f"  made already, taken from {found}")
+                self.context.metrics.write(stage.name, taken=Path(found).name)
+            else:
+                place = lambda record: store.place(shared, stage.name, record)
+                found = self._make(stage, Path(partial), place)
+            return distributed.on_first_process(lambda: self._take(stage, Path(found)))
 
+    def _take(self, stage: Stage, stored: Path) -> str:
+        partial, final = self._partial(stage), self.context.workdir / stage.name
+        store.link(stored, partial)
+        _put_into_place(partial, final)
+        return fingerprint(read_manifest(final)["outputs"])
 
-def _execute(stage: Stage, context: Context, inputs: dict, final: Path) -> str:
-    """Runs a stage into the folder `final` and returns the fingerprint of its outputs."""
-    partial, start = final.parent / ".partial" / final.name, time.monotonic()
-    counts = distributed.on_first_process(lambda: begin(inputs, partial))
-    if counts is None:
-        run = functools.partial(stage.run, context, partial)
-        counts = distributed.on_first_process(run) if stage.alone else run()
-        # Process 0 moves the folder once every process has read what it needs there.
-        distributed.on_first_process(lambda: None)
-    return distributed.on_first_process(
-        lambda: _finish(stage, context, inputs, final, counts, start)
-    )
+    def execute(self, stage: Stage) -> str:
+        """Runs a stage in the workdir and returns the fingerprint of its outputs."""
+        final = self.context.workdir / stage.name
+        self._make(stage, self._partial(stage), lambda record: final)
+        return distributed.on_first_process(lambda: fingerprint(read_manifest(final)["outputs"]))
+
+    def _partial(self, stage: Stage) -> Path:
+        return self.context.workdir / ".partial" / stage.name
+
+    def _make(self, stage: Stage, partial: Path, place: Callable[[Record], Path]) -> str:
+        """Runs a stage in `partial`; returns the folder where it is put, which its reads decide."""
+        start = time.monotonic()
+
+        def prepare() -> tuple[Record, dict | None]:
+            record = begin(partial, stage.arguments, self.change_of(stage))
+            finished = read_manifest(partial)
+            return record, finished and finished["counts"]
+
+        record, counts = distributed.on_first_process(prepare)
+        if counts is None:
+            reads = self._reads(stage, record, partial)
+            context = dataclasses.replace(self.context, config=reads.view(self.schema), reads=reads)
+            run = functools.partial(stage.run, context, partial)
+            counts = distributed.on_first_process(run) if stage.alone else run()
+            # Process 0 moves the folder once every process has read what it needs there.
+            for part, name in itertools.chain(*distributed.of_all_processes(reads.names())):
+                reads.note(part, name)
+            record = reads.record
+        return distributed.on_first_process(
+            lambda: str(_finish(stage, self.context, record, partial, place(record), counts, start))
+        )
+
+    def _reads(self, stage: Stage, record: Record, partial: Path) -> Reads:
+        """An empty record on the other processes, which name what they read to the first."""
+        config, refuse = self.context.config, functools.partial(self._refuse, stage)
+        if not distributed.is_first_process():
+            return Reads(nothing_read({}), config, self.fresh, refuse, None)
+
+        def keep(read: list) -> None:
+            keep_read(partial, read)
+            if read[0] == "inputs":
+                self._check_files(stage, read[1])
+
+        return Reads(record, config, self.fresh, refuse, keep)
 
 
 def _finish(
-    stage: Stage, context: Context, inputs: dict, final: Path, counts: dict, start: float
-) -> str:
+    stage: Stage,
+    context: Context,
+    record: Record,
+    partial: Path,
+    final: Path,
+    counts: dict,
+    start: float,
+) -> Path:
     """Puts the folder into its place, with its manifest. A kill at any moment loses nothing."""
-    partial = final.parent / ".partial" / final.name
-    names = (BEGUN, NEW_BEGUN, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
+    names = (READS, PARTS, MANIFEST_FILE, f"{MANIFEST_FILE}.new", CHECKPOINTS)
     outputs = outputs_of(partial, tuple(partial / name for name in names))
-    write_manifest(partial, stage.name, inputs, outputs, counts)
+    write_manifest(partial, stage.name, record, outputs, counts)
     if (partial / CHECKPOINTS).is_dir():
         shutil.rmtree(partial / CHECKPOINTS)
     _put_into_place(partial, final)
-    (final / BEGUN).unlink()
+    (final / READS).unlink()
     (final / PARTS).unlink(missing_ok=True)
     seconds = time.monotonic() - start
     context.metrics.write(stage.name, seconds=round(seconds, 3), **counts)
     say(f"  {_in_words(counts)} ({duration(seconds)})")
-    return fingerprint(outputs)
+    return final
 
 
 def _in_words(counts: dict) -> str:

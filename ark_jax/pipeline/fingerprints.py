@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -106,3 +107,15 @@ def read_input_digest(path: str) -> str:
     files = [file for file in readers.files(root) if file.is_file()]
     digests = [os.path.relpath(file, root) + file_digest(file) for file in files]
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def files_digest(path: str) -> str:
+    """A digest of a file, of all files of a folder, or of those of a pattern, by name."""
+    local = storage.local_copy(path)
+    if local.is_dir():
+        files = sorted(file for file in local.rglob("*") if file.is_file())
+    elif local.is_file():
+        files = [local]
+    else:
+        files = [Path(file) for file in sorted(glob.glob(str(local), recursive=True))]
+    return fingerprint([[file.name, file_digest(file)] for file in files if file.is_file()])

@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint
-from ark_jax.pipeline.stage import Stage, setting
+from ark_jax.pipeline.reads import Record, is_record
 
 MANIFEST_FILE = "manifest.json"
+EARLIER = re.compile(r"0[.][1-4][.]")  # versions whose manifests do not say what stages read
 
 
 class Damaged(ValueError):
@@ -42,15 +44,11 @@ def _manifest_problem(manifest: object) -> str:
     match manifest:
         case {
             "stage": str(),
-            "inputs": dict(),
-            "config": dict(),
-            "external": dict(),
-            "version": str(),
             "outputs": dict(outputs),
             "counts": dict(),
-        } if all(_is_output(value) for value in outputs.values()):
-            # A manifest of version 0.4.0 may have no digest.
-            if manifest.get("digest", _own_digest(manifest)) == _own_digest(manifest):
+            "digest": str(digest),
+        } if is_record(manifest) and all(map(_is_output, outputs.values())):
+            if digest == _own_digest(manifest):
                 return ""
         case {"version": str(version)} if version != __version__:
             return f"made by ark_jax {version}"
@@ -69,34 +67,35 @@ def _own_digest(manifest: dict) -> str:
     return fingerprint({name: value for name, value in manifest.items() if name != "digest"})
 
 
-def write_manifest(folder: Path, stage: str, inputs: dict, outputs: dict, counts: dict) -> None:
-    """Writes it whole or not at all, and durably."""
-    manifest = {"stage": stage, **inputs, "outputs": outputs, "counts": counts}
+def refuse_earlier(workdir: Path) -> None:
+    """Raises:
+    ValueError: the stages of a workdir were made by a version that recorded no reads.
+    """
+    for path in sorted(workdir.glob(f"*/{MANIFEST_FILE}")):
+        try:
+            version = json.loads(path.read_text(encoding="utf-8"))["version"]
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            continue  # damaged, which the stage's status says
+        if isinstance(version, str) and EARLIER.match(version):
+            raise ValueError(
+                f"{workdir} was made by ark_jax {version}, and version {__version__} cannot go on "
+                f"with it: give another --workdir, or install ark-jax=={version}"
+            )
+
+
+def write_manifest(folder: Path, stage: str, record: Record, outputs: dict, counts: dict) -> None:
+    """Writes it whole or not at all, and durably.
+
+    Args:
+        record: what the stage has read.
+    """
+    manifest = {"stage": stage, **record, "outputs": outputs, "counts": counts}
     read_back = json.loads(json.dumps(manifest))  # keys are texts, as a reader finds them
     unfinished = folder / f"{MANIFEST_FILE}.new"
     text = json.dumps(manifest | {"digest": _own_digest(read_back)}, indent=1, ensure_ascii=False)
     unfinished.write_text(text + "\n", encoding="utf-8")
     sync(unfinished)
     os.replace(unfinished, folder / MANIFEST_FILE)
-
-
-def settings_of(stage: Stage, config) -> dict:
-    """Dotted field -> value, of the settings that decide a stage's output."""
-    return {field: setting(config, field) for field in stage.settings}
-
-
-def inputs_of(stage: Stage, config, fresh: dict[str, str]) -> dict:
-    """Everything that decides a stage's output.
-
-    Args:
-        fresh: stages that are up to date -> the fingerprints of their outputs.
-    """
-    return {
-        "inputs": {name: fresh[name] for name in stage.after},
-        "config": settings_of(stage, config),
-        "external": stage.external(config),
-        "version": __version__,
-    }
 
 
 def outputs_of(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
@@ -109,42 +108,6 @@ def outputs_of(folder: Path, skipped: tuple[Path, ...]) -> dict[str, list]:
         path.relative_to(folder).as_posix(): [path.stat().st_size, file_digest(path)]
         for path in kept_files
     }
-
-
-def difference(manifest: dict, inputs: dict, folder: Path, *, verify: bool = False) -> str:
-    """Why a finished stage no longer fits its inputs or its manifest, in words; empty if it does.
-
-    Args:
-        verify: compares the digests of its files too, not their sizes alone.
-    """
-    changed = changed_settings(manifest, inputs["config"]) or changed_inputs(manifest, inputs)
-    return changed or damage(manifest, folder, verify=verify)
-
-
-def changed_settings(manifest: dict, settings: dict) -> str:
-    """With which settings a finished stage was made that are others now; empty if with these."""
-    before = manifest["config"]
-    return "; ".join(
-        f"config.{field} was {before[field]}, is {value}"
-        if field in before
-        else f"config.{field} is new"
-        for field, value in settings.items()
-        if field not in before or before[field] != value
-    )
-
-
-def changed_inputs(manifest: dict, inputs: dict) -> str:
-    """What a finished stage read that is another now, or who made it; empty if nothing changed."""
-    if manifest["inputs"].keys() != inputs["inputs"].keys():
-        before, now = (", ".join(parts["inputs"]) for parts in (manifest, inputs))
-        return f"was made from {before}, is from {now}"
-    for kind in ("inputs", "external"):
-        for name, value in inputs[kind].items():
-            if manifest[kind].get(name) != value:
-                return f"{name} changed"
-    if manifest["version"] != inputs["version"]:
-        return f"made by ark_jax {manifest['version']}"
-    return ""
 
 
 def damage(manifest: dict, folder: Path, *, verify: bool) -> str:

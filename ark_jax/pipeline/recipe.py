@@ -100,6 +100,7 @@ class Recipe:
     Attributes:
         name: what messages call it.
         stages: config -> its stages in order; must not start jax.
+        schema: the type of its config; None if a read of a field always records its value.
         check: raises ValueError for a config that some stage would fail on.
         needs: what a config names outside the workdir.
         metrics: what a sweep can compare runs by -> how a table calls it.
@@ -118,6 +119,7 @@ class Recipe:
 
     name: str
     stages: Callable[[object], list[Stage]]
+    schema: type | None = None
     check: Callable[[object], None] = lambda config: None
     needs: Callable[[object], Needs] = lambda config: Needs()
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -177,6 +179,11 @@ def recipe_names() -> Iterable[str]:
 def recipe_of(config) -> Recipe:
     """The recipe of a config. A config of an earlier version names none and means "ark"."""
     return load_recipe(config.get("recipe", "ark"))
+
+
+def schema_of(config) -> type | None:
+    """The type of a config that names its recipe; None if it has no schema."""
+    return recipe_of(config).schema if "recipe" in config else None
 
 
 def search_command(workdir: Path) -> str:

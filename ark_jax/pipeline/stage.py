@@ -1,11 +1,16 @@
 """What a stage is, and what it sees while it runs."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ark_jax.runtime.log import Metrics
+
+if TYPE_CHECKING:  # it imports this module
+    from ark_jax.pipeline.reads import Reads
 
 
 class Interrupted(RuntimeError):
@@ -16,21 +21,30 @@ class Interrupted(RuntimeError):
 class Stage:
     """One step of a pipeline, which fills a folder of its name.
 
+    It declares nothing of what it depends on: `pipeline.reads` records what it reads.
+
     Attributes:
         name: the folder in the workdir, and the verb of the command line.
-        after: the stages whose outputs it reads.
-        settings: dotted config fields that decide its output.
-        run: `run(context, folder)` fills `folder` and returns counts for the manifest.
-        external: `external(config)` returns fingerprints of what it reads outside the workdir.
+        run: `run(context, folder)` fills `folder` and returns counts for the manifest. It may be a
+            `functools.partial` with keywords, which are recorded as reads are.
         alone: of several processes the first runs it for all; else each does, to use its devices.
+        shared: whether the runs of a sweep may share its output; a report tells of one run alone.
     """
 
     name: str
-    after: tuple[str, ...]
-    settings: tuple[str, ...]
     run: Callable[["Context", Path], dict]
-    external: Callable[[object], dict] = lambda config: {}
     alone: bool = False
+    shared: bool = True
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """What its function was given beside code, as JSON values.
+
+        Raises:
+            TypeError: an argument is neither a function nor a JSON value, so it cannot be recorded.
+        """
+        given = self.run.keywords if isinstance(self.run, functools.partial) else {}
+        return {name: _plain(value) for name, value in given.items() if not callable(value)}
 
 
 @dataclasses.dataclass
@@ -38,9 +52,11 @@ class Context:
     """What a running stage sees.
 
     Attributes:
+        config: the settings; while a stage runs, a view that records what it reads.
         metrics: where it writes rows about its progress.
         store: the folder where runs share finished stages (`pipeline.store`), if they do.
         models: models in memory, which the next stage may use again.
+        reads: what the stage that runs has read; None outside a run.
     """
 
     config: object
@@ -48,10 +64,32 @@ class Context:
     metrics: Metrics
     store: Path | None = None
     models: dict = dataclasses.field(default_factory=dict)
+    reads: "Reads | None" = None
 
     def __truediv__(self, stage: str) -> Path:
-        """The folder of a finished stage."""
+        """The folder of a finished stage, which is recorded as read.
+
+        Raises:
+            Interrupted: the stage is not up to date.
+        """
+        if self.reads:
+            self.reads.note("inputs", stage)
         return self.workdir / stage
+
+    def is_fresh(self, name: str) -> bool:
+        """Whether a name is that of a stage that may be read."""
+        return bool(self.reads) and self.reads.is_fresh(name)
+
+    def model(self, role: str, open_model: Callable, path: str, **options: object):
+        """A model; the last one that was opened for a role with the same options is kept.
+
+        All options are given at every call, so that a stage reads them even if the model is there.
+        """
+        opened = (path, options)
+        if role not in self.models or self.models[role][0] != opened:
+            self.models.pop(role, None)  # memory may not hold two
+            self.models[role] = (opened, open_model(path, **options))
+        return self.models[role][1]
 
     def enter_mesh(self) -> None:
         """Sets the mesh of the config unless one is set; `engine.run` takes it away at its end."""
@@ -65,5 +103,8 @@ def setting(config, field: str):
     value = config
     for part in field.split("."):
         value = value[int(part) if isinstance(value, tuple | list) else part]
-    value = value.to_dict() if hasattr(value, "to_dict") else value
+    return _plain(value.to_dict() if hasattr(value, "to_dict") else value)
+
+
+def _plain(value: object):
     return json.loads(json.dumps(value, default=list))

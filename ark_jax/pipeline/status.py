@@ -5,16 +5,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import (
-    Damaged,
-    changed_settings,
-    damage,
-    difference,
-    inputs_of,
-    read_manifest,
-    settings_of,
-)
+from ark_jax.pipeline.manifest import Damaged, damage, read_manifest
+from ark_jax.pipeline.reads import change, changed_settings
 from ark_jax.pipeline.stage import Stage
+from ark_jax.pipeline.unfinished import read_so_far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +51,13 @@ def examine_stage(
     if manifest is None:
         begun = (workdir / ".partial" / stage.name).is_dir()
         return Status(stage.name, "missing", "begun, will go on where it stopped" if begun else "")
-    pending = [name for name in stage.after if name not in fresh]
+    pending = [name for name in manifest["inputs"] if name not in fresh]
     if pending:
-        changed = changed_settings(manifest, settings_of(stage, config))
+        changed = changed_settings(manifest, stage.arguments, config)
         why = changed or f"{pending[0]} has to run first"
         return Status(stage.name, "stale", why, bool(changed))
-    inputs, folder = inputs_of(stage, config, fresh), workdir / stage.name
-    if why := difference(manifest, inputs, folder, verify=verify):
-        is_damaged = damage(manifest, folder, verify=verify)
+    is_damaged = damage(manifest, workdir / stage.name, verify=verify)
+    if why := change(manifest, stage.arguments, config, fresh) or is_damaged:
         return Status(stage.name, "stale", why, not is_damaged)
     fresh[stage.name] = fingerprint(manifest["outputs"])
     return Status(stage.name, "done")
@@ -73,7 +66,7 @@ def examine_stage(
 def stages_to_verify(
     stages: Sequence[Stage], config, workdir: Path, *, only: str = ""
 ) -> frozenset[str]:
-    """Finished stages that a run will read.
+    """Finished stages that a run will read, or may read where nothing says what it will.
 
     A damaged one among them has to run again, and reads from stages before it in turn.
 
@@ -85,7 +78,27 @@ def stages_to_verify(
         statuses = examine(stages, config, workdir, verify=verified)
         due = {status.stage for status in statuses if status.state != "done"}
         running = due & {only} if only else due
-        read = {name for stage in stages if stage.name in running for name in stage.after}
+        read = _read_by(running, stages, workdir)
         if read - due <= verified:
             return verified
         verified |= read - due
+
+
+def _read_by(running: Collection[str], stages: Sequence[Stage], workdir: Path) -> set[str]:
+    """The stages that some stages have read before, and all before one that was never begun."""
+    names, read = [stage.name for stage in stages], set()
+    for place, name in enumerate(names):
+        if name in running:
+            known = _inputs(workdir, name)
+            read |= {*names[:place]} if known is None else known & {*names}
+    return read
+
+
+def _inputs(workdir: Path, name: str) -> set[str] | None:
+    """The stages that a stage has read when it ran; None if nothing says so."""
+    try:
+        records = [read_manifest(workdir / name), read_so_far(workdir / ".partial" / name)]
+    except Damaged:
+        return None
+    known = [{*record["inputs"]} for record in records if record]
+    return set.union(*known) if known else None

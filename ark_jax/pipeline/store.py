@@ -1,40 +1,99 @@
 """A folder of finished stages that several runs share: a stage is made once for all of them.
 
-The folder holds `STAGE-FINGERPRINT` for each stage under each set of inputs. A run gets it as hard
-links: they take no space, stay when the store is deleted, and move with the run.
+It holds `STAGE-FINGERPRINT` for each stage and each record of what it has read, and unfinished ones
+in `.partial`. A run takes a stage if each recorded read gives the same to it. It gets hard links:
+they take no space, stay when the store is deleted, and move with the run.
 """
 
 import fcntl
 import os
 import shutil
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.reads import Record
+from ark_jax.pipeline.unfinished import Change, is_whole, read_so_far
 from ark_jax.runtime.log import say
+
+POLL = 0.5  # seconds between two looks at what another run is making
+
+
+def place(store: Path, stage: str, record: Record) -> Path:
+    """The folder of a finished stage that has read this."""
+    return store / f"{stage}-{fingerprint(record)[:32]}"
+
+
+def find(
+    store: Path, stage: str, change: Change, stack: ExitStack
+) -> tuple[Path | None, Path | None]:
+    """The finished folder of a stage that fits this run, or else one to make it in.
+
+    Another run may be making the stage, and perhaps with other settings, which it has not read yet.
+    So this one waits as long as all that it has read is the same here.
+
+    Args:
+        stack: holds the claim on the folder to work in; it ends with the process, too.
+    """
+    is_waiting = False
+    while True:
+        with locked(store / ".locks" / stage):
+            if found := _finished(store, stage, change):
+                return found, None
+            partial = _begun(store, stage, change, stack)
+        if partial:
+            return None, partial
+        if not is_waiting:
+            say("  another run is making it: waiting")
+        is_waiting = True
+        time.sleep(POLL)
+
+
+def _finished(store: Path, stage: str, change: Change) -> Path | None:
+    """A whole folder whose record fits."""
+    for folder in sorted(store.glob(f"{stage}-{'[0-9a-f]' * 32}")):
+        if is_whole(folder, change):
+            return folder
+    return None
+
+
+def _begun(store: Path, stage: str, change: Change, stack: ExitStack) -> Path | None:
+    """A folder to work in, which is claimed; None if another run makes what may fit."""
+    begun = store / ".partial"
+    for partial in sorted(begun.glob(f"{stage}-{'[0-9a-f]' * 32}")):
+        record = read_so_far(partial)
+        if record is not None and change(record):
+            continue
+        with suppress(BlockingIOError):
+            stack.enter_context(locked(store / ".locks" / partial.name, wait=False))
+            return partial
+        return None
+    partial = begun / f"{stage}-{uuid.uuid4().hex}"
+    stack.enter_context(locked(store / ".locks" / partial.name))
+    partial.mkdir(parents=True)
+    return partial
 
 
 @contextmanager
-def claim(store: Path, key: str) -> Iterator[None]:
-    """Lets one process at a time make the stage `key`; the next one waits.
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Holds a lock of the store that ends when the process dies.
 
-    The claim of a process ends when the process dies.
+    Raises:
+        BlockingIOError: another process holds it, and this one does not wait.
     """
-    (store / ".locks").mkdir(parents=True, exist_ok=True)
-    with (store / ".locks" / key).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("  another run is making it: waiting")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
 
 
 def clear(store: Path) -> None:
     """Removes unfinished stages that no process works on; call it when all runs are done."""
     for begun in (store / ".partial").glob("*"):
-        with (store / ".locks" / begun.name).open("w") as file, suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(BlockingIOError), locked(store / ".locks" / begun.name, wait=False):
             shutil.rmtree(begun)
 
 

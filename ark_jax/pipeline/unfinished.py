@@ -1,82 +1,86 @@
-"""The folder of an unfinished stage: what it was begun with, and whether a run may go on there."""
+"""The folder of an unfinished stage: what it has read so far, and whether a run may go on there."""
 
-import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import MANIFEST_FILE, Damaged, difference, read_manifest, sync
-from ark_jax.runtime.log import say
+from ark_jax.pipeline.manifest import MANIFEST_FILE, Damaged, damage, read_manifest
+from ark_jax.pipeline.reads import PARTS, Record, is_record, nothing_read
+from ark_jax.runtime.log import append_row, read_rows, say
 
-BEGUN = "inputs.json"  # the inputs that an unfinished stage was begun with
-NEW_BEGUN = f".{BEGUN}.new"  # while it is written
+READS = "reads.jsonl"  # what an unfinished stage has read: its arguments, then read by read
+Change = Callable[[Record], str]  # which read gives something else now, in words; empty if none
 
 
-def begin(inputs: dict, partial: Path) -> dict | None:
-    """Prepares the folder that a stage works in.
+def begin(partial: Path, arguments: dict, change: Change) -> Record:
+    """Prepares the folder that a stage works in, and returns what is known of its reads.
 
-    Returns:
-        the counts, if a kill came after the manifest: the folder has only to be put into place.
+    Work that was begun with other settings or inputs is set aside. Work that was set aside is taken
+    up again if nothing that it has read is another now.
     """
-    if partial.exists() and (why := _other_inputs(partial, inputs)) is not None:
+    if partial.exists() and (why := _misfit(partial, change)) is not None:
         _set_aside(partial, why)
-    earlier = _place_aside(partial, inputs)
-    if earlier.is_dir() and not partial.exists():
-        os.replace(earlier, partial)
-        say(f"  goes on with {earlier.name}, which was set aside")
-    if (partial / MANIFEST_FILE).exists():
-        if is_whole(partial, inputs):
-            return read_manifest(partial)["counts"]
+    if not partial.exists():
+        asides = sorted(partial.parent.glob(f"{partial.name}.*"))
+        if earlier := next((path for path in asides if _misfit(path, change) is None), None):
+            os.replace(earlier, partial)
+            say(f"  goes on with {earlier.name}, which was set aside")
+    if (partial / MANIFEST_FILE).exists() and not is_whole(partial, change):
         say("  what was finished here has been damaged since: it is made again")
         shutil.rmtree(partial)
     partial.mkdir(parents=True, exist_ok=True)
-    if not (partial / BEGUN).is_file():
-        unfinished = partial / NEW_BEGUN
-        unfinished.write_text(json.dumps(inputs, indent=1, ensure_ascii=False), encoding="utf-8")
-        sync(unfinished)
-        os.replace(unfinished, partial / BEGUN)
-    return None
+    if (record := read_so_far(partial)) is not None:
+        return record
+    append_row(nothing_read(arguments), partial / READS)
+    return nothing_read(arguments)
 
 
-def is_whole(folder: Path, inputs: dict) -> bool:
-    """Whether a folder holds a stage that was finished with these inputs, bit for bit."""
+def keep_read(partial: Path, read: list) -> None:
+    """Adds a read, `[part, name, value]`, to those of an unfinished stage."""
+    append_row(read, partial / READS, sync=False)  # a kill of the process loses nothing
+
+
+def read_so_far(partial: Path) -> Record | None:
+    """What an unfinished stage has read; None if that is not known."""
+    rows = list(read_rows(partial / READS))
+    if not rows or not is_record(rows[0]):
+        return None
+    record = rows[0]
+    for row in rows[1:]:
+        match row:
+            case [str(part), str(name), value] if part in PARTS:
+                record[part][name] = value
+            case _:
+                return None
+    return record
+
+
+def is_whole(folder: Path, change: Change) -> bool:
+    """Whether a folder holds a finished stage, bit for bit, whose reads give the same now."""
     try:
         manifest = read_manifest(folder)
     except Damaged:
         return False
-    return manifest is not None and not difference(manifest, inputs, folder, verify=True)
+    return (
+        manifest is not None and not change(manifest) and not damage(manifest, folder, verify=True)
+    )
 
 
-def _other_inputs(partial: Path, inputs: dict) -> str | None:
-    """In what an unfinished stage was begun with other inputs, in words; None if with these."""
-    begun = _read_begun(partial)
-    if begun is None:
-        return None if not any(partial.glob("[!.]*")) else "what it was begun with is unknown"
-    if begun == inputs:
-        return None
-    return difference(begun | {"outputs": {}}, inputs, partial) or "its inputs changed"
-
-
-def _read_begun(partial: Path) -> dict | None:
-    """The inputs that an unfinished stage was begun with; None if they are missing or damaged."""
-    try:
-        begun = json.loads((partial / BEGUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    parts = ("inputs", "config", "external", "version")
-    return begun if isinstance(begun, dict) and all(part in begun for part in parts) else None
-
-
-def _place_aside(partial: Path, inputs: object) -> Path:
-    return partial.with_name(f"{partial.name}.{fingerprint(inputs)[:8]}")
+def _misfit(partial: Path, change: Change) -> str | None:
+    """Why a run cannot go on in a folder, in words; None if it can."""
+    record = read_so_far(partial)
+    if record is None:
+        return "what it has read is unknown" if any(partial.glob("[!.]*")) else None
+    return change(record) or None
 
 
 def _set_aside(partial: Path, why: str) -> None:
-    """Keeps unfinished work that was begun with other inputs, in a folder of its own."""
-    place = _place_aside(partial, _read_begun(partial))
+    """Keeps unfinished work that has read something else, in a folder of its own."""
+    place = partial.with_name(f"{partial.name}.{fingerprint(read_so_far(partial))[:8]}")
     if place.exists():
-        shutil.rmtree(place)  # of the same inputs, and older
+        shutil.rmtree(place)  # of the same reads, and older
     os.replace(partial, place)
     say(
         f"  unfinished work is set aside ({why}): a run with its settings goes on with it; delete "

@@ -144,6 +144,22 @@ def on_first_process(function: Callable[[], Value]) -> Value:
     return message["value"]
 
 
+def of_all_processes(value: Value) -> list[Value]:
+    """What each process gives, on every process. It must be JSON. All processes must call it."""
+    if not is_multi_process():
+        return [value]
+    import jax
+    from orbax.checkpoint import multihost
+
+    client, key = multihost.get_jax_distributed_client(), f"ark/{next(_broadcast_ids)}"
+    client.key_value_set(f"{key}/{jax.process_index()}", json.dumps(value))
+    client.wait_at_barrier(key, BARRIER_TIMEOUT)
+    return [
+        json.loads(client.blocking_key_value_get(f"{key}/{process}", BARRIER_TIMEOUT))
+        for process in range(jax.process_count())
+    ]
+
+
 def may_queue_programs() -> bool:
     """Whether a program may be given to the devices before the last one has ended.
 

@@ -142,11 +142,12 @@ def test_a_manifest_of_another_version_says_so_even_if_its_form_is_unknown(conte
     assert states(context)["count"] == ("done", "")
 
 
-def test_a_manifest_without_a_digest_is_read(context):
+def test_a_workdir_of_an_earlier_version_is_refused(context):
     run(context)
     path = context / "count" / MANIFEST_FILE
-    path.write_text(drop("digest")(json.loads(path.read_text())))
-    assert states(context)["count"] == ("done", "")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.4.0"}))
+    with pytest.raises(ValueError, match=r"was made by ark_jax 0\.4\.0.*another --workdir"):
+        run(context)
 
 
 @pytest.mark.parametrize("name", ["distinct.txt", MANIFEST_FILE])
@@ -199,12 +200,13 @@ def test_unfinished_work_of_other_settings_is_set_aside_and_found_again(context,
     partial = context.workdir / ".partial" / "count"
 
     def stop(context, folder):
+        (context / "split" / "words.txt").read_text()
         (folder / "half").write_text("an hour of work")
         raise RuntimeError("stopped")
 
     split, _, _ = word_recipe.stages(context.config)
     with pytest.raises(RuntimeError, match="stopped"):
-        engine.run([split, Stage("count", ("split",), (), stop)], context)
+        engine.run([split, Stage("count", stop)], context)
     context.config.fold_case = False
     run(context, only="split")
     capsys.readouterr()
@@ -227,7 +229,7 @@ def test_unfinished_work_without_readable_inputs_is_set_aside(context, begun, ca
     partial.mkdir(parents=True)
     (partial / "half").touch()
     if begun is not None:
-        (partial / unfinished.BEGUN).write_text(begun)
+        (partial / unfinished.READS).write_text(begun)
     run(context, only="count")
-    assert "set aside (what it was begun with is unknown)" in capsys.readouterr().out
+    assert "set aside (what it has read is unknown)" in capsys.readouterr().out
     assert not (context / "count" / "half").exists()

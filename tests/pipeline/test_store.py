@@ -1,8 +1,11 @@
 """A stage that several runs share is made once, whatever is killed or damaged."""
 
+import functools
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,26 +14,21 @@ from support.paths import REPOSITORY
 from ark_jax.pipeline import engine, manifest, store
 from ark_jax.runtime.log import Metrics
 
+AFTER = {"one": (), "two": ("one",), "three": ("one", "two")}
+
 
 def pair(ran: list, fail: str = "") -> list[engine.Stage]:
     def run(context, folder, name):
-        ran.append(
-            (
-                context.workdir.name,
-                name,
-                sorted(path.name for path in folder.iterdir() if path.name != "inputs.json"),
-            )
-        )
+        _ = context.config[name], [context / before for before in AFTER[name]]
+        left = sorted(path.name for path in folder.iterdir() if path.name != "reads.jsonl")
+        ran.append((context.workdir.name, name, left))
         (folder / "half").write_text(context.workdir.name)
         if fail == name:
             raise ValueError("half-way")
         (folder / "whole").write_text(name)
         return {}
 
-    stage = lambda name, after: engine.Stage(
-        name, after, (name,), lambda context, folder: run(context, folder, name)
-    )
-    return [stage("one", ()), stage("two", ("one",)), stage("three", ("one", "two"))]
+    return [engine.Stage(name, functools.partial(run, name=name)) for name in AFTER]
 
 
 def work(root: Path, name: str, stages, **settings) -> None:
@@ -56,7 +54,6 @@ def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
         ("a", "two", []),
         ("b", "two", ["half"]),
         ("b", "three", []),
-        ("a", "three", []),
         ("c", "two", []),
         ("c", "three", []),
     ]
@@ -65,7 +62,7 @@ def test_another_run_goes_on_with_what_one_left_half_made(tmp_path):
         "whole",
         "manifest.json",
     }
-    assert (tmp_path / "a" / "three" / "half").read_text() == "a"
+    assert (tmp_path / "a" / "three" / "half").read_text() == "b"
 
 
 def test_what_nobody_will_go_on_with_is_removed(tmp_path):
@@ -74,7 +71,7 @@ def test_what_nobody_will_go_on_with_is_removed(tmp_path):
         with pytest.raises(ValueError, match="half-way"):
             work(tmp_path, "a", pair(ran, fail="two"), two=two)
     other, ours = sorted((tmp_path / "shared" / ".partial").iterdir())
-    with store.claim(tmp_path / "shared", ours.name):
+    with store.locked(tmp_path / "shared" / ".locks" / ours.name):
         store.clear(tmp_path / "shared")
     assert ours.is_dir() and not other.exists()
     store.clear(tmp_path / "shared")
@@ -109,7 +106,7 @@ def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_pa
         (folder / "model").write_text("weights")
         return {"steps": 7}
 
-    stages = [engine.Stage("train", (), (), run)]
+    stages = [engine.Stage("train", run)]
     begin = lambda: engine.run(
         stages, engine.Context({}, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
     )
@@ -128,12 +125,12 @@ def test_a_kill_while_a_stage_is_put_into_its_place_costs_nothing(moment, tmp_pa
     begin()
     left = [
         "checkpoints",
-        "inputs.json",
         *(["manifest.json.new"] if moment == "replace" else []),
         "model",
+        "reads.jsonl",
     ]
     assert outcomes == [
-        ["inputs.json"],
+        ["reads.jsonl"],
         *([] if moment == "_put_into_place" else [left]),
     ]  # there the manifest was written
     assert {path.name for path in (tmp_path / "train").iterdir()} == {"model", "manifest.json"}
@@ -162,17 +159,60 @@ def test_without_hard_links_there_are_copies(tmp_path, monkeypatch):
     assert not (tmp_path / "b" / "one" / "whole").samefile(tmp_path / "a" / "one" / "whole")
 
 
-def test_one_process_at_a_time_makes_a_stage(tmp_path):
-    code = (
-        "import sys, time\nfrom pathlib import Path\nfrom ark_jax.pipeline import store\n"
-        "root = Path(sys.argv[1])\nfor _ in range(20):\n  with store.claim(root, 'key'):\n"
-        "    (root / 'mine').touch(exist_ok=False)\n"
-        "    time.sleep(0.002)\n    (root / 'mine').unlink()\n"
-    )
-    command = [sys.executable, "-c", code, tmp_path]
-    several = [
-        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL) for _ in range(3)
-    ]
-    assert [process.wait(60) for process in several] == [0, 0, 0]
-    with store.claim(tmp_path, "one"), store.claim(tmp_path, "another"):
-        pass
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from ark_jax.pipeline import engine
+from ark_jax.runtime.log import Metrics
+
+root, name, value = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def make(context, folder):
+    (root / f"{name} begins").touch()
+    time.sleep(0.3)
+    value = context.config["value"]
+    (root / f"{name} works").touch()
+    while (root / f"hold {value}").exists():
+        time.sleep(0.01)
+    (folder / "value").write_text(str(value))
+    return {}
+
+context = engine.Context(
+    {"value": value, "unread": name}, root / name, Metrics(root / name / "m.jsonl"), root / "shared"
+)
+engine.run([engine.Stage("make", make)], context)
+"""
+
+
+def test_a_run_waits_for_another_only_as_long_as_they_may_want_the_same(tmp_path):
+    (tmp_path / "hold 1").touch()
+    processes = {}
+
+    def start(name: str, value: int, until: str):
+        command = [sys.executable, "-c", PROGRAM, tmp_path, name, str(value)]
+        processes[name] = subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+        )
+        wait_for(tmp_path / until)
+
+    start("a", 1, "a begins")
+    start("b", 1, "a works")
+    start("c", 2, "c works")  # once a has read another value
+    assert processes["c"].wait(60) == 0 and not (tmp_path / "b works").exists()
+    (tmp_path / "hold 1").unlink()
+    said = {name: process.communicate(timeout=60)[0] for name, process in processes.items()}
+    assert [process.returncode for process in processes.values()] == [0, 0, 0]
+    assert "another run is making it: waiting" in said["b"] and "made already" in said["b"]
+    assert not (tmp_path / "b begins").exists()
+    values = {name: (tmp_path / name / "make" / "value").read_text() for name in "abc"}
+    assert values == {"a": "1", "b": "1", "c": "2"}
+    manifest = json.loads((tmp_path / "b" / "make" / "manifest.json").read_text())
+    assert manifest["config"] == {"value": 1}
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+    raise TimeoutError(path)

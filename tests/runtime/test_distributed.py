@@ -671,17 +671,21 @@ with distributed.join_processes():
     def work(context, folder):
         distributed.on_first_process(lambda: (folder / "rankings").write_text("a b") and None)
         time.sleep(2 * jax.process_index())
+        if jax.process_index():
+            assert context.config.train.batch == 16 and context.config.retriever.path == ""
         return {"rankings": len((folder / "rankings").read_text().split())}
     workdir = Path(sys.argv[1])
     context = Context(config.ark(), workdir, Metrics(workdir / "metrics.jsonl"))
-    engine.run([Stage("rank", (), (), work)], context)
+    engine.run([Stage("rank", work)], context)
 """
 
 
-def test_a_stage_is_put_into_place_once_all_have_read_it(tmp_path):
+def test_a_stage_is_put_into_place_once_all_have_read_it_and_holds_what_each_has_read(tmp_path):
     arguments = [sys.executable, "-c", SLOW_READER, str(tmp_path)]
     outputs = wait_for_success(start(2, 1, arguments, tmp_path), timeout=90)
-    assert "2 rankings" in outputs[0] and (tmp_path / "rank" / "manifest.json").is_file()
+    manifest = json.loads((tmp_path / "rank" / "manifest.json").read_text())
+    assert "2 rankings" in outputs[0] and manifest["config"] == {"train.batch": 16}
+    assert manifest["external"] == {"model retriever.path": ""}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.ark.recipe import stages
 from ark_jax.runtime import trackers
 from ark_jax.runtime.log import Metrics
 from ark_jax.train.curve import Curve
@@ -108,13 +107,6 @@ def test_an_unknown_or_missing_tracker_is_an_error_before_the_run(
     ):
         pytest.fail("opened")
     assert not (tmp_path / "w").exists()
-
-
-def test_no_stage_depends_on_the_trackers():
-    c = config.ark()
-    assert [
-        field for stage in stages(c) for field in stage.settings if field.split(".")[0] == "log"
-    ] == []
 
 
 # --- a resumed stage ---

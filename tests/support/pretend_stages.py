@@ -1,4 +1,4 @@
-"""A recipe with ARK's stages, inputs and fingerprints, over functions that only pretend to work.
+"""A recipe with ARK's stages, over functions that only pretend to work, and read what ARK's do.
 
 It is for tests of what is run when.
 """
@@ -17,14 +17,33 @@ import pyarrow.parquet as pq
 
 from ark_jax.llm import complete
 from ark_jax.pipeline.fingerprints import fingerprint
+from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context, Stage, setting
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs
 from ark_jax.recipes.ark.recipe import RECIPE as ARK
 from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.ask import ask
 
 BASE = 0.05  # the temperature of the base
+# Stage, without its number -> stages that it reads, sections and fields that it reads.
+READS = {
+    "data": ((), ("data.path", "data.held_out", "data.fold", "seed")),
+    "candidates": (("data",), ("data.candidates", "retriever.path")),
+    "extract": (("data", "candidates"), ("graph.gleanings",)),
+    "graph": (("extract",), ("graph.similarity",)),
+    "communities": (("data", "candidates", "graph"), ("graph.teleport", "graph.large")),
+    "rewrite": (("data", "graph", "communities"), ("graph.rewrites",)),
+    "score": (("data", "candidates"), ("score.candidates", "generator.path")),
+    "positives": (("data", "score"), ("score.forward", "score.backward", "score.keep")),
+    "mine": (("data", "rewrite", "positives"), ("mine.by", "mine.margin", "mine.negatives")),
+    "stage": (("data", "positives"), ("train.temperature", "train.batch", "train.clip", "seed")),
+    "baselines": (("data",), ("evaluate.scope", "evaluate.baselines")),
+    "evaluate": (("data", "baselines"), ("train.stages", "evaluate.bootstrap", "seed")),
+    "export": (("evaluate",), ()),
+    "report": (("evaluate", "export"), ()),
+}
 
 
 def pretending(world: str):
@@ -40,10 +59,35 @@ def pretending(world: str):
 def pretend_stages(c) -> list[Stage]:
     """ARK's stages; `c.data.path` lies in the folder where they leave their traces."""
     world = Path(c.data.path).parent
-    return [
-        dataclasses.replace(stage, run=functools.partial(pretend, world=world, stage=stage))
-        for stage in ARK.stages(c)
-    ]
+    return [dataclasses.replace(stage, run=pretended(stage, world)) for stage in ARK.stages(c)]
+
+
+def pretended(stage: Stage, world: Path):
+    """The function that stands in for that of a stage, with the same arguments."""
+
+    def run(context: Context, folder: Path, **given) -> dict:
+        return pretend(context, folder, world=world, stage=stage)
+
+    return functools.partial(run, **stage.arguments)
+
+
+def read(context: Context, stage: Stage) -> tuple[dict, dict]:
+    """What a stage reads of earlier stages and of the config."""
+    names, settings = READS[stage.name.rstrip("0123456789")]
+    number, before = stage.arguments.get("stage"), stage.arguments.get("before", "base")
+    c = context.config
+    if number is not None and before != "base":
+        names = (*names, before)
+    if stage.name.startswith("stage"):
+        names += (f"mine{number}",) if number in MINING_SIZES else ()
+    if stage.name == "evaluate":
+        names += tuple(f"stage{n}" for n in c.train.stages)
+    inputs = {name: (context / name / "out.json").read_text() for name in names}
+    values = {field: setting(c, field) for field in settings}
+    if stage.name.startswith("stage"):
+        values |= {"epochs": epochs(c.train, number)}
+        values |= {"rate": element(c.train, "learning_rates", max(number - 1, 0))}
+    return inputs, values
 
 
 def pretend(context: Context, folder: Path, *, world: Path, stage: Stage) -> dict:
@@ -63,13 +107,12 @@ def pretend(context: Context, folder: Path, *, world: Path, stage: Stage) -> dic
     if stage.name == "score" and (world / "hold").is_file():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as one that is deep in a library
         time.sleep(600)
-    if c.train.clip == 666 and stage.name == "stage2":
+    if stage.name == "stage2" and c.train.clip == 666:
         raise FloatingPointError("stage 2: step 3 gave loss nan")
-    if c.train.clip == 143 and stage.name == "stage1":
+    if stage.name == "stage1" and c.train.clip == 143:
         print("stopped: run the same command again to go on", flush=True)
         os._exit(0)
-    inputs = {name: (context / name / "out.json").read_text() for name in stage.after}
-    values = {field: setting(c, field) for field in stage.settings}
+    inputs, values = read(context, stage)
     (folder / "deep").mkdir(exist_ok=True)
     (folder / "deep" / "file").write_text(stage.name)
     save_json([fingerprint(inputs), values], folder / "out.json")

@@ -1,16 +1,24 @@
 """A recipe of a few lines over a text file, and a config for it."""
 
+import dataclasses
 import time
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
-from ark_jax.pipeline.fingerprints import file_digest
+from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.common.report import with_report
 
 SWEEPS = {"case": {"exact": {"fold_case": False}}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """The words of a text."""
+
+    recipe: str = schema.field("support.word_recipe", "This module.")
+    text: str = schema.field("", "File of the text.", content="file")
+    fold_case: bool = schema.field(True, "Whether words that differ by case alone are one.")
 
 
 def split(context, folder):
@@ -22,7 +30,7 @@ def split(context, folder):
 
 def count(context, folder):
     words = (context / "split" / "words.txt").read_text().split()
-    while (Path(context.config.text).parent / "hold").exists():
+    while (context.workdir.parent / "hold").exists():
         (folder / "progress").touch()
         time.sleep(0.01)
     (folder / "distinct.txt").write_text("\n".join(sorted(set(words))))
@@ -30,15 +38,13 @@ def count(context, folder):
 
 
 def stages(config):
-    text = lambda config: {"text": file_digest(Path(config.text))}
-    return with_report(
-        [Stage("split", (), ("fold_case",), split, text), Stage("count", ("split",), (), count)],
-        title="Words",
-    )
+    return with_report([Stage("split", split), Stage("count", count)], title="Words")
 
 
 def get_config(words=""):
-    return ConfigDict({"recipe": "support.word_recipe", "text": "", "fold_case": True})
+    return schema.to_config_dict(Words)
 
 
-RECIPE = Recipe("words", stages, metrics={"distinct": "distinct words"}, headline="distinct")
+RECIPE = Recipe(
+    "words", stages, schema=Words, metrics={"distinct": "distinct words"}, headline="distinct"
+)

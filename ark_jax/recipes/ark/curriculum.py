@@ -3,6 +3,7 @@
 So it says, too, whether a run needs a graph and a language model that writes.
 """
 
+from ark_jax.pipeline.reads import element
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.written_from import is_writing, joins_passages
 
@@ -52,7 +53,7 @@ def miner_of(config, stage: int) -> str:
 
 def epochs(train, stage: int) -> int:
     """The epochs of a stage under `config.train`; stage 0 takes as many as all stages together."""
-    return train.epochs[stage - 1] if stage else sum(train.epochs)
+    return element(train, "epochs", stage - 1) if stage else sum(train.epochs)
 
 
 def last_mining(config) -> int | None:

@@ -15,7 +15,7 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name, miner_of
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
@@ -55,15 +55,18 @@ class _Corpus:
         return similarities(self.queries[question][0], self.vectors[chunks])
 
 
-def mine(context: Context, folder: Path, *, stage: int) -> dict:
+def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     """Stores hard negatives for one training stage.
 
     The model of the stage before finds them, or the base model for the first.
 
     The difficulty of a negative is the gap between its cosine to the question and that of the most
     similar positive.
+
+    Args:
+        before: the system whose model the training stage starts from.
     """
-    system = miner_of(context.config, stage)
+    system = before if context.config.mine.model == "previous" else "base"
     corpus = _encode_corpus(context, system)
     search = _search(context, system, stage, corpus)
     choose = lambda: _choose(context, folder, corpus, search())

@@ -10,9 +10,8 @@ import math
 from pathlib import Path
 
 from ark_jax.models.weight_names import CLASSIFIERS
-from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, systems
+from ark_jax.recipes.ark.curriculum import RERANKER
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -20,28 +19,12 @@ from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
 
-RERANKER_SETTINGS = (
-    *(f"reranker.{name}" for name in ("candidates", "temperature", "epochs", "learning_rate")),
-    *(
-        f"train.{name}"
-        for name in (
-            "warmup",
-            "weight_decay",
-            "clip",
-            "batch",
-            "lora_rank",
-            "lora_alpha",
-            "lora_targets",
-        )
-    ),
-)
 
-
-def base_model(config) -> dict[str, str]:
-    """The fingerprint of the model that the reranker begins from.
+def check_base(config) -> None:
+    """Refuses a model that is at hand and no encoder, which a run would find out hours later.
 
     Raises:
-        ValueError: the model is at hand and no encoder, which a run would find out hours later.
+        ValueError: the field and the families that can become a reranker.
     """
     section = "reranker" if config.reranker.path else "retriever"
     path = config[section].path
@@ -51,7 +34,6 @@ def base_model(config) -> dict[str, str]:
             f"config.{section}.path={path!r}: model_type {family!r} cannot become a reranker; "
             f"name a cross-encoder in config.reranker.path: {', '.join(CLASSIFIERS)}"
         )
-    return {section: model_digest(path)}
 
 
 def _family(path: str) -> str:
@@ -64,15 +46,20 @@ def _family(path: str) -> str:
         return ""
 
 
-def train_reranker(context: Context, folder: Path) -> dict:
-    """Trains a scorer of question and chunk; stores it under `model`."""
+def train_reranker(context: Context, folder: Path, *, tuned: str, mined: int | None) -> dict:
+    """Trains a scorer of question and chunk; stores it under `model`.
+
+    Args:
+        tuned: the last tuned retriever, to begin from.
+        mined: the last training stage that has hard negatives, if any has.
+    """
     from ark_jax.train import losses
 
     return train_pair_scorer(
         context,
         folder,
-        _load_base(context),
-        load_lists(context),
+        _load_base(context, tuned),
+        load_lists(context, mined),
         loss=losses.list_cross_entropy,
         label=RERANKER,
         epochs=context.config.reranker.epochs,
@@ -83,13 +70,13 @@ def train_reranker(context: Context, folder: Path) -> dict:
     )
 
 
-def _load_base(context: Context):
+def _load_base(context: Context, tuned: str):
     """The model to begin from: the last tuned retriever, or the one that the config names."""
     from ark_jax.models.pairs import PairScorer
 
     config = context.config
     if not config.reranker.path:
-        retriever = load_retriever(context, systems(config).last)
+        retriever = load_retriever(context, tuned)
         return PairScorer.from_retriever(retriever).with_head("sum", seed=config.seed)
     context.enter_mesh()
     settings = config.retriever
@@ -98,7 +85,7 @@ def _load_base(context: Context):
     )
 
 
-def load_lists(context: Context) -> list:
+def load_lists(context: Context, stage: int | None) -> list:
     """What the reranker learns: a `PairList` for each training question.
 
     Its texts are those of the positives, then of the hard negatives of the last stage that has any,
@@ -107,7 +94,6 @@ def load_lists(context: Context) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    stage = last_mining(config)
     mined = {} if stage is None else load_negatives(context, stage)
     positives, scored = load_positives(context), load_scores(context)
     passages = Passages(stored_chunks(context))

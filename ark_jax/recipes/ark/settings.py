@@ -24,7 +24,9 @@ class GraphSection:
     """The knowledge graph, if a stage reads one, its communities and the rewritten questions."""
 
     openie: str = field(
-        "", "File of triples in HippoRAG's form, instead of extraction by the language model."
+        "",
+        "File of triples in HippoRAG's form, instead of extraction by the language model.",
+        content="input",
     )
     gleanings: int = field(
         0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
@@ -58,6 +60,7 @@ class GraphSection:
         "where few nodes have many neighbours; nodes: each holds a part of it, for graphs larger "
         "than a device.",
         choices=("seeds", "nodes"),
+        affects_output=False,
     )
     floor: float = field(
         1e-4, "Smallest PageRank of a community member (Algorithm 1, line 4).", minimum=0, maximum=1
@@ -84,7 +87,9 @@ class ScoreSection:
         unit="chunks",
         minimum=0,
     )
-    shard: int = field(32, "Questions scored between two saves.", unit="questions", minimum=1)
+    shard: int = field(
+        32, "Questions scored between two saves.", unit="questions", minimum=1, affects_output=False
+    )
     references: int = field(
         0, "Reference answers to score for each question; 0: all.", unit="answers", minimum=0
     )
@@ -242,6 +247,7 @@ class RerankerSection:
         "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
         "sentence-transformers opens the result too. Empty: the last tuned retriever, whose cosine "
         "gets a logit of the pair as a second summand.",
+        content="model",
     )
     candidates: int = field(
         6,

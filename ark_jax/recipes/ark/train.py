@@ -5,15 +5,10 @@ import functools
 from collections.abc import Collection
 from pathlib import Path
 
+from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import (
-    MINING_SIZES,
-    epochs,
-    is_distilling,
-    model_before,
-    stage_name,
-)
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, is_distilling, stage_name
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -53,8 +48,12 @@ def learned_questions(context: Context) -> Collection[str]:
     return load_scores(context) if is_distilling(context.config) else load_positives(context)
 
 
-def train_stage(context: Context, folder: Path, *, stage: int) -> dict:
-    """One stage of the curriculum, from the model of the stage before."""
+def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
+    """One stage of the curriculum.
+
+    Args:
+        before: the system whose model it starts from.
+    """
     from ark_jax.models import lora
     from ark_jax.train import batches, contrastive
 
@@ -70,14 +69,13 @@ def train_stage(context: Context, folder: Path, *, stage: int) -> dict:
     examples = batches.read_examples(folder / "examples")
     by_stage = {
         "epochs": epochs(config.train, stage),
-        "learning_rate": config.train.learning_rates[max(stage - 1, 0)],
+        "learning_rate": element(config.train, "learning_rates", max(stage - 1, 0)),
         "seed": config.seed + stage,
         "use_negatives": stage in MINING_SIZES,
         "loss": own_parts.load_loss(config),
     }
     fields = {field.name for field in dataclasses.fields(contrastive.ContrastiveConfig)}
     shared = {field: config.train[field] for field in fields - by_stage.keys()}
-    before = model_before(config, stage)
     tuned, adapter, curve = contrastive.train(
         load_retriever(context, before),
         examples,
@@ -106,14 +104,14 @@ def train_stage(context: Context, folder: Path, *, stage: int) -> dict:
     }
 
 
-def merge_with_base(context: Context, folder: Path) -> dict:
+def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     """Interpolates base and last stage, weight by weight.
 
     It keeps most of what tuning gains on its own data, and loses less elsewhere (WiSE-FT).
     """
     import jax
 
-    share, last = context.config.train.merge, stage_name(context.config.train.stages[-1])
+    share = context.config.train.merge
     base = load_retriever(context, "base")
     tuned = load_retriever(context, last)
     weights = jax.tree.map(lambda a, b: a + share * (b - a), base.model, tuned.model)

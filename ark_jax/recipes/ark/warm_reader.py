@@ -10,20 +10,6 @@ from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.reader import reading_prompt
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
 from ark_jax.runtime.log import say
-from ark_jax.text import prompts
-
-WARM_SETTINGS = (
-    *(f"reader.{name}" for name in ("steps", "batch", "learning_rate")),
-    "evaluate.passages",
-    "evaluate.gold",
-    "generator.dtype",
-    "seed",
-)
-
-
-def reading_form(config) -> dict[str, str]:
-    """The fingerprint of the words in which the reader is asked."""
-    return {"prompt read": prompts.text_digest(reading_prompt(config).template)}
 
 
 def train_warm_reader(context: Context, folder: Path) -> dict:

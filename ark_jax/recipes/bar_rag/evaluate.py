@@ -10,7 +10,6 @@ from ark_jax.recipes.bar_rag.baselines import load_baselines
 from ark_jax.recipes.bar_rag.evidence import shuffled
 from ark_jax.recipes.bar_rag.measures import (
     CITED_ALONE,
-    MEASURE_SETTINGS,
     METRICS,
     NEEDED,
     RETRIEVED,
@@ -22,7 +21,7 @@ from ark_jax.recipes.bar_rag.measures import (
     size_name,
 )
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, tuned_readers
-from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, load_selector
+from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.reader_training import PooledQuestion
@@ -30,14 +29,6 @@ from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.runtime.log import say
 from ark_jax.select.zone import histogram
 
-EVALUATE_SETTINGS = (
-    *MEASURE_SETTINGS,
-    "evaluate.bootstrap",
-    "evaluate.randomisation",
-    "read.evidence",
-    "iterations",
-    *SELECTOR_SETTINGS,
-)
 RANDOM, NEAREST, SELECTED = "random", "nearest", "selected"  # ways to choose a set to train on
 
 

@@ -10,12 +10,11 @@ from ark_jax.recipes.bar_rag.choices import ChosenSet
 from ark_jax.recipes.bar_rag.filter import load_kept
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, load_selector
+from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.runtime.log import say
 
-EVIDENCE_SETTINGS = ("read.evidence", "filter.reader", *SELECTOR_SETTINGS)
 BLOCK = 1024  # questions whose sets the selector chooses at a time
 
 

@@ -7,20 +7,14 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, drawn_rows, selector_before
-from ark_jax.recipes.bar_rag.success import RULE_SETTINGS, SUCCESS_SETTINGS, Rule, Success
+from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.success import Rule, Success
 from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 
-FILTER_SETTINGS = (
-    *(f"filter.{name}" for name in ("questions", "sets", "low", "high", "variance", "chance")),
-    *RULE_SETTINGS,
-    *SELECTOR_SETTINGS,
-    *SUCCESS_SETTINGS,
-)
 SHARD = 32  # questions between two saves
 SHOWN = 200  # characters of a reply that could not be read
 
@@ -163,6 +157,6 @@ def judged_sets(context: Context, iteration: int) -> list[dict]:
     config = context.config
     if filter_of(config, iteration) != stage_of("filter", iteration):
         return []  # under an earlier reader
-    if Rule.of_filter(config) != Rule.of_training(config):
+    if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
     return load_rows(context / stage_of("filter", iteration) / "sets.parquet")

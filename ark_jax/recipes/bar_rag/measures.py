@@ -18,7 +18,7 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import best_answers, reading_prompt
-from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, EvidenceSet, Success
+from ark_jax.recipes.bar_rag.success import EvidenceSet, Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import stored_chunks
 from ark_jax.recipes.common.reader import questions_to_answer
@@ -32,15 +32,6 @@ METRICS = ("p", "answer_f1", "exact_match")
 RETRIEVED = "retrieved"  # the set that results are of
 NEEDED = "needed"  # the chunks that hold the answer, wherever the retriever ranks them
 WITHOUT_CITED, CITED_ALONE = "without cited", "cited alone"
-MEASURE_SETTINGS = (
-    *(
-        f"evaluate.{name}"
-        for name in ("questions", "passages", "sizes", "removal", "max_new_tokens", "temperature")
-    ),
-    "select.passages",
-    *SUCCESS_SETTINGS,
-    "seed",
-)
 
 
 def size_name(size: int) -> str:

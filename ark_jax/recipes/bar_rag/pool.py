@@ -22,7 +22,6 @@ from ark_jax.runtime.log import say
 if TYPE_CHECKING:  # its module starts jax
     from ark_jax.select.pools import Pool
 
-POOL_SETTINGS = ("pool.size", "evaluate.scope", "evaluate.gold")
 PARTS = ("train", "held_out")
 FILE, GOLD, VECTORS = "pool.parquet", "gold.json", "vectors.json"
 

@@ -12,11 +12,6 @@ from ark_jax.recipes.bar_rag.evidence import load_evidence
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import (
-    ASKING_SETTINGS,
-    POLICY_SETTINGS,
-    REWARD_SETTINGS,
-    SAMPLING_SETTINGS,
-    UPDATE_SETTINGS,
     StepRows,
     policy_loss,
     stage_seed,
@@ -35,29 +30,6 @@ from ark_jax.runtime.log import say
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.train import tuning
     from ark_jax.train.groups import Group
-
-READ_SETTINGS = (
-    *(
-        f"read.{name}"
-        for name in (
-            "train",
-            "steps",
-            "prompts",
-            "samples",
-            "learning_rate",
-            "updates",
-            "scale",
-            "outcome_decides",
-            "outcome",
-            "kl",
-        )
-    ),
-    *POLICY_SETTINGS,
-    *ASKING_SETTINGS,
-    *REWARD_SETTINGS,
-    *SAMPLING_SETTINGS,
-    *UPDATE_SETTINGS,
-)
 
 
 def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:

@@ -34,10 +34,10 @@ def load_reader(context: Context, name: str):
     context.enter_mesh()
     settings = context.config.generator
     path = settings.path if name == UNTUNED else str(context / name / "model")
-    if context.models.get("generator", ("",))[0] != path:
-        context.models.pop("generator", None)  # memory may not hold two
-        loaded = LanguageModel.from_pretrained(
-            path, compute=settings.dtype, attention=settings.attention
-        )
-        context.models["generator"] = (path, loaded)
-    return context.models["generator"][1]
+    return context.model(
+        "generator",
+        LanguageModel.from_pretrained,
+        path,
+        compute=settings.dtype,
+        attention=settings.attention,
+    )

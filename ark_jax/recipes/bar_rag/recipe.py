@@ -17,7 +17,6 @@ from ark_jax.recipes.bar_rag import (
     evidence,
     export,
     filter,
-    measures,
     outcome,
     pool,
     read,
@@ -25,16 +24,12 @@ from ark_jax.recipes.bar_rag import (
     select,
     warm,
 )
-from ark_jax.recipes.bar_rag.readers import WARM, reader_before, stage_of, tuned_readers
+from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.settings import BarRag
-from ark_jax.recipes.bar_rag.success import RULE_SETTINGS
-from ark_jax.recipes.common import dependencies, ingest
+from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
-from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
 from ark_jax.text import prompts
-
-INGEST_SETTINGS = tuple(name for name in ingest.INGEST_SETTINGS if name != "questions.source")
 
 
 def check_bar_rag(config) -> None:
@@ -80,130 +75,31 @@ def stages(config) -> list[Stage]:
         ValueError: a setting that a stage would fail on.
     """
     check_bar_rag(config)
-    ordered = [*_first_stages()]
+    ordered = [
+        Stage("data", ingest.ingest, alone=True),
+        Stage("pool", pool.find_pools),
+        Stage("warm", warm.train_warm),
+    ]
     for iteration in range(1, config.iterations + 1):
         ordered += _iteration(config, iteration)
-    ordered += _closing_stages(config)
-    return with_report(ordered, "BAR-RAG run", report.gather, report.SECTIONS)
-
-
-def _reading(config) -> dependencies.Fingerprints:
-    return dependencies.prompt_texts("cite" if config.read.cite else "read")
-
-
-def _choosing(config) -> dict[str, str]:
-    """What a selector of the config is made of: the words that a writer is asked in, its model."""
-    prints = {}
-    if config.selector.kind == "writer":
-        prints = dependencies.prompt_texts("select")(config)
-        if not config.selector.path:
-            prints |= dependencies.models("generator")(config)
-    elif config.selector.kind == "pairs" and not config.selector.path:
-        prints = dependencies.models("retriever")(config)
-    if config.selector.path:
-        prints |= dependencies.models("selector")(config)
-    return prints
-
-
-def _first_stages() -> list[Stage]:
-    """From documents to the warm reader."""
-    base = dependencies.models("retriever")
-    return [
-        Stage(
-            "data",
-            after=(),
-            settings=INGEST_SETTINGS,
-            run=ingest.ingest,
-            external=dependencies.all_of(dependencies.input_files, base),
-            alone=True,
-        ),
-        Stage("pool", ("data",), (*pool.POOL_SETTINGS, *COMPUTE), pool.find_pools, base),
-        Stage(
-            "warm",
-            after=("data", "pool"),
-            settings=(*warm.WARM_SETTINGS, "seed"),
-            run=warm.train_warm,
-            external=lambda config: dependencies.all_of(
-                dependencies.models("generator"), _reading(config)
-            )(config),
-        ),
+    ordered += [
+        Stage("baselines", baselines.measure_baselines),
+        Stage("evaluate", evaluate.evaluate),
+        Stage("export", export.export_reader, alone=True),
     ]
+    return with_report(ordered, "BAR-RAG run", report.gather, report.SECTIONS)
 
 
 def _iteration(config, iteration: int) -> list[Stage]:
     """Filter, selector, evidence and reader."""
-    stage = functools.partial(stage_of, iteration=iteration)
-    before, filtering = reader_before(iteration), filter.filter_of(config, iteration)
-    asking = dependencies.all_of(_reading(config), _choosing)
-    selects = config.read.evidence == "selected"
-    earlier = (stage_of("select", iteration - 1),) if selects and iteration > 1 else ()
-    ordered = []
-    if filtering == stage("filter"):
-        ordered.append(
-            Stage(
-                filtering,
-                after=("data", "pool", before, *earlier),
-                settings=(*filter.FILTER_SETTINGS, "seed"),
-                run=functools.partial(filter.filter_questions, iteration=iteration),
-                external=asking,
-            )
-        )
-    if selects:
-        writes = config.selector.kind == "writer"
-        ordered.append(
-            Stage(
-                stage("select"),
-                after=("data", "pool", before, filtering, *earlier),
-                settings=(
-                    *select.SELECT_SETTINGS,
-                    *(select.WRITER_SETTINGS if writes else ()),
-                    "filter.each",
-                    *RULE_SETTINGS,
-                    "seed",
-                ),
-                run=functools.partial(select.train_selector, iteration=iteration),
-                external=asking,
-            )
-        )
-    ordered += [
-        Stage(
-            stage("evidence"),
-            after=("data", "pool", filtering, *((stage("select"),) if selects else ())),
-            settings=(*evidence.EVIDENCE_SETTINGS, "filter.each", "seed"),
-            run=functools.partial(evidence.choose_evidence, iteration=iteration),
-            external=_choosing,
-        ),
-        Stage(
-            stage("read"),
-            after=("data", "pool", before, stage("evidence")),
-            settings=(*read.READ_SETTINGS, "seed"),
-            run=functools.partial(read.train_reader, iteration=iteration),
-            external=_reading(config),
-        ),
-    ]
-    return ordered
-
-
-def _closing_stages(config) -> list[Stage]:
-    """Baselines, evaluation, export."""
-    tuned, reading = tuned_readers(config), _reading(config)
-    chosen = (stage_of("select", config.iterations),) if evaluate.compares_ways(config) else ()
+    works = {"evidence": evidence.choose_evidence, "read": read.train_reader}
+    if config.read.evidence == "selected":
+        works = {"select": select.train_selector} | works
+    if filter.filter_of(config, iteration) == stage_of("filter", iteration):
+        works = {"filter": filter.filter_questions} | works
     return [
-        Stage(
-            "baselines",
-            after=("data", "pool", WARM),
-            settings=(*measures.MEASURE_SETTINGS, "warm.steps"),
-            run=baselines.measure_baselines,
-            external=dependencies.all_of(dependencies.models("generator"), reading),
-        ),
-        Stage(
-            "evaluate",
-            after=("data", "pool", "baselines", *tuned, *chosen),
-            settings=evaluate.EVALUATE_SETTINGS,
-            run=evaluate.evaluate,
-            external=dependencies.all_of(reading, _choosing) if chosen else reading,
-        ),
-        Stage("export", ("data", tuned[-1], "evaluate"), (), export.export_reader, alone=True),
+        Stage(stage_of(kind, iteration), functools.partial(work, iteration=iteration))
+        for kind, work in works.items()
     ]
 
 
@@ -230,6 +126,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 RECIPE = Recipe(
     name="bar_rag",
     stages=stages,
+    schema=BarRag,
     check=check_bar_rag,
     needs=needs,
     metrics=outcome.METRIC_HEADINGS,

@@ -11,51 +11,14 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.choices import EvidenceSelector
 from ark_jax.recipes.bar_rag.filter import judged_sets, load_kept
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import SELECTOR_SETTINGS, drawn_rows, selector_before
-from ark_jax.recipes.bar_rag.success import SUCCESS_SETTINGS, Success
-from ark_jax.recipes.bar_rag.updates import (
-    POLICY_SETTINGS,
-    UPDATE_SETTINGS,
-    StepRows,
-    mean,
-    stage_seed,
-    steps_for,
-)
+from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.success import Success
+from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed, steps_for
 from ark_jax.recipes.common.reader_training import PooledQuestion, questions_of_steps
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 from ark_jax.select.rewards import MALFORMED, SetReward
 
-SELECT_SETTINGS = (
-    *SELECTOR_SETTINGS,
-    *(
-        f"select.{name}"
-        for name in (
-            "steps",
-            "questions",
-            "sets",
-            "learning_rate",
-            "centre",
-            "boundary",
-            "relevance",
-            "relevance_form",
-            "tau",
-            "format_bonus",
-            "spread",
-            "outcome_decides",
-            "scale",
-        )
-    ),
-    *(f"train.{name}" for name in ("warmup", "weight_decay", "clip")),
-    "pool.size",
-    *SUCCESS_SETTINGS,
-)
-# Those that a writer's updates depend on beside.
-WRITER_SETTINGS = (
-    *(f"selector.{name}" for name in ("kl", "lora_rank", "lora_alpha")),
-    *POLICY_SETTINGS,
-    *UPDATE_SETTINGS,
-)
 NEVER = 0.05  # p below it, or above 1 less it, counts as never, or always
 
 

@@ -20,6 +20,7 @@ class SelectorSection:
         "Folder or hub name of the model. pairs: a pair scorer or a sequence classifier with one "
         "label; empty: the retriever's cosine, which a scorer corrects. writer: an instruction "
         "model; empty: that of `generator.path`.",
+        content="model",
     )
     max_new_tokens: int = field(
         256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1

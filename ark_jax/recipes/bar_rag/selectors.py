@@ -10,13 +10,6 @@ from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.writer import WritingSelector
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
-# What decides which sets a selector draws, beside its weights.
-SELECTOR_SETTINGS = (
-    *(f"selector.{name}" for name in ("kind", "max_new_tokens", "temperature", "top_p", "strict")),
-    "select.passages",
-    "select.rank",
-    "retriever.compute",
-)
 KINDS = {
     "vectors": DrawingSelector.by_vectors,
     "pairs": DrawingSelector.by_pairs,

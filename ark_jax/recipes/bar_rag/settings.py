@@ -136,9 +136,13 @@ class TrainSection:
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `plain`; empty: the packaged text."""
 
-    read: str = field("plain", "Answers a question from passages.")
-    cite: str = field("", "The same with a thought that cites them, for `read.cite`.")
-    select: str = field("", "Picks passages for a reader, for `selector.kind=writer`.")
+    read: str = field("plain", "Answers a question from passages.", content="prompt")
+    cite: str = field(
+        "", "The same with a thought that cites them, for `read.cite`.", content="prompt"
+    )
+    select: str = field(
+        "", "Picks passages for a reader, for `selector.kind=writer`.", content="prompt"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,26 +9,11 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import answer_reward, citable, likelihoods, reading_prompt
-from ark_jax.recipes.bar_rag.updates import (
-    ASKING_SETTINGS,
-    REWARD_SETTINGS,
-    SAMPLING_SETTINGS,
-    stage_seed,
-)
+from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.select import zone
 
-SUCCESS_SETTINGS = (
-    "success.by",
-    "success.answers",
-    "success.right_at",
-    "generator.dtype",
-    *ASKING_SETTINGS,
-    *REWARD_SETTINGS,
-    *SAMPLING_SETTINGS,
-)
-RULE_SETTINGS = tuple(f"filter.{name}" for name in ("right_at", "temperature", "top_p"))
 EvidenceSet = tuple[PooledQuestion, Sequence[str]]  # a question and ids of chunks, in order
 
 
@@ -69,7 +54,7 @@ class Success:
             rule: None: that of training.
         """
         self._context, self._name = context, reader
-        self._rule = rule or Rule.of_training(context.config)
+        self._rule = rule
         self._passages = Passages(stored_chunks(context))
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
@@ -127,12 +112,13 @@ class Success:
         """For each set, the share of right answers among those that are sampled from it."""
         config = self._context.config
         n, reward, form = config.success.answers, answer_reward(config), reading_prompt(config)
+        rule = self._rule or Rule.of_training(config)
         rollouts = lm.sample(
             prompts,
             n=n,
             max_new_tokens=config.read.max_new_tokens,
-            temperature=self._rule.temperature,
-            top_p=self._rule.top_p,
+            temperature=rule.temperature,
+            top_p=rule.top_p,
             seed=stage_seed(config, f"success {self._name}"),
             places=np.array([(pooled.number, _number(chunks)) for pooled, chunks in sets]),
             log_probs=False,
@@ -147,7 +133,7 @@ class Success:
                 ).reward
                 for text in texts
             ]
-            shares.append(zone.p_hat(scores, right_at=self._rule.right_at))
+            shares.append(zone.p_hat(scores, right_at=rule.right_at))
         return shares
 
 

@@ -25,28 +25,6 @@ UPDATE_FIELDS = (
     "lora_alpha",
     "lora_targets",
 )
-# Those that decide which weights come out.
-UPDATE_SETTINGS = (
-    *(f"train.{name}" for name in UPDATE_FIELDS if name not in ("save_every", "remat")),
-    "generator.dtype",
-)
-# How the tokens of a policy's replies become a loss.
-POLICY_SETTINGS = tuple(
-    f"read.{name}"
-    for name in (
-        "mean",
-        "ratio",
-        "clip_low",
-        "clip_high",
-        "kl_coefficient",
-        "keep_dead",
-        "keep_cut_off",
-    )
-)
-# How a reader is asked; what its answers earn.
-ASKING_SETTINGS = ("read.chat", "read.cite")
-REWARD_SETTINGS = ("read.citation", "read.citations", "read.citable", "read.f1")
-SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
 STEPS = "step-*.parquet"
 
 

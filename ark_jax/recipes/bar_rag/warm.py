@@ -11,24 +11,10 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, load_reader
 from ark_jax.recipes.bar_rag.reading import reading_prompt
-from ark_jax.recipes.bar_rag.updates import (
-    ASKING_SETTINGS,
-    UPDATE_SETTINGS,
-    stage_seed,
-    update_settings,
-)
+from ark_jax.recipes.bar_rag.updates import stage_seed, update_settings
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
 from ark_jax.runtime.log import say
-
-WARM_SETTINGS = (
-    "warm.steps",
-    "warm.batch",
-    "warm.learning_rate",
-    "select.passages",
-    *ASKING_SETTINGS,
-    *UPDATE_SETTINGS,
-)
 
 
 def train_warm(context: Context, folder: Path) -> dict:

@@ -27,29 +27,22 @@ def llm_settings(config, role: str = "llm", path: str = "") -> complete.LLMSetti
     Args:
         path: a local model in place of the one that the config names.
     """
-    if role == "questions":
-        return _writer_settings(config)
-    section = config[role]
-    value = lambda name: section[name] if name in section else config.llm[name]
-    names = [field.name for field in dataclasses.fields(complete.LLMSettings)]
-    settings = complete.LLMSettings(**{name: value(name) for name in names})
+    recording = config.questions.replies if role == "questions" else ""
+    section = config.llm if role == "questions" else config[role]
+    named: dict[str, object] = {"backend": "replay" if recording else section.backend}
+    if named["backend"] == "local":
+        digest = model_digest(path or section.path or config.generator.path)
+        seed = f" {config.seed}" if section.temperature else ""
+        named["model"] = f"{digest} {config.generator.dtype}{seed}"
+    # What is not asked for is not read.
+    replies = recording or (config.llm.replies if named["backend"] == "replay" else "")
+    named["replies"] = replies
     if role == "reader":
-        settings = dataclasses.replace(settings, max_tokens=config.evaluate.max_new_tokens)
-    if section.backend != "local":
-        return settings
-    digest = model_digest(path or section.path or config.generator.path)
-    seed = f" {config.seed}" if settings.temperature else ""
-    return dataclasses.replace(settings, model=f"{digest} {config.generator.dtype}{seed}")
-
-
-def _writer_settings(config) -> complete.LLMSettings:
-    """Who writes questions: the model of `config.llm`, or the recording of `questions.replies`."""
-    recording = config.questions.replies
-    if not recording:
-        return llm_settings(config)
-    replayed = config.copy_and_resolve_references()
-    replayed.llm.backend, replayed.llm.replies = "replay", recording
-    return llm_settings(replayed)
+        named["max_tokens"] = config.evaluate.max_new_tokens
+    for field in dataclasses.fields(complete.LLMSettings):
+        if field.name not in named:
+            named[field.name] = (section if field.name in section else config.llm)[field.name]
+    return complete.LLMSettings(**named)
 
 
 def ask(

@@ -35,7 +35,7 @@ def choose_fusion(
     context: Context,
     folder: Path,
     *,
-    systems: Systems,
+    systems_of: Callable[[object], Systems],
     learned: Callable[[Context], Collection[str]],
 ) -> dict:
     """Stores the fusion with the highest nDCG@10 on training questions, and that of each.
@@ -44,8 +44,10 @@ def choose_fusion(
     weight. So the others choose, if they are enough, and otherwise all.
 
     Args:
+        systems_of: config -> the systems that it compares.
         learned: the ids of the training questions that the retriever has learned from.
     """
+    systems = systems_of(context.config)
     questions, chunks = load_questions(context, "train"), stored_chunks(context)
     gold, _ = gold_passages(context, questions, chunks.by_document)
     judged = [question for question in questions if gold[question.id]]

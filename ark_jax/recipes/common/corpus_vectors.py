@@ -114,7 +114,9 @@ def _key(context: Context, system: str, passages: Sequence[str]) -> str:
         {
             "passages": digest.hexdigest(),
             "model": _model(context, system),
-            "retriever": {name: x for name, x in config.retriever.items() if name != "path"},
+            "retriever": {
+                name: config.retriever[name] for name in config.retriever if name != "path"
+            },
             "mesh": setting(config, "mesh"),
             "devices": devices,
             "version": __version__,
@@ -125,7 +127,7 @@ def _key(context: Context, system: str, passages: Sequence[str]) -> str:
 def _model(context: Context, system: str) -> str:
     """The digest of a system's model; that of a trained one is in the manifest of its stage."""
     path = retriever_path(context, system)
-    if path != str(context / system / "model"):
+    if path != str(context.workdir / system / "model"):
         return model_digest(path)
     outputs = read_manifest(context / system)["outputs"]
     return fingerprint({name: x for name, x in outputs.items() if name.startswith("model/")})

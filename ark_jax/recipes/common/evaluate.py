@@ -1,7 +1,7 @@
 """The evaluate stage: every system on the held-out questions, with intervals and p-values."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,34 +21,17 @@ from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import describe_difference, is_significant
 from ark_jax.runtime.log import say
 
-EVALUATION_SETTINGS = (
-    *(
-        f"evaluate.{name}"
-        for name in (
-            "scope",
-            "gold",
-            "metrics",
-            "answers",
-            "baselines",
-            "retrievers",
-            "hybrids",
-            "fusion",
-            "rerank",
-            "read",
-            "passages",
-            "max_new_tokens",
-            "bootstrap",
-            "randomisation",
-        )
-    ),
-    *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
-)
 RETRIEVAL = ("recall@5", "recall@10", "ndcg@10", "mrr")  # always measured, to compare runs by
 MODEL_CARD_METRICS = (*RETRIEVAL, "answer_f1")
 
 
-def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
-    """Retrieves, reads and measures; stores a row per system and question, and the table."""
+def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], Systems]) -> dict:
+    """Retrieves, reads and measures; stores a row per system and question, and the table.
+
+    Args:
+        systems_of: config -> the systems that it compares.
+    """
+    systems = systems_of(context.config)
     settings, chunks = context.config.evaluate, stored_chunks(context)
     questions = load_questions(context, "held_out")
     gold, unmarked = gold_passages(context, questions, chunks.by_document)

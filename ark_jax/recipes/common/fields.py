@@ -33,11 +33,14 @@ def remat():
         "What the backward pass computes again: all but products with weights, or everything, "
         "which saves memory; auto: the first where it fits, as `ark-jax plan` says.",
         choices=("auto", "products", "all"),
+        affects_output=False,
     )
 
 
 def save_every(default: int):
-    return field(default, "Steps between two checkpoints.", unit="steps", minimum=1)
+    return field(
+        default, "Steps between two checkpoints.", unit="steps", minimum=1, affects_output=False
+    )
 
 
 def lora_rank(remark: str = ""):

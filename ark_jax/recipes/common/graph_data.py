@@ -1,7 +1,6 @@
 """The graph of a recipe over triples, and which of the questions about it are drawn."""
 
 import functools
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +11,9 @@ from ark_jax.graph import triple_files
 from ark_jax.graph.triple_questions import TripleQuestion
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
-from ark_jax.pipeline.fingerprints import file_digest, fingerprint
 from ark_jax.pipeline.recipe import Needs
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.split import uniform
-from ark_jax.runtime import storage
 from ark_jax.runtime.log import say
 
 GRAPH = "graph"  # the folder within that of the data stage
@@ -80,15 +77,6 @@ def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[Tri
     return [question for question in questions if question.id in drawn]
 
 
-def input_files(config) -> dict[str, str]:
-    """Digests of what the data stage reads: graph, names, questions."""
-    return {
-        name: _digest(config.data[name])
-        for name in ("path", "names", "relation_names", "questions")
-        if config.data[name]
-    }
-
-
 def needs(config, *, roles: tuple[str, ...] = (), files: dict[str, str] | None = None) -> Needs:
     """The graph, models and endpoints that a config over a graph names.
 
@@ -109,17 +97,6 @@ def needs(config, *, roles: tuple[str, ...] = (), files: dict[str, str] | None =
         roles=roles,
         read=functools.partial(look_at, config),
     )
-
-
-def _digest(path: str) -> str:
-    local = storage.local_copy(path)
-    if local.is_dir():
-        files = sorted(file for file in local.rglob("*") if file.is_file())
-    elif local.is_file():
-        files = [local]
-    else:
-        files = [Path(file) for file in sorted(glob.glob(str(local), recursive=True))]
-    return fingerprint([[file.name, file_digest(file)] for file in files if file.is_file()])
 
 
 def look_at(config) -> tuple[str, list[str]]:

@@ -10,10 +10,14 @@ class GraphInput:
     """The graph, and how its entities and relations become texts."""
 
     path: str = field(
-        "", "The graph: a file, a pattern such as `kb_*.tsv`, or a folder; see `ark-jax check`."
+        "",
+        "The graph: a file, a pattern such as `kb_*.tsv`, or a folder; see `ark-jax check`.",
+        content="files",
     )
-    names: str = field("", "File with a line per node: id, name, aliases joined by `|`; tabs.")
-    relation_names: str = field("", "The same for relations.")
+    names: str = field(
+        "", "File with a line per node: id, name, aliases joined by `|`; tabs.", content="files"
+    )
+    relation_names: str = field("", "The same for relations.", content="files")
     relations: str = field(
         "last",
         "Text of a relation without a name: the last part of its id, or the whole id.",

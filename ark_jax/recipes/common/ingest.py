@@ -21,22 +21,6 @@ from ark_jax.recipes.common.split import Split, id_set, split_questions
 from ark_jax.retrieval.chunks import ChunkRules, cut_documents
 from ark_jax.runtime.log import say
 
-INGEST_SETTINGS = (
-    "data.held_out",
-    "data.held_out_documents",
-    "data.held_out_questions",
-    "data.fold",
-    "data.ignored_documents",
-    "data.ignored_questions",
-    "data.tolerate",
-    "data.titles",
-    "data.pool",
-    "data.chunking",
-    "data.chunk_tokens",
-    "data.chunk_overlap",
-    "questions.source",
-    "seed",
-)
 # A question whose documents have fewer chunks, in the median, is searched for in the whole corpus:
 # among so few there is hardly a hard negative, and every retriever finds the right one.
 FEW_CHUNKS = 10

@@ -16,16 +16,6 @@ from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 
-JUDGE_SETTINGS = (
-    *(
-        f"judge.{name}"
-        for name in ("repeats", "against", "backend", "base_url", "temperature", "max_tokens")
-    ),
-    "llm.reasks",
-    "evaluate.passages",
-    "evaluate.bootstrap",
-    "seed",
-)
 # (first system, second system, question, repeat) -> criterion -> verdict
 Verdicts = dict[tuple[str, str, str, int], dict[str, str]]
 

@@ -14,8 +14,11 @@ def retriever_path(context: Context, system: str) -> str:
     """The folder or hub name of a system's retriever, as `load_retriever` explains."""
     if system == "base":
         return context.config.retriever.path
-    compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
-    return compared.get(system, str(context / system / "model"))
+    if not context.is_fresh(system):
+        compared = {Path(path).name: path for path in context.config.evaluate.retrievers}
+        if system in compared:
+            return compared[system]
+    return str(context / system / "model")
 
 
 def load_retriever(context: Context, system: str = "base"):
@@ -29,17 +32,18 @@ def load_retriever(context: Context, system: str = "base"):
     from ark_jax.models.retriever import Retriever
 
     context.enter_mesh()
-    if context.models.get("retriever", ("",))[0] != system:
-        settings = context.config.retriever
-        open_model = open_retriever
-        if system == "base":  # the config decides, whatever the folder declares
-            kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
-            open_model = kind.from_pretrained
-        loaded = open_model(
-            retriever_path(context, system), compute=settings.compute, attention=settings.attention
-        )
-        context.models["retriever"] = (system, loaded)
-    return context.models["retriever"][1]
+    open_model = open_retriever
+    if system == "base":  # the config decides, whatever the folder declares
+        kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
+        open_model = kind.from_pretrained
+    settings = context.config.retriever
+    return context.model(
+        "retriever",
+        open_model,
+        retriever_path(context, system),
+        compute=settings.compute,
+        attention=settings.attention,
+    )
 
 
 def keeps_tokens(config) -> bool:
@@ -60,19 +64,23 @@ def load_generator(context: Context, path: str = ""):
 
     context.enter_mesh()
     settings = context.config.generator
-    path = path or settings.path
-    if context.models.get("generator", ("",))[0] != path:
-        context.models.pop("generator", None)  # memory may not hold two
+
+    def open_model(path: str, **options: str) -> LanguageModel:
         if settings.dtype == "float16":
             say(
                 "  generator.dtype=float16 holds no number above 65504. If the model exceeds it, "
                 "the run stops; bfloat16 takes as little memory and has no such limit"
             )
-        loaded = LanguageModel.from_pretrained(
-            path, dtype=settings.dtype, compute=settings.dtype, attention=settings.attention
-        )
-        context.models["generator"] = (path, loaded)
-    return context.models["generator"][1]
+        return LanguageModel.from_pretrained(path, **options)
+
+    return context.model(
+        "generator",
+        open_model,
+        path or settings.path,
+        dtype=settings.dtype,
+        compute=settings.dtype,
+        attention=settings.attention,
+    )
 
 
 def reader_path(context: Context) -> str:

@@ -35,26 +35,26 @@ def with_report(
         gather: returns the data of the page's sections beside those of every run.
         sections: the parts of the page, in their order.
     """
-    write = functools.partial(
-        _write_report, stages=tuple(stages), title=title, gather=gather, sections=tuple(sections)
-    )
-    names = tuple(stage.name for stage in stages)
-    return [*stages, Stage("report", names, (), write, alone=True)]
+    names = [stage.name for stage in stages]
+
+    def render(context: Context, manifests: Mapping[str, dict]) -> str:
+        counts = {name: manifest["counts"] for name, manifest in manifests.items()}
+        return render_page(
+            _basic_data(context, title, manifests) | gather(context, counts), sections
+        )
+
+    write = functools.partial(_write_report, stages=names, render=render)
+    return [*stages, Stage("report", write, alone=True, shared=False)]
 
 
 def _write_report(
     context: Context,
     folder: Path,
     *,
-    stages: tuple[Stage, ...],
-    title: str,
-    gather: Callable[[Context, Counts], dict],
-    sections: tuple[Section, ...],
+    stages: Sequence[str],
+    render: Callable[[Context, Mapping[str, dict]], str],
 ) -> dict:
-    manifests = {stage.name: read_manifest(context / stage.name) for stage in stages}
-    counts = {name: manifest["counts"] for name, manifest in manifests.items()}
-    data = _basic_data(context, title, manifests) | gather(context, counts)
-    page = render_page(data, sections)
+    page = render(context, {name: read_manifest(context / name) for name in stages})
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.
     shutil.copyfile(folder / "report.html", context.workdir / "report.html.new")

@@ -26,17 +26,13 @@ from ark_jax.retrieval.fusion import Fusion, Ranking, fuse
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
 
-RETRIEVAL_SETTINGS = tuple(
-    f"evaluate.{name}"
-    # A fusion of scores needs them, and earlier versions stored ranks alone.
-    for name in ("scope", "baselines", "retrievers", "metrics", "passages", "fusion")
-)
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
 
-def retrieve_baselines(context: Context, folder: Path, *, systems: Systems) -> dict:
+def retrieve_baselines(context: Context, folder: Path) -> dict:
     """The baselines stage: what systems that no training changes retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
+    systems = Systems(context.config.evaluate)
     _retrieve(context, systems, systems.untuned, questions, chunks, folder)
     return {"systems": len(systems.untuned)}
 

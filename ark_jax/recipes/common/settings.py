@@ -16,18 +16,23 @@ MODEL_BACKENDS = ("openai", "local", "replay")
 class LogSection:
     """Where metrics go besides `metrics.jsonl` in the workdir."""
 
-    to: tuple[str, ...] = field((), "Experiment trackers: tensorboard, wandb, trackio, or several.")
-    project: str = field("ark-jax", "Project under which wandb and trackio file the run.")
+    to: tuple[str, ...] = field(
+        (), "Experiment trackers: tensorboard, wandb, trackio, or several.", affects_output=False
+    )
+    project: str = field(
+        "ark-jax", "Project under which wandb and trackio file the run.", affects_output=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class InputSection:
     """Documents, questions, the split and the chunks."""
 
-    path: str = field("", "File or folder that `ark-jax check` accepts.")
+    path: str = field("", "File or folder that `ark-jax check` accepts.", content="input")
     questions: str = field(
         "",
         "File of questions about the documents of `path`, instead of those that lie beside them.",
+        content="input",
     )
     held_out: float = field(
         0.2,
@@ -52,6 +57,7 @@ class InputSection:
         "",
         "File or folder with a test set of its own: its questions are held out, and all of `path` "
         "is trained on.",
+        content="input",
     )
     fold: tuple[int, int] = field(
         (0, 0),
@@ -102,6 +108,7 @@ class InputSection:
         "this host; ray: the Ray cluster at $RAY_ADDRESS, whose nodes have ark_jax and see the "
         "folder of `path`.",
         choices=ENGINES,
+        affects_output=False,
     )
 
 
@@ -126,15 +133,21 @@ class LocalModelSection:
         "",
         "Model folder, or Hub name: owner/model or owner/model@REVISION; empty: a small model on "
         "a CPU, a larger one on an accelerator.",
+        content="model",
     )
     attention: str = field(
         "auto",
         "Attention kernel; cudnn needs an NVIDIA GPU and a 16-bit type, splash a TPU, tokamax its "
         "package. auto: cudnn or splash in 16 bits where shapes allow it, else xla.",
         choices=KERNELS,
+        affects_output=False,
     )
     batch_tokens: int = field(
-        0, "Batch size on each device; 0: what suits the device.", unit="tokens", minimum=0
+        0,
+        "Batch size on each device; 0: what suits the device.",
+        unit="tokens",
+        minimum=0,
+        affects_output=False,
     )
 
 
@@ -167,11 +180,15 @@ class EndpointSection:
         choices=MODEL_BACKENDS,
     )
     model: str = field("", "Model name that the endpoint knows.")
-    path: str = field("", "Folder or Hub name of a local model; empty: `generator.path`.")
+    path: str = field(
+        "", "Folder or Hub name of a local model; empty: `generator.path`.", content="model"
+    )
     base_url: str = field(
         "", "Address of an OpenAI-compatible endpoint; empty: the client's own default."
     )
-    key_env: str = field("OPENAI_API_KEY", "Environment variable that holds the API key.")
+    key_env: str = field(
+        "OPENAI_API_KEY", "Environment variable that holds the API key.", affects_output=False
+    )
     temperature: float = field(0.0, "Sampling temperature; 0: greedy.", minimum=0)
     price: tuple[float, ...] = field(
         (),
@@ -179,6 +196,7 @@ class EndpointSection:
         unit="USD per million tokens",
         minimum=0,
         lengths=(0, 2),
+        affects_output=False,
     )
 
 
@@ -194,16 +212,32 @@ class LLMSection(EndpointSection):
     )
     model: str = field("gemini-2.5-flash", "Model name that the endpoint knows.")
     max_tokens: int = field(4096, "Longest reply.", unit="tokens", minimum=1)
-    concurrency: int = field(16, "Requests in flight at once.", unit="requests", minimum=1)
+    concurrency: int = field(
+        16, "Requests in flight at once.", unit="requests", minimum=1, affects_output=False
+    )
     requests_per_minute: int = field(
-        0, "The endpoint's limit on requests; 0: no limit.", unit="requests per minute", minimum=0
+        0,
+        "The endpoint's limit on requests; 0: no limit.",
+        unit="requests per minute",
+        minimum=0,
+        affects_output=False,
     )
     tokens_per_minute: int = field(
-        0, "The endpoint's limit on tokens; 0: no limit.", unit="tokens per minute", minimum=0
+        0,
+        "The endpoint's limit on tokens; 0: no limit.",
+        unit="tokens per minute",
+        minimum=0,
+        affects_output=False,
     )
-    timeout: float = field(120.0, "Time that a reply may take.", unit="seconds", above=0)
+    timeout: float = field(
+        120.0, "Time that a reply may take.", unit="seconds", above=0, affects_output=False
+    )
     retries: int = field(
-        8, "Repeats of a request after a temporary failure.", unit="requests", minimum=0
+        8,
+        "Repeats of a request after a temporary failure.",
+        unit="requests",
+        minimum=0,
+        affects_output=False,
     )
     reasks: int = field(
         2, "Repeats of a prompt after a reply in the wrong form.", unit="requests", minimum=0
@@ -214,13 +248,17 @@ class LLMSection(EndpointSection):
         "stops; 0: no limit.",
         unit="USD",
         minimum=0,
+        affects_output=False,
     )
     output_ratio: float = field(
         0.0,
         "Output tokens per input token that `ark-jax plan` assumes; 0: measured on known replies.",
         minimum=0,
+        affects_output=False,
     )
-    replies: str = field("", "Recorded replies.jsonl that the replay backend reads.")
+    replies: str = field(
+        "", "Recorded replies.jsonl that the replay backend reads.", content="file"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +302,9 @@ class QuestionsSection:
         minimum=0,
     )
     replies: str = field(
-        "", "Recorded replies.jsonl with written questions, instead of asking the language model."
+        "",
+        "Recorded replies.jsonl with written questions, instead of asking the language model.",
+        content="file",
     )
 
 
@@ -272,14 +312,18 @@ class QuestionsSection:
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `story`; empty: the packaged text."""
 
-    extract: str = field("", "Extracts entities and relations from a chunk.")
-    glean: str = field("", "Asks for entities and relations that an extraction missed.")
-    questions: str = field("", "Writes questions and answers from passages.")
-    rewrite: str = field("", "Rewrites a question from the entities of a community.")
-    forward: str = field("", "Scores the answer given question and chunk.")
-    backward: str = field("", "Scores the question given answer and chunk.")
-    read: str = field("", "Answers a question from retrieved passages.")
-    judge: str = field("", "Compares the answers of two systems.")
+    extract: str = field("", "Extracts entities and relations from a chunk.", content="prompt")
+    glean: str = field(
+        "", "Asks for entities and relations that an extraction missed.", content="prompt"
+    )
+    questions: str = field("", "Writes questions and answers from passages.", content="prompt")
+    rewrite: str = field(
+        "", "Rewrites a question from the entities of a community.", content="prompt"
+    )
+    forward: str = field("", "Scores the answer given question and chunk.", content="prompt")
+    backward: str = field("", "Scores the question given answer and chunk.", content="prompt")
+    read: str = field("", "Answers a question from retrieved passages.", content="prompt")
+    judge: str = field("", "Compares the answers of two systems.", content="prompt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,7 +357,7 @@ class EvaluateSection:
         "Untrained systems besides base: bm25, or full, where the reader gets whole documents.",
     )
     retrievers: tuple[str, ...] = field(
-        (), "Further retrievers to compare with: model folders or Hub names."
+        (), "Further retrievers to compare with: model folders or Hub names.", content="models"
     )
     hybrids: tuple[str, ...] = field(
         ("bm25+tuned",),
@@ -333,6 +377,7 @@ class EvaluateSection:
         "A model that reranks what the last tuned system retrieves, as a row of its own: a pair "
         "scorer, a sequence classifier with one label, or a decoder of Qwen3-Reranker's kind. "
         "Empty: none.",
+        content="model",
     )
     read: int = field(
         -1,
@@ -395,6 +440,7 @@ class Core:
         "devices that are left.",
         unit="devices",
         minimum=-1,
+        affects_output=False,
     )
     log: LogSection = LogSection()
     retriever: RetrieverSection = RetrieverSection()

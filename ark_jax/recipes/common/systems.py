@@ -22,7 +22,7 @@ class Systems:
     """
 
     settings: object
-    tuned: tuple[str, ...]
+    tuned: tuple[str, ...] = ()
     reranker: str = ""
 
     @property
@@ -33,8 +33,12 @@ class Systems:
     @property
     def compared(self) -> list[str]:
         """Baselines, other retrievers by the last part of their path, hybrids, and the reranked."""
-        retrievers = [Path(path).name for path in self.settings.retrievers]
-        return [*self.settings.baselines, *retrievers, *self.hybrids, *self.reranked]
+        return [*self.settings.baselines, *self.retrievers, *self.hybrids, *self.reranked]
+
+    @property
+    def retrievers(self) -> list[str]:
+        """Other retrievers, by the last part of their path."""
+        return [Path(path).name for path in self.settings.retrievers]
 
     @property
     def hybrids(self) -> dict[str, list[str]]:
@@ -73,8 +77,8 @@ class Systems:
     @property
     def untuned(self) -> list[str]:
         """Those that retrieve the same in all runs of a sweep, since no training changes them."""
-        changing = (*self.tuned, *self.hybrids, *self.reranked)
-        return [name for name in self.retrieving if name not in changing]
+        baselines = [name for name in self.settings.baselines if name != "full"]
+        return ["base", *baselines, *self.retrievers]
 
     @property
     def depth(self) -> int:

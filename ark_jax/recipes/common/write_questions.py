@@ -13,21 +13,11 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.common import filter_questions
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.common.filter_questions import Candidate
-from ark_jax.recipes.common.written_from import (
-    DRAW_SETTINGS,
-    drawn_passages,
-    joins_passages,
-    writes_by_rules,
-)
+from ark_jax.recipes.common.written_from import drawn_passages, joins_passages, writes_by_rules
 from ark_jax.runtime.log import say
 from ark_jax.text import prompts
 from ark_jax.text.word_boundaries import contains_words
 
-WRITING_SETTINGS = (
-    *DRAW_SETTINGS,
-    *(f"questions.{name}" for name in ("per_passage", "joined", "margin", "round_trip")),
-    "generator.dtype",
-)
 # join(context, passages, count): at most `count` pairs of the passages that belong together.
 Join = Callable[[Context, Sequence[Chunk], int], list[tuple[Chunk, Chunk]]]
 

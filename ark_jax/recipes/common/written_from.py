@@ -13,9 +13,6 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import chunks_by_document, given_questions, written_questions
 from ark_jax.recipes.common.split import Split, uniform
 
-# What decides which passages are drawn, beside the data.
-DRAW_SETTINGS = ("questions.source", "questions.passages")
-
 
 def is_writing(config) -> bool:
     """Whether the config has a stage that writes questions; some recipes have none."""

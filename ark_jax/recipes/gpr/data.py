@@ -20,13 +20,6 @@ from ark_jax.recipes.common.graph_data import (
 )
 from ark_jax.runtime.log import say
 
-DATA_SETTINGS = (
-    "data.held_out",
-    "data.tolerate",
-    "evaluate.part",
-    "evaluate.questions",
-    "evaluate.hops",
-)
 TEST_FILE = "questions_test.parquet"
 HEADLINE = "answer triple@10"  # the metric that messages speak of
 

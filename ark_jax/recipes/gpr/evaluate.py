@@ -12,37 +12,20 @@ from ark_jax.recipes.common.graph_data import load_graph
 from ark_jax.recipes.common.group_tables import questions_by_group, save_nothing, save_tables
 from ark_jax.recipes.gpr.data import HEADLINE, TestQuestion, load_test
 from ark_jax.recipes.gpr.read import read_triples
-from ark_jax.recipes.gpr.retrieve import SEARCH_SETTINGS, Systems, parse_metric, retrieve_all
+from ark_jax.recipes.gpr.retrieve import Systems, parse_metric, retrieve_all
 
-EVALUATION_SETTINGS = (
-    *(
-        f"evaluate.{name}"
-        for name in (
-            "metrics",
-            "baselines",
-            "hybrids",
-            "read",
-            "triples",
-            "max_new_tokens",
-            "bootstrap",
-            "randomisation",
-        )
-    ),
-    *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
-    *SEARCH_SETTINGS,
-    "seed",
-)
 # Always measured, for curves over k and to compare runs by.
 CUTOFFS = (1, 5, 10, 20, 50, 100)
 CURVES = tuple(f"{name}@{k}" for name in ("answer_triple", "answer_recall") for k in CUTOFFS)
 
 
-def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
+def evaluate(context: Context, folder: Path) -> dict:
     """Retrieves and measures; stores a row per system and question, and the tables."""
     questions, graph = load_test(context), load_graph(context)
     if not questions:
         save_nothing(folder)
         return {"questions": 0}
+    systems = Systems(context.config)
     rankings = retrieve_all(context, systems, folder)
     replies, counts = read_triples(context, graph, rankings, questions)
     columns = context.config.evaluate.metrics

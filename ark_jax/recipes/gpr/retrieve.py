@@ -24,7 +24,6 @@ from ark_jax.runtime import distributed
 DEPTH = 100  # triples stored for a question, or as many as the metrics look at
 TUNED = "gpr"
 VECTORS = "vectors"  # the folder of an index within a stage's
-SEARCH_SETTINGS = tuple(f"search.{name}" for name in ("hops", "share", "starts", "hub", "dtype"))
 Rankings = dict[str, list[int]]  # question -> rows of the graph, best first
 
 
@@ -112,10 +111,11 @@ def build_index(context: Context, folder: Path) -> dict:
     return {"triples": len(index), "vectors": len(index.vectors)}
 
 
-def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> dict:
+def retrieve_untrained(context: Context, folder: Path) -> dict:
     """The baselines stage: what systems retrieve that no training changes."""
     from ark_jax.models.towers import Towers
 
+    systems = Systems(context.config)
     graph, questions = load_graph(context), load_test(context)
     if not questions:
         return {"systems": 0}

@@ -15,6 +15,7 @@ class DataSection(GraphInput):
     questions: str = field(
         "",
         "File or pattern of questions with answers, to measure with; empty: nothing is measured.",
+        content="files",
     )
     held_out: float = field(
         1.0,
@@ -55,6 +56,7 @@ class QuestionsSection:
     replies: str = field(
         "",
         "Recorded replies.jsonl with questions or wordings, instead of asking the language model.",
+        content="file",
     )
 
 
@@ -142,9 +144,11 @@ class SearchSection:
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant; empty: the packaged text."""
 
-    triple_questions: str = field("", "Writes questions about single triples.")
-    relation_wordings: str = field("", "Writes wordings that fit all triples of a relation.")
-    triple_reader: str = field("", "Answers a question from retrieved triples.")
+    triple_questions: str = field("", "Writes questions about single triples.", content="prompt")
+    relation_wordings: str = field(
+        "", "Writes wordings that fit all triples of a relation.", content="prompt"
+    )
+    triple_reader: str = field("", "Answers a question from retrieved triples.", content="prompt")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,26 +11,6 @@ from ark_jax.pipeline.tables import read_table
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
 
-TRAIN_SETTINGS = tuple(
-    f"train.{name}"
-    for name in (
-        "towers",
-        "loss",
-        "margins",
-        "temperature",
-        "negatives",
-        "siblings",
-        "neighbours",
-        "hub",
-        "epochs",
-        "learning_rate",
-        "warmup",
-        "weight_decay",
-        "clip",
-        "batch",
-    )
-)
-
 
 def train_towers(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the towers under `model`."""

@@ -18,9 +18,6 @@ from ark_jax.recipes.gpr.relation_wordings import (
 from ark_jax.recipes.gpr.triple_calls import triple_calls, write_by_triples
 from ark_jax.runtime.log import say
 
-_FIELDS = ("by", "triples", "sides", "per_triple", "wordings", "triples_per_prompt")
-WRITING_SETTINGS = (*(f"questions.{name}" for name in _FIELDS), "data.relations", "seed")
-
 
 def write_questions(context: Context, folder: Path) -> dict:
     """Stores the questions about the graph's triples, and replies that could not be used.

@@ -23,13 +23,6 @@ from ark_jax.recipes.common.graph_data import (
 from ark_jax.recipes.common.split import uniform
 from ark_jax.runtime.log import say
 
-DATA_SETTINGS = (
-    "data.held_out",
-    "data.few",
-    "data.tolerate",
-    "evaluate.part",
-    "evaluate.questions",
-)
 PARTS = ("train", "test")
 HEADLINE = "hit@1"  # the metric that messages speak of
 

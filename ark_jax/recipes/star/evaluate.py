@@ -10,26 +10,9 @@ from ark_jax.recipes.common.group_tables import questions_by_group, save_nothing
 from ark_jax.recipes.star.data import HEADLINE, PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.measures import STANDARD, measure, rarity_groups
 from ark_jax.recipes.star.paths import load_paths
-from ark_jax.recipes.star.search import SEARCH_SETTINGS, TUNED, load_found, search_tuned, untrained
+from ark_jax.recipes.star.search import TUNED, load_found, search_tuned, untrained
 from ark_jax.recipes.star.train import load_tuned
 
-EVALUATION_SETTINGS = (
-    *(
-        f"evaluate.{name}"
-        for name in (
-            "metrics",
-            "baselines",
-            "read",
-            "paths",
-            "max_new_tokens",
-            "bootstrap",
-            "randomisation",
-        )
-    ),
-    *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
-    *SEARCH_SETTINGS,
-    "seed",
-)
 ENTITIES = 30  # of a path's end that the reader is shown; further ones are counted in the fact
 
 

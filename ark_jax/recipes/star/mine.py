@@ -24,10 +24,6 @@ from ark_jax.recipes.star.lists import (
 )
 from ark_jax.recipes.star.paths import load_paths
 
-MINE_SETTINGS = (
-    *(f"mine.{name}" for name in ("positives", "negatives", "pool", "choose", "k", "by", "spare")),
-    *(f"paths.{name}" for name in ("hops", "inverse", "hub")),
-)
 LISTS_FILE = "lists.parquet"
 NEAREST = 1000  # steps that are kept as near ones of each step
 

@@ -12,7 +12,6 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.star.data import PARTS, PathQuestion, load_questions, load_steps
 from ark_jax.runtime.log import say
 
-PATHS_SETTINGS = tuple(f"paths.{name}" for name in ("hops", "inverse", "seconds", "limit"))
 PATHS_FILE = "paths.parquet"
 SHOWN = 3  # questions of which a limit is told
 

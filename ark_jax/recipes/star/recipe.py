@@ -7,14 +7,13 @@ paths, and a search that ends where END scores highest.
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.recipes.common import dependencies, graph_data
+from ark_jax.recipes.common import graph_data
 from ark_jax.recipes.common.checks import check_basics
-from ark_jax.recipes.common.dependencies import COMPUTE
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
-from ark_jax.recipes.star.mine import MINE_SETTINGS, mine_lists
+from ark_jax.recipes.star.mine import mine_lists
 from ark_jax.recipes.star.settings import Star
-from ark_jax.recipes.star.train import TRAIN_SETTINGS, train_scorer
+from ark_jax.recipes.star.train import train_scorer
 from ark_jax.text import prompts
 
 
@@ -49,46 +48,14 @@ def stages(config) -> list[Stage]:
         ValueError: a setting that a stage would fail on.
     """
     check_star(config)
-    base = dependencies.models("retriever")
-    texts = ("data.relations",)
     working_stages = [
-        Stage("data", (), data.DATA_SETTINGS, data.ingest, graph_data.input_files, alone=True),
-        Stage("paths", ("data",), paths.PATHS_SETTINGS, paths.find_paths, alone=True),
-        Stage(
-            "mine",
-            after=("data", "paths"),
-            settings=(*MINE_SETTINGS, *texts, *COMPUTE, "seed"),
-            run=mine_lists,
-            external=base,
-        ),
-        Stage(
-            "train",
-            after=("data", "paths", "mine"),
-            settings=(*TRAIN_SETTINGS, *texts, *COMPUTE, "seed"),
-            run=train_scorer,
-            external=base,
-        ),
-        Stage(
-            "baselines",
-            after=("data", "paths"),
-            settings=("evaluate.baselines", *search.SEARCH_SETTINGS, *texts, *COMPUTE),
-            run=search.search_base,
-            external=base,
-        ),
-        Stage(
-            "evaluate",
-            after=("data", "paths", "train", "baselines"),
-            settings=(*evaluate.EVALUATION_SETTINGS, *texts, *COMPUTE),
-            run=evaluate.evaluate,
-            external=dependencies.all_of(
-                base,
-                dependencies.prompt_texts("triple_reader"),
-                dependencies.language_model("reader"),
-            ),
-        ),
-        Stage(
-            "export", ("data", "paths", "train", "evaluate"), (), export.export_scorer, alone=True
-        ),
+        Stage("data", data.ingest, alone=True),
+        Stage("paths", paths.find_paths, alone=True),
+        Stage("mine", mine_lists),
+        Stage("train", train_scorer),
+        Stage("baselines", search.search_base),
+        Stage("evaluate", evaluate.evaluate),
+        Stage("export", export.export_scorer, alone=True),
     ]
     return with_report(
         working_stages, title="STAR run", gather=report.gather, sections=report.SECTIONS
@@ -110,6 +77,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 RECIPE = Recipe(
     name="star",
     stages=stages,
+    schema=Star,
     check=check_star,
     needs=needs,
     metrics=outcome.METRIC_HEADINGS,

@@ -21,10 +21,6 @@ from ark_jax.recipes.star.paths import load_paths
 from ark_jax.runtime import distributed
 
 BASE, TUNED = "base", "star"
-SEARCH_SETTINGS = (
-    *(f"search.{name}" for name in ("beam", "keep", "k")),
-    *(f"paths.{name}" for name in ("hops", "inverse", "hub")),
-)
 Paths = dict[str, list[FoundPath]]  # question -> paths, best first; none may be there
 
 

@@ -18,7 +18,9 @@ class DataSection(GraphInput):
     """The graph, and questions with answers: one part to train on, one to measure with."""
 
     questions: str = field(
-        "", "File or pattern of questions with answers and, if possible, topic entities."
+        "",
+        "File or pattern of questions with answers and, if possible, topic entities.",
+        content="files",
     )
     held_out: float = field(
         0.4,
@@ -165,7 +167,7 @@ class SearchSection:
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant; empty: the packaged text."""
 
-    triple_reader: str = field("", "Answers a question from the paths found.")
+    triple_reader: str = field("", "Answers a question from the paths found.", content="prompt")
 
 
 @dataclasses.dataclass(frozen=True)

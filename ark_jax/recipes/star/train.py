@@ -9,30 +9,6 @@ from ark_jax.recipes.star.data import load_questions, load_steps
 from ark_jax.recipes.star.lists import pair_lists
 from ark_jax.recipes.star.mine import load_lists
 
-TRAIN_SETTINGS = (
-    *(
-        f"train.{name}"
-        for name in (
-            "head",
-            "weights",
-            "weight_range",
-            "temperature",
-            "epochs",
-            "learning_rate",
-            "warmup",
-            "weight_decay",
-            "clip",
-            "batch",
-            "lora_rank",
-            "lora_alpha",
-            "lora_targets",
-        )
-    ),
-    "mine.negatives",
-    "mine.by",
-    "paths.inverse",
-)
-
 
 def train_scorer(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the scorer under `model`."""

@@ -16,6 +16,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.models.pairs import PairScorer
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
+from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.ark import config, reranker
 from ark_jax.recipes.ark.checks import check_ark
@@ -73,7 +74,7 @@ def settings(retriever: Path):
 
 
 def run(c, workdir: Path, name: str = "reranker") -> engine.Context:
-    ordered = [engine.Stage(name, (), (), store_inputs) for name in BEFORE]
+    ordered = [engine.Stage(name, store_inputs) for name in BEFORE]
     ordered += [stage for stage in stages(c) if stage.name == name]
     context = engine.Context(c, workdir, Metrics(workdir / "metrics.jsonl"))
     engine.run(ordered, context)
@@ -87,7 +88,7 @@ def finished(retriever, tmp_path_factory):
 
 
 def test_a_list_has_the_shares_of_its_scores(finished):
-    lists = reranker.load_lists(finished)
+    lists = reranker.load_lists(finished, 3)
     assert [one.left for one in lists] == [question.question for question in QUESTIONS[:4]]
     # The positive is 1, the mined chunk 4 was not scored, 2 and 3 score half a nat less each.
     assert lists[1].rights == tuple(TEXTS[i] for i in (1, 4, 2, 3))
@@ -102,17 +103,16 @@ def test_a_list_is_as_long_as_the_config_says(finished, retriever, tmp_path):
     c = settings(retriever)
     c.reranker.candidates = 2
     context = engine.Context(c, finished.workdir, finished.metrics)
-    assert [len(one.rights) for one in reranker.load_lists(context)] == [2] * 4
-    c.train.stages = (1,)  # which mines nothing
+    assert [len(one.rights) for one in reranker.load_lists(context, 3)] == [2] * 4
     c.reranker.candidates = 10
-    assert [len(one.rights) for one in reranker.load_lists(context)] == [3, 3, 3, 3]
+    assert [len(one.rights) for one in reranker.load_lists(context, None)] == [3, 3, 3, 3]
 
 
 def test_the_scorer_ranks_as_the_language_model_does(finished):
     folder = finished / "reranker"
     counts = json.loads((folder / "manifest.json").read_text())["counts"]
     assert counts["lists"] == 4 and counts["steps"] == 20 * 2
-    lists = reranker.load_lists(finished)
+    lists = reranker.load_lists(finished, 3)
     entropy = -np.mean([np.dot(one.weights, np.log(one.weights)) for one in lists])
     assert entropy < counts["last_loss"] < counts["first_loss"] - 0.2
     scorer = PairScorer.from_pretrained(folder / "model")
@@ -145,9 +145,8 @@ def test_it_may_begin_as_a_cross_encoder(retriever, tmp_path):
     c = settings(retriever)
     c.reranker.path = str(pairs.write_classifier(tmp_path / "classifier", "roberta"))
     c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
-    (stage,) = [stage for stage in stages(c) if stage.name == "reranker"]
-    assert stage.after == ("data", "positives", "mine3")
     context = run(c, tmp_path / "w")
+    assert read_manifest(context / "reranker")["inputs"].keys() == {"data", "positives", "mine3"}
     asked = [("who?", text) for text in TEXTS]
     exported, base = (
         PairScorer.from_pretrained(folder).score(asked)

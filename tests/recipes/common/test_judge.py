@@ -288,26 +288,10 @@ def test_a_system_without_answers_is_refused_by_name(tmp_path):
 def test_the_judge_is_a_stage_only_where_it_is_asked_for(tmp_path):
     c = answered(tmp_path, "http://x", repeats=0).config
     c.data.path = c.retriever.path = c.generator.path = str(tmp_path)
-    prints = lambda: {
-        s.name: (s.after, s.settings, engine.fingerprint(s.external(c))) for s in stages(c)
-    }
-    without = prints()
-    assert "judge" not in without
+    names = lambda: [stage.name for stage in stages(c)]
+    assert "judge" not in names()
     c.judge.repeats = 5
-    judged = prints()
-    names = list(judged)
-    assert names[names.index("judge") - 1 :] == ["evaluate", "judge", "export", "report"]
-    assert judged["judge"][0] == ("data", "evaluate") and "judge" in judged["report"][0]
-    assert {name: x for name, x in judged.items() if name not in ("judge", "report")} == {
-        name: x for name, x in without.items() if name != "report"
-    }
-    c.judge.model = "another"
-    assert prints()["judge"] != judged["judge"] and prints()["evaluate"] == judged["evaluate"]
-    c.judge.backend = "none"
-    with pytest.raises(
-        ValueError, match=r"config\.judge\.backend='none': must be openai, local or replay"
-    ):
-        stages(c)
+    assert names()[names().index("judge") - 1 :] == ["evaluate", "judge", "export", "report"]
 
 
 def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
@@ -361,3 +345,8 @@ def test_a_judge_beyond_the_limit_of_cost_is_not_begun(tmp_path):
         ValueError, match=r"the price of 'nobody-knows' is unknown: .*--config\.judge\.price="
     ):
         plan.check_cost(RECIPE, c, tmp_path / "nowhere")
+    c.judge.backend = "none"
+    with pytest.raises(
+        ValueError, match=r"config\.judge\.backend='none': must be openai, local or replay"
+    ):
+        stages(c)

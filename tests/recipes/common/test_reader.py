@@ -6,9 +6,7 @@ from support import llm_server
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.llm import endpoint
 from ark_jax.pipeline import engine
-from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.ark import config
-from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common import ask, reader
 from ark_jax.runtime.log import Metrics, read_rows
 
@@ -132,47 +130,3 @@ def test_a_local_reader_is_the_generator_and_reads_no_prompt_twice(tmp_path, mon
         match=r"1 of 1 prompts .* 64 that the model takes: .*evaluate\.max_new_tokens .*passages$",
     ):
         reader.answer_prompts(context, ["Who? " * 60], FORM)
-
-
-def test_another_reader_makes_the_evaluation_stale_and_nothing_else(tmp_path):
-    def prints(**changes) -> dict:
-        c = world(tmp_path, **changes).config
-        c.llm.backend, c.data.path = "none", str(tmp_path)
-        c.retriever.path = c.generator.path = str(tmp_path)
-        return {
-            s.name: engine.fingerprint([[setting(c, x) for x in s.settings], s.external(c)])
-            for s in stages(c)
-        }
-
-    before = prints()
-    for changes in (
-        {"backend": "openai"},
-        {"temperature": 0.5},
-        {"path": "somebody/else"},
-        {"base_url": "http://x"},
-    ):
-        after = prints(**changes)
-        assert [name for name in before if before[name] != after[name]] == ["evaluate"], changes
-    assert prints(backend="openai") != prints(backend="openai", model="another")
-    with pytest.raises(
-        ValueError, match=r"config\.reader\.backend='none': must be openai, local, replay or mod"
-    ):
-        prints(backend="none")
-
-
-def test_a_tuned_reader_is_asked_in_its_own_form(tmp_path):
-    """Unless it answers from elsewhere; words of the config take the place of its template."""
-    form = ReadingPrompt("{passages} Q: {question} A:", chat=False)
-    folder = tmp_path / "tuned"
-    folder.mkdir()
-    named = world(tmp_path, path=str(folder)).config
-    untuned = reader.reading_prompt(world(tmp_path).config)
-    assert untuned.chat and reader.reading_prompt(named) == untuned
-    form.write(folder)
-    assert reader.reading_prompt(named) == form
-    assert reader.reading_prompt(world(tmp_path, path=str(folder), backend="openai").config) == (
-        untuned
-    )
-    (tmp_path / "mine.txt").write_text("{question}? {passages}")
-    named.prompts.read = str(tmp_path / "mine.txt")
-    assert reader.reading_prompt(named) == ReadingPrompt("{question}? {passages}", chat=False)
