@@ -93,16 +93,10 @@ def _reading(config) -> dependencies.Fingerprints:
 
 def _choosing(config) -> dict[str, str]:
     """What a selector of the config is made of: the words that a writer is asked in, its model."""
-    prints = {}
-    if config.selector.kind == "writer":
-        prints = dependencies.prompt_texts("select")(config)
-        if not config.selector.path:
-            prints |= dependencies.models("generator")(config)
-    elif config.selector.kind == "pairs" and not config.selector.path:
-        prints = dependencies.models("retriever")(config)
-    if config.selector.path:
-        prints |= dependencies.models("selector")(config)
-    return prints
+    if config.selector.kind != "writer":
+        return {}
+    model = dependencies.models("selector" if config.selector.path else "generator")
+    return dependencies.prompt_texts("select")(config) | model(config)
 
 
 def _first_stages() -> list[Stage]:

@@ -11,15 +11,12 @@ class SelectorSection:
 
     kind: str = field(
         "vectors",
-        "vectors: a few weights over the retriever's vectors; pairs: a scorer of question and "
-        "passage; writer: a language model that writes which passages it picks, as in the paper.",
-        choices=("vectors", "pairs", "writer"),
+        "vectors: a few weights over the retriever's vectors; writer: a language model that writes "
+        "which passages it picks, as in the paper.",
+        choices=("vectors", "writer"),
     )
     path: str = field(
-        "",
-        "Folder or hub name of the model. pairs: a pair scorer or a sequence classifier with one "
-        "label; empty: the retriever's cosine, which a scorer corrects. writer: an instruction "
-        "model; empty: that of `generator.path`.",
+        "", "Folder or hub name of a writer, an instruction model; empty: that of `generator.path`."
     )
     max_new_tokens: int = field(
         256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1
@@ -56,8 +53,8 @@ class SelectSection:
     sets: int = field(8, "Sets that are drawn of a question (M).", unit="sets", minimum=2)
     learning_rate: float = field(
         0.0,
-        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 2e-5 for pairs, 1e-5 "
-        "for a writer. Paper: 4e-6.",
+        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 1e-5 for a writer. "
+        "Paper: 4e-6.",
         minimum=0,
     )
     rank: int = field(

@@ -17,11 +17,7 @@ SELECTOR_SETTINGS = (
     "select.rank",
     "retriever.compute",
 )
-KINDS = {
-    "vectors": DrawingSelector.by_vectors,
-    "pairs": DrawingSelector.by_pairs,
-    "writer": WritingSelector.open,
-}
+KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 
 def selector_before(context: Context, iteration: int) -> EvidenceSelector:
