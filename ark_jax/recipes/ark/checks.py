@@ -59,11 +59,10 @@ def _check_teacher(config) -> None:
 def _check_reranker(config) -> None:
     if config.train.kind != "cross":
         return
-    if config.retriever.vectors == "tokens" and not config.reranker.path:
+    if not config.reranker.path:
         raise ValueError(
-            "config.train.kind=cross adds a logit to the cosine of two texts, and "
-            "config.retriever.vectors=tokens has none: name a cross-encoder in "
-            "config.reranker.path, or change one of them"
+            "config.train.kind=cross begins as a cross-encoder: name one in config.reranker.path, "
+            "such as cross-encoder/ms-marco-MiniLM-L6-v2"
         )
     if config.evaluate.rerank:
         raise ValueError(

@@ -279,16 +279,11 @@ def _training_stages(config) -> list[Stage]:
 
 
 def _reranker_stage(config) -> Stage:
-    """Training of a cross-encoder, which begins as the last tuned retriever or a named model."""
+    """Training of a cross-encoder."""
     mining = last_mining(config)
     return Stage(
         RERANKER,
-        after=(
-            "data",
-            "positives",
-            *((mine_name(mining),) if mining is not None else ()),
-            *(() if config.reranker.path else (systems(config).last,)),
-        ),
+        after=("data", "positives", *((mine_name(mining),) if mining is not None else ())),
         settings=(*reranker.RERANKER_SETTINGS, "seed", *COMPUTE),
         run=reranker.train_reranker,
         external=reranker.base_model,

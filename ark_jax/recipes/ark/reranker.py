@@ -1,8 +1,7 @@
 """The reranker stage: a scorer of pairs learns the alignment scores of each question's chunks.
 
-A retriever becomes the head `sum`, which begins as its cosine. With a new classification head it
-would begin as nothing, and a few dozen questions teach that too little. A named cross-encoder has a
-head that has learnt, and keeps it.
+It begins as a cross-encoder that has learnt to rank, since a few dozen questions teach a new head
+too little.
 """
 
 import json
@@ -12,11 +11,10 @@ from pathlib import Path
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.fingerprints import model_digest
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, systems
+from ark_jax.recipes.ark.curriculum import RERANKER, last_mining
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
 
@@ -43,15 +41,14 @@ def base_model(config) -> dict[str, str]:
     Raises:
         ValueError: the model is at hand and no encoder, which a run would find out hours later.
     """
-    section = "reranker" if config.reranker.path else "retriever"
-    path = config[section].path
+    path = config.reranker.path
     family = _family(path)
     if family and family not in CLASSIFIERS:
         raise ValueError(
-            f"config.{section}.path={path!r}: model_type {family!r} cannot become a reranker; "
-            f"name a cross-encoder in config.reranker.path: {', '.join(CLASSIFIERS)}"
+            f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
+            f"name a cross-encoder: {', '.join(CLASSIFIERS)}"
         )
-    return {section: model_digest(path)}
+    return {"reranker": model_digest(path)}
 
 
 def _family(path: str) -> str:
@@ -84,17 +81,13 @@ def train_reranker(context: Context, folder: Path) -> dict:
 
 
 def _load_base(context: Context):
-    """The model to begin from: the last tuned retriever, or the one that the config names."""
+    """The model to begin from."""
     from ark_jax.models.pairs import PairScorer
 
-    config = context.config
-    if not config.reranker.path:
-        retriever = load_retriever(context, systems(config).last)
-        return PairScorer.from_retriever(retriever).with_head("sum", seed=config.seed)
     context.enter_mesh()
-    settings = config.retriever
+    path, settings = context.config.reranker.path, context.config.retriever
     return PairScorer.from_pretrained(
-        config.reranker.path, head="linear", compute=settings.compute, attention=settings.attention
+        path, head="linear", compute=settings.compute, attention=settings.attention
     )
 
 

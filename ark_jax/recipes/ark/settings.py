@@ -238,10 +238,9 @@ class RerankerSection:
     """
 
     path: str = field(
-        "",
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
         "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
-        "sentence-transformers opens the result too. Empty: the last tuned retriever, whose cosine "
-        "gets a logit of the pair as a second summand.",
+        "sentence-transformers opens the result too.",
     )
     candidates: int = field(
         6,

@@ -40,7 +40,6 @@ def study(config: ConfigDict) -> dict[str, dict]:
         "cross": PLAIN | {"train.head": "linear"},
         "cross-hard": {"train.head": "linear", "train.weights": "none"},
         "cross-hard-weights": {"train.head": "linear"},
-        "sum": {"train.head": "sum"},
         **{f"seed{seed}": {"seed": seed} for seed in (1, 2)},
         **{f"dual-seed{seed}": DUAL | {"seed": seed} for seed in (1, 2)},
     }
@@ -50,7 +49,6 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     """Runs that change one part each: run -> changed fields."""
     return {
         "star-head": {"train.head": "star"},
-        "sum-head": {"train.head": "sum"},
         "random-negatives": {"mine.choose": "random"},
         "all-relations": {"mine.pool": "all"},
         "all-positives": {"mine.positives": "all"},

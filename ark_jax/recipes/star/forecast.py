@@ -143,8 +143,7 @@ def _training_pairs(config, sizes: _Sizes) -> int:
 def _texts_of_step(config, sizes: _Sizes) -> list[Texts]:
     """What a device encodes in a step, if texts have their mean length."""
     count = min(config.train.batch, sizes.lists) * (1 + config.mine.negatives)
-    lengths = _text_lengths(config.train.head, sizes)
-    return [step_memory.even_texts(count, length) for length in lengths]
+    return [step_memory.even_texts(count, _text_length(config.train.head, sizes))]
 
 
 def _works(model: WeightlessModel, config, sizes: _Sizes, remat: str) -> list[Work]:
@@ -171,14 +170,10 @@ def _scoring(
     model: WeightlessModel, head: str, pairs: int, sizes: _Sizes
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of scoring pairs; a cosine reads their paths alone, few being questions."""
-    tokens, flops = 0.0, np.zeros(2)
-    for length in _text_lengths(head, sizes):
-        tokens += pairs * length
-        flops = flops + pairs * model.text_flops([length])
-    return tokens, flops
+    length = _text_length(head, sizes)
+    return pairs * length, pairs * model.text_flops([length])
 
 
-def _text_lengths(head: str, sizes: _Sizes) -> list[float]:
-    """Mean tokens of the texts that a pair is scored by."""
-    pair = sizes.path + sizes.question
-    return {"cosine": [sizes.path], "sum": [sizes.path, pair]}.get(head, [pair])
+def _text_length(head: str, sizes: _Sizes) -> float:
+    """Mean tokens of the text that a pair is scored by."""
+    return sizes.path if head == "cosine" else sizes.path + sizes.question

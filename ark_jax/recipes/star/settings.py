@@ -105,9 +105,9 @@ class TrainSection:
 
     head: str = field(
         "cosine",
-        "What scores a question with a path: the cosine of both texts, that cosine plus a logit of "
-        "the pair that begins at zero, a classification head, or the publication's.",
-        choices=("cosine", "sum", "linear", "star"),
+        "What scores a question with a path: the cosine of both texts, a classification head, or "
+        "the publication's.",
+        choices=("cosine", "linear", "star"),
     )
     weights: str = field(
         "both",
