@@ -184,7 +184,7 @@ def _graph_stages(config) -> list[Stage]:
         Stage(
             "graph",
             ("extract",),
-            ("graph.similarity", "graph.nearest", *COMPUTE),
+            ("graph.similarity", *COMPUTE),
             build_graph,
             dependencies.base_vectors,
         ),

@@ -19,7 +19,7 @@ from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
 
 RERANKER_SETTINGS = (
-    *(f"reranker.{name}" for name in ("candidates", "temperature", "epochs", "learning_rate")),
+    *(f"reranker.{name}" for name in ("candidates", "epochs", "learning_rate")),
     *(
         f"train.{name}"
         for name in (
@@ -30,6 +30,7 @@ RERANKER_SETTINGS = (
             "lora_rank",
             "lora_alpha",
             "lora_targets",
+            "teacher_temperature",
         )
     ),
 )
@@ -114,6 +115,6 @@ def load_lists(context: Context) -> list:
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
-        weights = shares([texts[text] for text in chosen], config.reranker.temperature)
+        weights = shares([texts[text] for text in chosen], config.train.teacher_temperature)
         lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
     return lists

@@ -32,13 +32,6 @@ class GraphSection:
     similarity: float = field(
         0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
     )
-    nearest: int = field(
-        1000,
-        "Most similar entities of each that similarity may join it to; an edge stays where either "
-        "entity keeps it. 0: all.",
-        unit="entities",
-        minimum=0,
-    )
     teleport: float = field(
         0.15,
         "Probability that personalised PageRank jumps back to a seed; the paper's 0.85 (Table 4) "
@@ -194,7 +187,8 @@ class TrainSection:
     temperature: float = field(0.05, "Divisor of cosines in the loss.", above=0)
     teacher_temperature: float = field(
         0.5,
-        "Divisor of a question's alignment scores, whose softmax is the shares of `loss=distil`.",
+        "Divisor of a question's alignment scores, whose softmax is the shares that `loss=distil` "
+        "and the reranker learn.",
         unit="nats",
         above=0,
     )
@@ -248,9 +242,6 @@ class RerankerSection:
         "then other scored ones.",
         unit="chunks",
         minimum=2,
-    )
-    temperature: float = field(
-        0.5, "Divisor of alignment scores, whose softmax is learned.", unit="nats", above=0
     )
     epochs: int = field(1, "Passes over the training questions.", unit="epochs", minimum=1)
     learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.rollout import Rollouts
     from ark_jax.train.groups import Group
 
-OUTCOMES = {"f1": "f1", "exact_match": "em"}  # `read.outcome` -> column
-
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
@@ -122,12 +120,10 @@ def rewarded(
                 "reward": score.reward,
             }
         )
-    outcomes = np.array([row[OUTCOMES[settings.outcome]] for row in judged])
+    outcomes = np.array([row["f1"] for row in judged])
     rewards = np.array([row["reward"] for row in judged])
     live = policy.live_groups(outcomes, groups)
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
+    advantages = policy.advantages(rewards, groups, live=live if settings.outcome_decides else None)
     return [
         row | {"advantage": float(advantage), "live": bool(live[group])}
         for row, advantage, group in zip(judged, advantages, groups, strict=True)

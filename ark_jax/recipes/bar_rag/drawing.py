@@ -35,7 +35,7 @@ class DrawingSelector:
 
         vectors, config = PoolVectors(context), context.config
         if folder is None:
-            selector = Selector.new(vectors.width, rank=config.select.rank, seed=config.seed)
+            selector = Selector.new(vectors.width, seed=config.seed)
         else:
             selector = Selector.from_pretrained(folder)
         return cls(selector, vectors.pools, config)

@@ -30,14 +30,7 @@ from ark_jax.recipes.common.table import as_text, tabulate
 from ark_jax.runtime.log import say
 from ark_jax.select.zone import histogram
 
-EVALUATE_SETTINGS = (
-    *MEASURE_SETTINGS,
-    "evaluate.bootstrap",
-    "evaluate.randomisation",
-    "read.evidence",
-    "iterations",
-    *SELECTOR_SETTINGS,
-)
+EVALUATE_SETTINGS = (*MEASURE_SETTINGS, "read.evidence", "iterations", *SELECTOR_SETTINGS)
 RANDOM, NEAREST, SELECTED = "random", "nearest", "selected"  # ways to choose a set to train on
 
 
@@ -72,13 +65,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     for name in tuned_readers(config):
         if name != WARM:
             rows += measure_reader(context, name, folder)
-    compare = functools.partial(
-        tabulate,
-        draws=config.evaluate.bootstrap,
-        flips=config.evaluate.randomisation,
-        seed=config.seed,
-        cluster="document",
-    )
+    compare = functools.partial(tabulate, seed=config.seed, cluster="document")
     ways = _ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)

@@ -46,5 +46,3 @@ class EvaluateSection:
     temperature: float = field(
         0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
     )
-    bootstrap: int = fields.bootstrap()
-    randomisation: int = fields.randomisation("the untuned reader")

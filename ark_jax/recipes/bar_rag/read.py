@@ -46,9 +46,7 @@ READ_SETTINGS = (
             "samples",
             "learning_rate",
             "updates",
-            "scale",
             "outcome_decides",
-            "outcome",
             "kl",
         )
     ),
@@ -160,7 +158,7 @@ def _training(
         updates=settings.updates,
         loss=policy_loss(config, kl=settings.kl),
         keep_dead=settings.keep_dead,
-        keep_cut_off=settings.keep_cut_off,
+        keep_cut_off=True,
         entropy=True,
         prompts=max(map(len, chosen)),
         samples=settings.samples,

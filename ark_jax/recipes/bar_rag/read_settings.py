@@ -42,10 +42,6 @@ class ReadSection:
         "Whether a reply has a thought that cites documents and an answer in tags, as in the "
         "paper; needs `success.by=samples` and `chat`.",
     )
-    citation: float = field(
-        0.2, "Weight of the citations in the reward, where it cites.", minimum=0, maximum=1
-    )
-    citations: int = field(2, "Cited documents that earn the most.", unit="documents", minimum=0)
     citable: int = field(
         0,
         "Largest number that counts as a citation; 0: the number of passages that are shown. "
@@ -53,41 +49,15 @@ class ReadSection:
         unit="documents",
         minimum=0,
     )
-    f1: float = field(
-        0.7,
-        "Weight of F1 in the reward of an answer; the rest is exact match.",
-        minimum=0,
-        maximum=1,
-    )
     updates: int = field(
         1,
         "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
         minimum=1,
     )
-    scale: str = field(
-        "sd",
-        "As `select.scale`, of the answers to a question.",
-        choices=("sd", "none", "leave_one_out"),
-    )
     outcome_decides: bool = field(
         True,
         "Whether questions whose answers are all equally right teach nothing; in the paper F1 and "
         "citations teach there.",
-    )
-    outcome: str = field(
-        "f1",
-        "Of what the answers to a question must differ so that it teaches.",
-        choices=("f1", "exact_match"),
-    )
-    mean: str = field(
-        "token",
-        "Mean of the loss: over the tokens of a step, or over each answer and then over answers.",
-        choices=("token", "sequence"),
-    )
-    ratio: str = field(
-        "token",
-        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
-        choices=("token", "sequence"),
     )
     clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
     clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
@@ -101,7 +71,4 @@ class ReadSection:
     keep_dead: bool = field(
         False,
         "Whether answers that teach nothing count in the loss's mean, as in the released code.",
-    )
-    keep_cut_off: bool = field(
-        True, "Whether answers that were cut off at `max_new_tokens` are trained on."
     )

@@ -24,15 +24,8 @@ def reading_prompt(config) -> ReadingPrompt:
 
 def answer_reward(config) -> AnswerReward:
     """What an answer earns, eq. 17; citations count where a reader cites."""
-    settings = config.read
-    citation = settings.citation if settings.cite else 0.0
-    return AnswerReward(
-        answer_weight=1 - citation,
-        citation_weight=citation,
-        f1_weight=settings.f1,
-        exact_weight=1 - settings.f1,
-        citations=settings.citations,
-    )
+    weights = {} if config.read.cite else {"answer_weight": 1.0, "citation_weight": 0.0}
+    return AnswerReward(**weights, exact_weight=1 - AnswerReward.f1_weight)
 
 
 def citable(config, shown: int) -> int:

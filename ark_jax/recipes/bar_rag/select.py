@@ -39,11 +39,9 @@ SELECT_SETTINGS = (
             "boundary",
             "relevance",
             "relevance_form",
-            "tau",
             "format_bonus",
             "spread",
             "outcome_decides",
-            "scale",
         )
     ),
     *(f"train.{name}" for name in ("warmup", "weight_decay", "clip")),
@@ -186,7 +184,6 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
             relevance_weight=settings.relevance,
             centre=settings.centre,
             relevance_form=settings.relevance_form,
-            tau=settings.tau,
             format_bonus=settings.format_bonus,
             target=min(settings.passages, len(pooled.chunk_ids)),
         )
@@ -195,9 +192,7 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
     p = np.array([np.nan if row["p"] is None else row["p"] for row in rows])
     live = np.array([_differ(p[groups == i], spread) for i in range(len(ids))])
     rewards = np.array([score.reward for score in scores])
-    advantages = policy.advantages(
-        rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
-    )
+    advantages = policy.advantages(rewards, groups, live=live if settings.outcome_decides else None)
     return [
         row
         | {

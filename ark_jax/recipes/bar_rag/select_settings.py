@@ -21,10 +21,6 @@ class SelectorSection:
     max_new_tokens: int = field(
         256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1
     )
-    temperature: float = field(1.0, "Of a writer's sampled replies.", above=0)
-    top_p: float = field(
-        1.0, "Likeliest tokens that a writer's replies are drawn from.", above=0, maximum=1
-    )
     strict: bool = field(
         True,
         "Whether a writer's reply needs a thought and nothing but a list of passages that exist; "
@@ -57,11 +53,6 @@ class SelectSection:
         "Paper: 4e-6.",
         minimum=0,
     )
-    rank: int = field(
-        8,
-        "Rank of the product of question and passage in the scores by vectors; 0: none.",
-        minimum=0,
-    )
     centre: float = field(
         0.5, "p with the largest reward (c); the released code: 0.6.", above=0, maximum=0.99
     )
@@ -73,7 +64,6 @@ class SelectSection:
         "released code's.",
         choices=("cosine", "saturating"),
     )
-    tau: float = field(10.0, "Of the saturating form.", above=0)
     format_bonus: float = field(
         0.0, "Reward of each well-formed set, whatever it is; released code: 0.1.", minimum=0
     )
@@ -88,10 +78,4 @@ class SelectSection:
         True,
         "Whether groups without a difference in p teach nothing; in the paper relevance alone "
         "teaches there.",
-    )
-    scale: str = field(
-        "sd",
-        "Rewards of a group as advantages: less their mean, divided by their standard deviation "
-        "(eq. 11) or by nothing; or less the mean of the others.",
-        choices=("sd", "none", "leave_one_out"),
     )

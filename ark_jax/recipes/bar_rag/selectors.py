@@ -12,9 +12,8 @@ from ark_jax.recipes.common.reader_training import PooledQuestion
 
 # What decides which sets a selector draws, beside its weights.
 SELECTOR_SETTINGS = (
-    *(f"selector.{name}" for name in ("kind", "max_new_tokens", "temperature", "top_p", "strict")),
+    *(f"selector.{name}" for name in ("kind", "max_new_tokens", "strict")),
     "select.passages",
-    "select.rank",
     "retriever.compute",
 )
 KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}

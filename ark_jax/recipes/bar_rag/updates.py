@@ -32,20 +32,11 @@ UPDATE_SETTINGS = (
 )
 # How the tokens of a policy's replies become a loss.
 POLICY_SETTINGS = tuple(
-    f"read.{name}"
-    for name in (
-        "mean",
-        "ratio",
-        "clip_low",
-        "clip_high",
-        "kl_coefficient",
-        "keep_dead",
-        "keep_cut_off",
-    )
+    f"read.{name}" for name in ("clip_low", "clip_high", "kl_coefficient", "keep_dead")
 )
 # How a reader is asked; what its answers earn.
 ASKING_SETTINGS = ("read.chat", "read.cite")
-REWARD_SETTINGS = ("read.citation", "read.citations", "read.citable", "read.f1")
+REWARD_SETTINGS = ("read.citable",)
 SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
 STEPS = "step-*.parquet"
 
@@ -65,8 +56,6 @@ def policy_loss(config, *, kl: str):
 
     settings = config.read
     return policy.PolicyLoss(
-        mean=settings.mean,
-        ratio=settings.ratio,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         kl=kl,

@@ -37,8 +37,6 @@ EVALUATION_SETTINGS = (
             "read",
             "passages",
             "max_new_tokens",
-            "bootstrap",
-            "randomisation",
         )
     ),
     *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
@@ -67,8 +65,6 @@ def evaluate(context: Context, folder: Path, *, systems: Systems) -> dict:
     table = tabulate(
         rows,
         tuple(dict.fromkeys((*measured, *columns))),
-        draws=settings.bootstrap,
-        flips=settings.randomisation,
         seed=context.config.seed,
         parts=systems.lexical_parts,
     )

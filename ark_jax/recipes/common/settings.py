@@ -215,11 +215,6 @@ class LLMSection(EndpointSection):
         unit="USD",
         minimum=0,
     )
-    output_ratio: float = field(
-        0.0,
-        "Output tokens per input token that `ark-jax plan` assumes; 0: measured on known replies.",
-        minimum=0,
-    )
     replies: str = field("", "Recorded replies.jsonl that the replay backend reads.")
 
 
@@ -342,8 +337,6 @@ class EvaluateSection:
     )
     passages: int = field(5, "Retrieved chunks that the reader gets.", unit="chunks", minimum=1)
     max_new_tokens: int = fields.max_new_tokens(32)
-    bootstrap: int = fields.bootstrap()
-    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,16 +17,7 @@ from ark_jax.recipes.gpr.retrieve import SEARCH_SETTINGS, Systems, parse_metric,
 EVALUATION_SETTINGS = (
     *(
         f"evaluate.{name}"
-        for name in (
-            "metrics",
-            "baselines",
-            "hybrids",
-            "read",
-            "triples",
-            "max_new_tokens",
-            "bootstrap",
-            "randomisation",
-        )
+        for name in ("metrics", "baselines", "hybrids", "read", "triples", "max_new_tokens")
     ),
     *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
     *SEARCH_SETTINGS,

@@ -62,10 +62,7 @@ def stages(config) -> list[Stage]:
             external=base,
         ),
         Stage(
-            "index",
-            after=("data", "train"),
-            settings=("search.dtype", *texts, *COMPUTE),
-            run=retrieve.build_index,
+            "index", after=("data", "train"), settings=(*texts, *COMPUTE), run=retrieve.build_index
         ),
         Stage(
             "baselines",

@@ -42,7 +42,6 @@ class QuestionsSection:
         unit="triples",
         minimum=0,
     )
-    sides: str = field("both", "Which entity is masked.", choices=("both", "head", "tail"))
     per_triple: int = field(
         1, "Questions for each masked entity of a triple.", unit="questions", minimum=1
     )
@@ -128,14 +127,6 @@ class SearchSection:
         minimum=0,
         maximum=1,
     )
-    starts: int = field(20, "Best triples to go on from.", unit="triples", minimum=1)
-    hub: int = field(
-        1000,
-        "Entities with more triples are not walked through; 0: all are.",
-        unit="triples",
-        minimum=0,
-    )
-    dtype: str = field("float32", "Type of the stored vectors.", choices=("float32", "float16"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,8 +177,6 @@ class EvaluateSection:
     )
     triples: int = field(20, "Retrieved triples that the reader gets.", unit="triples", minimum=1)
     max_new_tokens: int = fields.max_new_tokens(64)
-    bootstrap: int = fields.bootstrap()
-    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

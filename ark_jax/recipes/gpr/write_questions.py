@@ -18,7 +18,7 @@ from ark_jax.recipes.gpr.relation_wordings import (
 from ark_jax.recipes.gpr.triple_calls import triple_calls, write_by_triples
 from ark_jax.runtime.log import say
 
-_FIELDS = ("by", "triples", "sides", "per_triple", "wordings", "triples_per_prompt")
+_FIELDS = ("by", "triples", "per_triple", "wordings", "triples_per_prompt")
 WRITING_SETTINGS = (*(f"questions.{name}" for name in _FIELDS), "data.relations", "seed")
 
 

@@ -14,18 +14,7 @@ from ark_jax.recipes.star.search import SEARCH_SETTINGS, TUNED, load_found, sear
 from ark_jax.recipes.star.train import load_tuned
 
 EVALUATION_SETTINGS = (
-    *(
-        f"evaluate.{name}"
-        for name in (
-            "metrics",
-            "baselines",
-            "read",
-            "paths",
-            "max_new_tokens",
-            "bootstrap",
-            "randomisation",
-        )
-    ),
+    *(f"evaluate.{name}" for name in ("metrics", "baselines", "read", "paths", "max_new_tokens")),
     *(f"reader.{name}" for name in ("backend", "base_url", "temperature")),
     *SEARCH_SETTINGS,
     "seed",

@@ -16,6 +16,7 @@ from ark_jax.graph.steps import END_TEXT, Steps, path_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.lists import CANDIDATES
 from ark_jax.recipes.star.paths import load_paths
 from ark_jax.train.memory import Texts
 
@@ -149,7 +150,7 @@ def _texts_of_step(config, sizes: _Sizes) -> list[Texts]:
 def _works(model: WeightlessModel, config, sizes: _Sizes, remat: str) -> list[Work]:
     """The work of each stage; a backward pass takes twice the products of a forward one."""
     again = int(remat == "all")
-    mined = sizes.lists * (1 + 2 * config.mine.k)
+    mined = sizes.lists * (1 + 2 * CANDIDATES)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
     tokens, flops = _scoring(model, config.train.head, _training_pairs(config, sizes), sizes)
     works = [

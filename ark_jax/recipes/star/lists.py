@@ -16,6 +16,8 @@ from ark_jax.train.lists import PairList
 # a step of the whole graph that is near the right one, or drawn.
 KINDS = ("end", "frontier", "near", "drawn")
 FILLED = ("near", "drawn")
+CANDIDATES = 15  # of each kind at a step; RD-P's and SRTK's number of negatives
+WEIGHT_RANGE = (0.5, 2.0)  # of a path; ours, since the publication's is lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,7 @@ class PathList:
 
 @dataclasses.dataclass(frozen=True)
 class ListRules:
-    """How negatives are taken; the fields have the names of `config.mine`.
+    """How negatives are taken; most fields have the names of `config.mine`.
 
     Attributes:
         pool: "graph", steps that leave the nodes reached come first; "all", they do not.
@@ -248,7 +250,7 @@ def pair_lists(
     steps: Steps,
     *,
     weights: str,
-    weight_range: tuple[float, float],
+    weight_range: tuple[float, float] = WEIGHT_RANGE,
 ) -> list[PairList]:
     """The lists as texts with weights.
 

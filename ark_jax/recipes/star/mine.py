@@ -13,6 +13,7 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.models import encode, load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.lists import (
+    CANDIDATES,
     KINDS,
     ListMaker,
     ListRules,
@@ -25,7 +26,7 @@ from ark_jax.recipes.star.lists import (
 from ark_jax.recipes.star.paths import load_paths
 
 MINE_SETTINGS = (
-    *(f"mine.{name}" for name in ("positives", "negatives", "pool", "choose", "k", "by", "spare")),
+    *(f"mine.{name}" for name in ("positives", "negatives", "pool", "choose", "by", "spare")),
     *(f"paths.{name}" for name in ("hops", "inverse", "hub")),
 )
 LISTS_FILE = "lists.parquet"
@@ -44,7 +45,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.mine.negatives,
         config.mine.pool,
         config.mine.choose,
-        config.mine.k,
+        CANDIDATES,
         config.mine.spare,
         config.paths.hops,
         config.seed,

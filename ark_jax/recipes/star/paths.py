@@ -12,7 +12,7 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.star.data import PARTS, PathQuestion, load_questions, load_steps
 from ark_jax.runtime.log import say
 
-PATHS_SETTINGS = tuple(f"paths.{name}" for name in ("hops", "inverse", "seconds", "limit"))
+PATHS_SETTINGS = tuple(f"paths.{name}" for name in ("hops", "inverse", "seconds"))
 PATHS_FILE = "paths.parquet"
 SHOWN = 3  # questions of which a limit is told
 
@@ -46,7 +46,7 @@ def find_paths(context: Context, folder: Path) -> dict:
         ValueError: no training question has a path.
     """
     steps, settings = load_steps(context), context.config.paths
-    limits = PathLimits(settings.hops, settings.seconds, settings.limit)
+    limits = PathLimits(settings.hops, settings.seconds)
     rows, counts = [], {}
     for part in PARTS:
         questions = load_questions(context, part)

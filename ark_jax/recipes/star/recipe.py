@@ -30,12 +30,6 @@ def check_star(config) -> None:
         prompts.load_template(name, path)
     for metric in config.evaluate.metrics:
         measures.parse_metric(metric)
-    low, high = config.train.weight_range
-    if low > high:
-        raise ValueError(
-            f"config.train.weight_range={(low, high)}: the smallest weight is above the largest; "
-            "swap them"
-        )
     if config.data.held_out == 1:
         raise ValueError(
             "config.data.held_out=1 leaves no question to train on: set it lower, as 0.4"

@@ -51,7 +51,6 @@ class PathsSection:
     seconds: float = field(
         150.0, "Time limit of finding a question's paths; RD-P's.", unit="seconds", above=0
     )
-    limit: int = field(25, "Paths kept of a question; RD-P's.", unit="paths", minimum=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +74,6 @@ class MineSection:
         "similar",
         "Which candidates become negatives: those most similar to the question, or drawn ones.",
         choices=("similar", "random"),
-    )
-    k: int = field(
-        15,
-        "Candidates of each kind at a step: relations most similar to the right one, and drawn "
-        "ones; RD-P's and SRTK's number of negatives.",
-        unit="relations",
-        minimum=1,
     )
     by: str = field(
         "base",
@@ -113,11 +105,6 @@ class TrainSection:
         "both",
         "Which paths weigh more the rarer they are: positives and negatives, positives, or none.",
         choices=("both", "positive", "none"),
-    )
-    weight_range: tuple[float, float] = field(
-        (0.5, 2.0),
-        "Smallest and largest weight of a path; ours, since the publication's is lost.",
-        above=0,
     )
     temperature: float = field(
         1.0,
@@ -199,8 +186,6 @@ class EvaluateSection:
     )
     paths: int = field(3, "Paths found that the reader gets.", unit="paths", minimum=1)
     max_new_tokens: int = fields.max_new_tokens(64)
-    bootstrap: int = fields.bootstrap()
-    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ TRAIN_SETTINGS = (
         for name in (
             "head",
             "weights",
-            "weight_range",
             "temperature",
             "epochs",
             "learning_rate",
@@ -41,11 +40,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
     config = context.config
     questions = {question.id: question.question for question in load_questions(context, "train")}
     lists = pair_lists(
-        load_lists(context),
-        questions,
-        load_steps(context),
-        weights=config.train.weights,
-        weight_range=tuple(config.train.weight_range),
+        load_lists(context), questions, load_steps(context), weights=config.train.weights
     )
     return train_pair_scorer(
         context,

@@ -33,11 +33,8 @@ FIELDS = {  # field -> small, paper, official
     "read.samples": (8, 10, 8),
     "train.lora_rank": (0, 32, 64),
     "train.lora_alpha": (16.0, 16.0, 32.0),
-    "read.ratio": ("token", "token", "token"),
-    "read.mean": ("token", "token", "token"),
     "read.kl": ("none", "k3", "k3"),
     "read.updates": (1, 1, 1),
-    "read.scale": ("sd", "sd", "sd"),
     "selector.kind": ("vectors", "writer", "writer"),
     "selector.lora_rank": (0, 32, 32),
     "selector.lora_alpha": (16.0, 16.0, 16.0),
@@ -109,14 +106,14 @@ def test_what_names_no_set_earns_nothing_and_teaches():
 
 def test_which_numbers_are_citations():
     c = config.bar_rag("paper")
-    c.read.citations, form = 1, ReadingPrompt("{passages} {question}", cite=True)
-    reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
+    form = ReadingPrompt("{passages} {question}", cite=True)
+    reply = "<think> Doc [1], Doc [7] say so. </think>\n<answer> tin </answer>"
     row = {"sample": 0, "ids": [5], "text": reply, "ended": True}
     asked = [answers.Asked(POOLED, 2, "", [5])] * 2
     judge = lambda: answers.rewarded([row, row], asked, np.zeros(2, int), form, c)[0]
-    assert judge()["citations"] == [] and judge()["reward"] == pytest.approx(0.8 + 0.2 * 0.5)
+    assert judge()["citations"] == [1] and judge()["reward"] == pytest.approx(0.8 + 0.2 * 0.5)
     c.read.citable = 31
-    assert judge()["citations"] == [7] and judge()["reward"] == pytest.approx(1.0)
+    assert judge()["citations"] == [1, 7] and judge()["reward"] == pytest.approx(1.0)
 
 
 def test_the_form_of_a_selection():

@@ -146,31 +146,38 @@ def answers(texts, owner, c, form=PLAIN):
 
 def test_answers_are_judged_and_compared():
     c = config.bar_rag()
-    c.read.f1 = 0.6
     out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
     assert [row["answer"] for row in out] == ["tin", "", "the tin bell", "iron"]
     assert [row["em"] for row in out] == [1, 0, 0, 0]
-    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
+    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.7 * 2 / 3, 0])
     assert [row["well_formed"] for row in out] == [True, False, True, True]
     assert all(row["live"] for row in out)
     assert sum(row["advantage"] for row in out) == pytest.approx(0, abs=1e-6)
-    c.read.outcome = "exact_match"
-    dead = answers([" tin bell", " iron"], pooled(0), c)
+    dead = answers([" tin", " tin"], pooled(0), c)
     assert not any(row["live"] or row["advantage"] for row in dead)
-    assert drawn.summary(dead)["phantom"] == 1 and drawn.summary(out)["phantom"] == 0
-    c.read.outcome_decides = False
-    assert answers([" tin bell", " iron"], pooled(0), c)[0]["advantage"] > 0.7
+    assert drawn.summary(dead)["phantom"] == drawn.summary(out)["phantom"] == 0
+
+
+def test_answers_that_are_equally_right_teach_only_where_citations_may():
+    c = config.bar_rag("paper")
+    reply = "<think> Doc [1] says so. </think>\n<answer> tin </answer>"
+    texts = [reply, reply.replace("Doc [1]", "Doc [1], Doc [2]")]
+    judge = lambda: answers(texts, pooled(0), c, reading_prompt(c))
+    alike = judge()
+    assert not any(row["live"] for row in alike) and drawn.summary(alike)["phantom"] == 1
+    assert alike[1]["advantage"] > 0.7
+    c.read.outcome_decides = True
+    assert not any(row["advantage"] for row in judge())
 
 
 def test_citations_count_where_a_reader_cites():
     c = config.bar_rag("paper")
-    c.read.citations, c.read.citation = 1, 0.25
     form = reading_prompt(c)
     assert form.cite and form.chat and "<answer>" in form.template
     reply = "<think> Doc [2] says so, Doc [7] not. </think>\n<answer> tin </answer>"
     out = answers([reply, "tin", reply.replace("Doc [2]", "Doc [1], Doc [2]")], pooled(0), c, form)
     assert [row["citations"] for row in out] == [[2], [], [1, 2]]
-    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.75 + 0.125])
+    assert [row["reward"] for row in out] == pytest.approx([0.8 + 0.1, 0, 1])
     assert answer_reward(config.bar_rag()).citation_weight == 0
 
 
