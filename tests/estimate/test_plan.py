@@ -20,7 +20,7 @@ from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
-from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark import config, demo
 from ark_jax.recipes.ark.estimate_calls import _empty_communities
 from ark_jax.recipes.ark.estimate_scoring import Draw
 from ark_jax.recipes.ark.recipe import RECIPE, stages
@@ -559,7 +559,7 @@ def test_numbers_for_people():
 
 @pytest.mark.network
 def test_the_demo_as_it_is_known(real_models, mesh):
-    c = config.demo()
+    c = demo.demo()
     planned = plan.estimate(RECIPE, c)
     assert list(planned.inputs.values()) == [11, 153, 72, 60]
     assert [(x.label, x.calls) for x in planned.calls] == [("extract", 84), ("rewrite", 144)]

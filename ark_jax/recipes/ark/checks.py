@@ -1,9 +1,9 @@
 """What an ARK config must fulfil before any work is spent on it."""
 
 from ark_jax import schema
+from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.scored_prompts import TARGETS
-from ark_jax.recipes.ark.settings import Ark
 from ark_jax.recipes.common.checks import check_shared_sections
 from ark_jax.text import prompts
 

@@ -1,11 +1,188 @@
-"""BAR-RAG's configs: presets, the demo, and the runs of a study."""
+r"""BAR-RAG on your own documents and questions: a reader that reads noisy evidence well.
 
+    ark-jax run --config=bar_rag --config.data.path=FILE --workdir=DIR
+
+The pool of evidence comes from any retriever, an ARK export among them:
+
+    ark-jax run --config=bar_rag --config.retriever.path=ARK_RUN/export \
+        --config.data.path=FILE --workdir=DIR
+
+The tuned reader is in DIR/export; ARK's table may use it: --config.reader.path=DIR/export. A word
+after the colon is a preset: `small` (the default), `paper`, or `official` (the released code).
+
+    ark-jax sweep --config=bar_rag:sweep=study --config.data.path=FILE --workdir=DIR
+"""
+
+import dataclasses
 import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax import schema
-from ark_jax.recipes.bar_rag.settings import BarRag
+from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
+from ark_jax.recipes.bar_rag.read_settings import ReadSection
+from ark_jax.recipes.bar_rag.select_settings import SelectorSection, SelectSection
+from ark_jax.recipes.common import fields
+from ark_jax.recipes.common.config_words import preset_of, with_preset
+from ark_jax.recipes.common.settings import Core, InputSection
+from ark_jax.schema import field
+
+# Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
+
+
+INPUT, EVALUATION = InputSection(), EvaluateSection()
+SELECTOR, SELECTION, READING = SelectorSection(), SelectSection(), ReadSection()
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolSection:
+    """What a question's evidence is chosen from."""
+
+    size: int = field(
+        8,
+        "Chunks of a question, nearest ones by the retriever; paper: 25.",
+        unit="chunks",
+        minimum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmSection:
+    """The warm start: supervised steps on passages that hold the answer, among others."""
+
+    steps: int = field(
+        60,
+        "Steps; 0: no warm start, as in the paper; -1: one pass over the training questions.",
+        unit="steps",
+        minimum=-1,
+    )
+    batch: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SuccessSection:
+    """p, the probability that the reader answers a question rightly from a set of passages."""
+
+    by: str = field(
+        "likelihood",
+        "likelihood: the probability of the reference answers, which needs no sampling; samples: "
+        "the share of right ones among sampled answers (eq. 3, 4).",
+        choices=("likelihood", "samples"),
+    )
+    answers: int = field(
+        10, "Answers of a set, where p is a share of them (K).", unit="answers", minimum=2
+    )
+    right_at: float = field(
+        0.8,
+        "Least reward of a right answer (delta); at the paper's 0.8 only an exact match is right.",
+        above=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterSection:
+    """Questions to train on: those of which a set can decide whether they are answered (A.6)."""
+
+    questions: int = field(
+        0,
+        "Training questions that are looked at, drawn by a hash of their ids; 0: all.",
+        unit="questions",
+        minimum=0,
+    )
+    sets: int = field(8, "Sets that the selector draws of a question.", unit="sets", minimum=2)
+    each: bool = field(
+        True,
+        "Whether each iteration filters anew, since its reader is another; in the paper the first "
+        "one's questions are used throughout.",
+    )
+    right_at: float = field(
+        0.0,
+        "Least reward of a right answer in the filter; 0: that of `success`. Paper: 0.5.",
+        minimum=0,
+        maximum=1,
+    )
+    temperature: float = field(
+        0.0,
+        "Of the answers that the filter samples; 0: as in training. Released code: 0.7.",
+        minimum=0,
+    )
+    top_p: float = field(
+        0.0,
+        "Likeliest tokens of the answers that the filter samples; 0: as in training. Released "
+        "code: 0.95.",
+        minimum=0,
+        maximum=1,
+    )
+    low: float = field(0.05, "Smallest mean of p; paper: 0.25.", minimum=0, maximum=1)
+    high: float = field(0.95, "Largest mean of p; paper: 0.85.", minimum=0, maximum=1)
+    variance: float = field(
+        0.001,
+        "Smallest variance of p over the sets; paper: 0.02, of p from ten answers.",
+        minimum=0,
+    )
+    chance: bool = field(
+        True,
+        "Whether the variance that chance explains is taken off, where p is a share of answers; "
+        "the paper does not.",
+    )
+    reader: bool = field(
+        True, "Whether the reader learns from these questions alone too; in the paper, from all."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Updates of the reader's weights, in `warm` and in `read`."""
+
+    warmup: float = fields.warmup(0.02)
+    decay: str = field("cosine", "How the learning rate falls.", choices=("linear", "cosine"))
+    floor: float = field(
+        0.1, "What it falls to.", unit="fraction of the peak", minimum=0, maximum=1
+    )
+    weight_decay: float = fields.weight_decay(0.0)
+    clip: float = fields.clip()
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(20)
+    lora_rank: int = fields.lora_rank("Paper: 32.")
+    lora_alpha: float = fields.lora_alpha(16.0)
+    lora_targets: tuple[str, ...] = fields.lora_targets()
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant such as `plain`; empty: the packaged text."""
+
+    read: str = field("plain", "Answers a question from passages.")
+    cite: str = field("", "The same with a thought that cites them, for `read.cite`.")
+    select: str = field("", "Picks passages for a reader, for `selector.kind=writer`.")
+
+
+@dataclasses.dataclass(frozen=True)
+class BarRag(Core):
+    """A run of BAR-RAG."""
+
+    recipe: str = field(
+        "bar_rag", "The method: a recipe of ark_jax, or a module that defines RECIPE."
+    )
+    iterations: int = field(
+        1,
+        "Rounds of filter, selector and reader; 0: the warm start alone. Paper: 3.",
+        unit="rounds",
+        minimum=0,
+    )
+    data: InputSection = INPUT
+    pool: PoolSection = PoolSection()
+    warm: WarmSection = WarmSection()
+    success: SuccessSection = SuccessSection()
+    filter: FilterSection = FilterSection()
+    selector: SelectorSection = SELECTOR
+    select: SelectSection = SELECTION
+    read: ReadSection = READING
+    train: TrainSection = TrainSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EVALUATION
+
 
 # What publication and released code share.
 PUBLISHED = {
@@ -75,11 +252,7 @@ def bar_rag(preset: str = "small") -> ConfigDict:
     Raises:
         ValueError: no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r}: must be one of {', '.join(PRESETS)}")
-    config = schema.to_config_dict(BarRag)
-    config.update_from_flattened_dict(PRESETS[preset])
-    return config
+    return with_preset(BarRag, PRESETS, preset)
 
 
 # Supervised steps in the time of one step of GRPO, of as many questions: 46 s against 13 s on a
@@ -171,3 +344,11 @@ def demo() -> ConfigDict:
     config = bar_rag()
     config.update_from_flattened_dict(DEMO | paths)
     return config
+
+
+SWEEPS = {"study": study, "ablations": ablations(bar_rag())}
+
+
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    return bar_rag(preset_of(words, PRESETS))

@@ -25,8 +25,8 @@ from ark_jax.recipes.bar_rag import (
     select,
     warm,
 )
+from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, stage_of, tuned_readers
-from ark_jax.recipes.bar_rag.settings import BarRag
 from ark_jax.recipes.bar_rag.success import RULE_SETTINGS
 from ark_jax.recipes.common import dependencies, ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
