@@ -18,9 +18,6 @@ import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
-from ark_jax.recipes.bar_rag.read_settings import ReadSection
-from ark_jax.recipes.bar_rag.select_settings import SelectorSection, SelectSection
 from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.config_words import preset_of, with_preset
 from ark_jax.recipes.common.settings import Core, InputSection
@@ -29,8 +26,7 @@ from ark_jax.schema import field
 # Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
 
 
-INPUT, EVALUATION = InputSection(), EvaluateSection()
-SELECTOR, SELECTION, READING = SelectorSection(), SelectSection(), ReadSection()
+INPUT = InputSection()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +128,151 @@ class FilterSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class SelectorSection:
+    """What selects sets of passages from a pool, and how it draws them."""
+
+    kind: str = field(
+        "vectors",
+        "vectors: a few weights over the retriever's vectors; writer: a language model that writes "
+        "which passages it picks, as in the paper.",
+        choices=("vectors", "writer"),
+    )
+    path: str = field(
+        "", "Folder or hub name of a writer, an instruction model; empty: that of `generator.path`."
+    )
+    max_new_tokens: int = field(
+        256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1
+    )
+    strict: bool = field(
+        True,
+        "Whether a writer's reply needs a thought and nothing but a list of passages that exist; "
+        "in the released code one number of a passage in the answer suffices.",
+    )
+    kl: str = field(
+        "none",
+        "As `read.kl`, of a writer: the distance to the writer before the stage.",
+        choices=("none", "k2", "k3"),
+    )
+    lora_rank: int = field(
+        0, "As `train.lora_rank`, of a writer; paper and released code: 32.", minimum=0
+    )
+    lora_alpha: float = field(16.0, "As `train.lora_alpha`, of a writer.", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectSection:
+    """How the selector learns: sets drawn from a pool, rewarded for p near a centre (eq. 5-12)."""
+
+    passages: int = field(2, "Passages of a set (k); paper: 5.", unit="passages", minimum=1)
+    steps: int = field(
+        40, "Steps; 0: one pass over the questions of the filter.", unit="steps", minimum=0
+    )
+    questions: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    sets: int = field(8, "Sets that are drawn of a question (M).", unit="sets", minimum=2)
+    learning_rate: float = field(
+        0.0,
+        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 1e-5 for a writer. "
+        "Paper: 4e-6.",
+        minimum=0,
+    )
+    centre: float = field(
+        0.5, "p with the largest reward (c); the released code: 0.6.", above=0, maximum=0.99
+    )
+    boundary: float = field(1.0, "Weight of the reward by p.", minimum=0)
+    relevance: float = field(0.2, "Weight of the retriever's scores in the reward.", minimum=0)
+    relevance_form: str = field(
+        "cosine",
+        "How scores become a reward: the mean cosine from -1..1 to 0..1, or s / (s + tau), the "
+        "released code's.",
+        choices=("cosine", "saturating"),
+    )
+    format_bonus: float = field(
+        0.0, "Reward of each well-formed set, whatever it is; released code: 0.1.", minimum=0
+    )
+    spread: float = field(
+        0.01,
+        "Smallest difference of p in a group of sets that teaches, where p is a likelihood; a "
+        "share of answers teaches if it differs at all.",
+        minimum=0,
+        maximum=1,
+    )
+    outcome_decides: bool = field(
+        True,
+        "Whether groups without a difference in p teach nothing; in the paper relevance alone "
+        "teaches there.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadSection:
+    """The reader: how it is asked, and how it learns from its own answers (eq. 14 to 18)."""
+
+    train: str = field(
+        "grpo",
+        "How it learns: from the rewards of its own answers, or from reference answers in as many "
+        "steps.",
+        choices=("grpo", "supervised"),
+    )
+    evidence: str = field(
+        "selected",
+        "Passages that it learns from: the selector's most probable set, the first ones by the "
+        "retriever, or drawn ones of the pool.",
+        choices=("selected", "retrieved", "random"),
+    )
+    steps: int = field(60, "Steps; 0: one pass over its questions.", unit="steps", minimum=0)
+    prompts: int = field(4, "Questions of a step.", unit="questions", minimum=1)
+    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
+    learning_rate: float = field(1e-5, "Peak learning rate.", minimum=0)
+    temperature: float = field(1.0, "Of sampled answers.", above=0)
+    top_p: float = field(
+        1.0, "Draws from the likeliest tokens of this probability.", above=0, maximum=1
+    )
+    max_new_tokens: int = field(
+        16, "Longest sampled answer; paper: 1,024.", unit="tokens", minimum=1
+    )
+    chat: bool = field(
+        False,
+        "Whether a question is a turn of the model's chat template, as ARK's reader asks it; "
+        "otherwise the answer continues a plain text.",
+    )
+    cite: bool = field(
+        False,
+        "Whether a reply has a thought that cites documents and an answer in tags, as in the "
+        "paper; needs `success.by=samples` and `chat`.",
+    )
+    citable: int = field(
+        0,
+        "Largest number that counts as a citation; 0: the number of passages that are shown. "
+        "Released code: 31, though five are shown.",
+        unit="documents",
+        minimum=0,
+    )
+    updates: int = field(
+        1,
+        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
+        minimum=1,
+    )
+    outcome_decides: bool = field(
+        True,
+        "Whether questions whose answers are all equally right teach nothing; in the paper F1 and "
+        "citations teach there.",
+    )
+    clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
+    clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
+    kl: str = field(
+        "none",
+        "Estimate of the distance to the reader before the stage that is added to the loss; the "
+        "released code: k3.",
+        choices=("none", "k2", "k3"),
+    )
+    kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
+    keep_dead: bool = field(
+        False,
+        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainSection:
     """Updates of the reader's weights, in `warm` and in `read`."""
 
@@ -159,6 +300,48 @@ class PromptsSection:
 
 
 @dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured on held-out questions: readers, each on what the retriever finds."""
+
+    scope: str = field(
+        "auto",
+        "Chunks to search: those of the question's own documents, of all held-out questions' "
+        "documents, or of the whole corpus; auto: as `data.pool`.",
+        choices=("auto", "document", "held_out", "corpus"),
+    )
+    gold: str = field(
+        "evidence",
+        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
+        "question without either takes the chunks of its documents.",
+        choices=("evidence", "answers"),
+    )
+    questions: int = field(
+        0, "Held-out questions, drawn by a hash of their ids; 0: all.", unit="questions", minimum=0
+    )
+    passages: int = field(
+        0,
+        "Retrieved chunks that a reader gets; 0: as many as a set to train on has.",
+        unit="chunks",
+        minimum=0,
+    )
+    sizes: tuple[int, ...] = field(
+        (1, 3, 5),
+        "Numbers of retrieved chunks with which each reader is measured too; none: no such table.",
+        unit="chunks",
+        minimum=1,
+    )
+    removal: bool = field(
+        True,
+        "Whether each reader also answers without the chunks that its answers cite, and from these "
+        "alone. An answer without citations cites the chunks that contain it.",
+    )
+    max_new_tokens: int = fields.max_new_tokens(32)
+    temperature: float = field(
+        0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class BarRag(Core):
     """A run of BAR-RAG."""
 
@@ -176,12 +359,12 @@ class BarRag(Core):
     warm: WarmSection = WarmSection()
     success: SuccessSection = SuccessSection()
     filter: FilterSection = FilterSection()
-    selector: SelectorSection = SELECTOR
-    select: SelectSection = SELECTION
-    read: ReadSection = READING
+    selector: SelectorSection = SelectorSection()
+    select: SelectSection = SelectSection()
+    read: ReadSection = ReadSection()
     train: TrainSection = TrainSection()
     prompts: PromptsSection = PromptsSection()
-    evaluate: EvaluateSection = EVALUATION
+    evaluate: EvaluateSection = EvaluateSection()
 
 
 # What publication and released code share.
