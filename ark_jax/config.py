@@ -16,28 +16,16 @@ import sys
 from pathlib import Path
 
 from ark_jax import schema
-from ark_jax.recipes.ark import config as ark_config
-from ark_jax.recipes.ark.config import (
-    PRESETS,
-    VARIANTS,
-    ablations,
-    ark,
-    differences,
-    named,
-    study,
-    switches,
-    vary,
-)
-from ark_jax.recipes.ark.settings import Ark
+from ark_jax.recipes.ark import demo as ark_demo
+from ark_jax.recipes.ark.config import PRESETS, Ark, ablations, ark, differences, study, switches
+from ark_jax.recipes.ark.config import STUDY_VARIANTS as VARIANTS
 from ark_jax.recipes.bar_rag import config as bar_rag_config
-from ark_jax.recipes.bar_rag.config import bar_rag
-from ark_jax.recipes.bar_rag.settings import BarRag
+from ark_jax.recipes.bar_rag.config import BarRag, bar_rag
+from ark_jax.recipes.common.config_words import named, vary
 from ark_jax.recipes.gpr import config as gpr_config
-from ark_jax.recipes.gpr.config import gpr
-from ark_jax.recipes.gpr.settings import Gpr
+from ark_jax.recipes.gpr.config import Gpr, gpr
 from ark_jax.recipes.star import config as star_config
-from ark_jax.recipes.star.config import star
-from ark_jax.recipes.star.settings import Star
+from ark_jax.recipes.star.config import Star, star
 
 __all__ = [
     "PRESETS",
@@ -69,7 +57,7 @@ def demo(words: str = ""):
     recipes = {"gpr": gpr_config.demo, "star": star_config.demo, "bar_rag": bar_rag_config.demo}
     if words in recipes:
         return recipes[words]()
-    return ark_config.demo(documents_only=words == "documents")
+    return ark_demo.demo(documents_only=words == "documents")
 
 
 def from_json(plain: dict):

@@ -227,11 +227,22 @@ def from_json(plain: dict, schema: type | None) -> ConfigDict:
     """A config of JSON values, whose lists become tuples.
 
     Args:
-        schema: gives the fields that `plain` lacks their defaults; None: there is none.
+        schema: gives the fields that `plain` lacks their defaults, and leaves out those that an
+            earlier version had; None: there is none.
     """
     config = to_config_dict(schema) if schema else ConfigDict()
-    config.update(_with_tuples(plain))
+    config.update(_with_tuples(_known(plain, schema) if schema else plain))
     return config
+
+
+def _known(plain: dict, schema: type) -> dict:
+    """What a schema knows of a config."""
+    names, nested = {declared.name for declared in dataclasses.fields(schema)}, sections(schema)
+    return {
+        name: _known(value, nested[name]) if name in nested else value
+        for name, value in plain.items()
+        if name in names
+    }
 
 
 def _with_tuples(value):

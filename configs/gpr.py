@@ -2,10 +2,10 @@
 
     ark-jax run --config=configs/gpr.py --config.data.path=GRAPH --workdir=DIR
 
-`--config=gpr` is the same where there is no checkout. ark_jax/presets/gpr.py describes the words
-that may follow a colon.
+`--config=gpr` is the same where there is no checkout. ark_jax/recipes/gpr/config.py
+describes the words that may follow a colon.
 """
 
-from ark_jax.presets.gpr import SWEEPS, get_config
+from ark_jax.recipes.gpr.config import SWEEPS, get_config
 
 __all__ = ["SWEEPS", "get_config"]

@@ -210,8 +210,8 @@ def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
 
 def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):
     classifier = pairs.write_classifier(tmp_path / "classifier", "bert")
-    PairScorer.from_pretrained(classifier, head="sum").save_pretrained(tmp_path / "sum")
-    for name in ("classifier", "sum"):
+    PairScorer.from_pretrained(classifier, head="star").save_pretrained(tmp_path / "star")
+    for name in ("classifier", "star"):
         (finding,) = doctor.model("evaluate.rerank", str(tmp_path / name))
         assert finding.state == "ok" and finding.text.endswith(", bert, whole")
     (finding,) = doctor.model("reader.path", str(classifier))

@@ -38,7 +38,6 @@ ROOMS = (
     "recipes.star",
     "recipes.bar_rag",
     "config",
-    "presets",
     "doctor",
     "run",
     "cli",

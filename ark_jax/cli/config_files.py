@@ -1,20 +1,20 @@
-"""What `--config=NAME:WORDS` names: a packaged preset, or a file."""
+"""What `--config=NAME:WORDS` names: a recipe of the package, its demo, or a file."""
 
 import difflib
 from pathlib import Path
 
-from ark_jax import presets
+RECIPES = Path(__file__).parents[1] / "recipes"
+DEMO = "demo"
 
-FOLDER = Path(presets.__file__).parent
 
-
-def preset_names() -> list[str]:
-    """The presets of the package, which `--config` takes without a file."""
-    return sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+def packaged_files() -> dict[str, Path]:
+    """The configs of the package, which `--config` takes by name: name -> its file."""
+    files = {path.parent.name: path for path in sorted(RECIPES.glob("*/config.py"))}
+    return files | {DEMO: RECIPES / "ark" / "demo.py"}
 
 
 def locate(named: str) -> str:
-    """`FILE:WORDS` for a `NAME:WORDS` whose name is a preset's or a file's.
+    """`FILE:WORDS` for a `NAME:WORDS` whose name is a packaged config's or a file's.
 
     Raises:
         ValueError: there is neither.
@@ -22,9 +22,9 @@ def locate(named: str) -> str:
     name, colon, words = named.partition(":")
     if Path(name).is_file():
         return named
-    known = preset_names()
+    known = packaged_files()
     if name in known:
-        return f"{FOLDER / name}.py{colon}{words}"
+        return f"{known[name]}{colon}{words}"
     nearest = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise ValueError(

@@ -150,11 +150,13 @@ def text_of(understood: Understood, name: str) -> str:
     fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
     return f"""{comment}
 
-from ark_jax import config
+from ark_jax.recipes.{recipe} import config
+
+SWEEPS = config.SWEEPS
 
 
-def get_config():
-    c = config.{recipe}()  # config.{recipe}("paper") has the publication's settings
+def get_config(words=""):
+    c = config.get_config(words)  # words after a colon: --config={name}:paper
 {fields}{_shown(recipe)}    return c
 """
 

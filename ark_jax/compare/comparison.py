@@ -16,14 +16,12 @@ from ark_jax.index.index import absolute_model
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.recipes.common.evaluate import RETRIEVAL
 from ark_jax.recipes.common.group_tables import questions_by_group
-from ark_jax.recipes.common.settings import EvaluateSection
 from ark_jax.recipes.common.split import document_keys
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.table import tabulate
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.runtime import storage
 
-DRAWS = EvaluateSection()  # how many a run draws by default
 FEWEST_DOCUMENTS = 6  # of which the signs of all can be unlikely enough
 SEARCHED = {
     "corpus": "all passages, as `ark-jax search` does",
@@ -169,15 +167,7 @@ def _row(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], parts: Mapping[str, str]) -> list[dict]:
-    return tabulate(
-        rows,
-        metrics,
-        draws=DRAWS.bootstrap,
-        flips=DRAWS.randomisation,
-        seed=0,
-        cluster="document",
-        parts=parts,
-    )
+    return tabulate(rows, metrics, seed=0, cluster="document", parts=parts)
 
 
 def _remarks(task: Task, drawn: int, divides: bool) -> list[str]:

@@ -97,15 +97,13 @@ def outcome(forward: str, backward: str) -> str:
     return {"first": "won", "second": "lost", "tie": "tied"}[forward]
 
 
-def tally(
-    verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, draws: int, seed: int
-) -> dict:
+def tally(verdicts: Mapping[str, Sequence[tuple[str, str]]], *, same: int, seed: int) -> dict:
     """Summarises a judge's verdicts on one criterion.
 
     Args:
         verdicts: question -> for each repeat the verdicts of both orders, see `outcome`.
         same: number of questions whose two answers are equal. They are ties without a judge.
-        draws: number of bootstrap resamples over questions.
+
         seed: seed of the resamples.
 
     Returns:
@@ -130,7 +128,7 @@ def tally(
     repeats = [_worths(column) + [0.5] * same for column in zip(*outcomes.values(), strict=True)]
     complete = sum(counts[result] for result in WORTH)
     return {
-        "win_rate": bootstrap_interval(win_rates, draws=draws, seed=seed) if win_rates else None,
+        "win_rate": bootstrap_interval(win_rates, seed=seed) if win_rates else None,
         "by_repeat": [_ratio(sum(repeat), len(repeat)) for repeat in repeats],
         "decided": _ratio(counts["won"], counts["won"] + counts["lost"]),
         **{result: counts[result] for result in OUTCOMES},

@@ -5,6 +5,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from jaxtyping import Float
 
+DRAWS = 1000  # of a bootstrap interval
+FLIPS = 10_000  # vectors of random signs of a randomisation test
 NUMBERS_AT_ONCE = 1 << 22  # random numbers drawn at once
 # Standard deviation of a question's difference in nDCG@10 between a base and a tuned retriever, as
 # both studies of this project have it.
@@ -15,7 +17,7 @@ POWER = 1.96 + 0.84  # normal quantiles: found in four studies of five, at a lev
 def bootstrap_interval(
     values: Sequence[float] | Float[np.ndarray, " q"],
     *,
-    draws: int,
+    draws: int = DRAWS,
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> dict[str, float]:
@@ -78,7 +80,7 @@ def what_can_be_told(questions: int, metric: str = "nDCG@10") -> str:
 def sign_flip(
     differences: Float[np.ndarray, "q m"],
     *,
-    draws: int,
+    draws: int = FLIPS,
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Float[np.ndarray, " m"]:

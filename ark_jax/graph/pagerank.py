@@ -199,6 +199,7 @@ def _refine(
     """
     spread = walk.shard == "nodes"
     if emulates_float64():
+        # The default tolerance of 1e-13 is out of float32's reach, and TPUs have no float64.
         block = _spec(spread, 2)
         return float_pairs.refine(
             walk, iterate, source, v, damping, bound, block=block, corrections=CORRECTIONS

@@ -93,7 +93,7 @@ class PathRetriever:
         by: By | None = None,
         hub: int = HUB,
     ) -> "PathRetriever":
-        """Opens a pair scorer and a graph. A scorer of head "sum" is its own prefilter, by cosines.
+        """Opens a pair scorer and a graph.
 
         Args:
             name_or_folder: as in `PairScorer.from_pretrained`.
@@ -113,7 +113,7 @@ class PathRetriever:
         inverse = trained.inverse if inverse is None else inverse
         scorer = PairScorer.from_pretrained(folder)
         steps = Steps(graph, inverse=inverse, by=by or trained.by, hub=hub)
-        return cls(scorer, steps, prefilter_of(scorer))
+        return cls(scorer, steps)
 
     def search(
         self,
@@ -194,8 +194,3 @@ class PathRetriever:
             tuple(map(graph.nodes.name, entities)),
             path.score,
         )
-
-
-def prefilter_of(scorer: PairScorer) -> PairScorer | None:
-    """The cosines that are part of a scorer's score, as a scorer; None if it has none."""
-    return scorer.with_head("cosine") if scorer.cfg.head == "sum" else None

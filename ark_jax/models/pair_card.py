@@ -11,7 +11,6 @@ from ark_jax.models.pair_heads import PairConfig
 _HEADS = {
     "linear": "a sequence classifier with one label",
     "star": "two markers that attend to their texts, and a feed-forward network (STAR)",
-    "sum": "the cosine of the two texts, plus a linear logit of both, read as one",
     "cosine": "the cosine of the two texts",
 }
 

@@ -13,7 +13,7 @@ from flax import nnx
 
 from ark_jax.layout import check_divides
 from ark_jax.models import decoder, encoder, hf, pair_heads
-from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD, SUM_HEAD
+from ark_jax.models.weight_names import CLASSIFIERS, STAR_HEAD
 from ark_jax.runtime.distributed import is_first_process
 
 SETTINGS = "pair_scorer.json"
@@ -27,7 +27,7 @@ _CLASSES = {
 
 def head_table(head: str, family: str) -> dict[str, tuple[str, str]]:
     """The weight names of a head, for a body of a family."""
-    return {"sum": SUM_HEAD, "star": STAR_HEAD}.get(head) or CLASSIFIERS[family]
+    return STAR_HEAD if head == "star" else CLASSIFIERS[family]
 
 
 def family_of(base: Path) -> str:

@@ -13,17 +13,13 @@ from jaxtyping import Array, Bool, Float, Int
 from ark_jax import layout
 from ark_jax.models import attention, encoder
 from ark_jax.models.decoder import zeros
-from ark_jax.models.retriever import embed, pool
+from ark_jax.models.retriever import embed
 
-# sum     the cosine of the two texts, plus a logit of the pair that begins at zero
 # linear  a sequence classifier with one label
 # star    the paper's: two markers attend to their texts, a feed-forward network decides
 # cosine  the cosine of the two texts, each embedded by itself
-HEADS = ("sum", "linear", "star", "cosine")
+HEADS = ("linear", "star", "cosine")
 SCALE = 20.0  # of cosines; the losses of sentence-transformers have the same
-# Of the pair's logit in a sum. Its weights begin at zero, and a step of Adam moves them by no more
-# than the learning rate, which suits a trained body: without the factor they would stay there.
-PAIR_SCALE = 100.0
 MARKERS = 2  # of the star head: one in front of each text
 
 
@@ -41,7 +37,7 @@ class PairConfig:
 
     @property
     def has_cosine(self) -> bool:
-        return self.head in ("sum", "cosine")
+        return self.head == "cosine"
 
     @property
     def reads_pairs(self) -> bool:
@@ -76,23 +72,6 @@ class LinearHead(nnx.Module):
         x = layout.einsum("bd,dj->bj", first, self.dense[...], self.dense_bias[...])
         x = {"tanh": jnp.tanh, "relu": jax.nn.relu}[cfg.activation](x)
         return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
-
-
-class SumHead(nnx.Module):
-    """A linear logit of the mean state of a pair's tokens, to be added to the cosine.
-
-    Its weights begin at zero, so that the sum begins as the cosine.
-    """
-
-    def __init__(self, cfg: PairConfig, *, rngs: nnx.Rngs):
-        self.out = layout.param("d c", cfg.dims, cfg.dtype, rngs, init=zeros)
-
-    def __call__(
-        self, hidden: Float[Array, "b t d"], mask: Bool[Array, "b t"]
-    ) -> Float[Array, " b"]:
-        """Logits, float32."""
-        mean = pool(hidden.astype(jnp.float32), mask, "mean")
-        return PAIR_SCALE * layout.einsum("bd,dc->bc", mean, self.out[...])[:, 0]
 
 
 class StarHead(nnx.Module):
@@ -136,8 +115,8 @@ class StarHead(nnx.Module):
         return layout.einsum("bj,jc->bc", x, self.out[...], self.out_bias[...])[:, 0]
 
 
-Head = LinearHead | SumHead | StarHead
-_HEAD_CLASSES = {"linear": LinearHead, "sum": SumHead, "star": StarHead}
+Head = LinearHead | StarHead
+_HEAD_CLASSES = {"linear": LinearHead, "star": StarHead}
 
 
 class PairModel(nnx.Module):
@@ -173,16 +152,13 @@ def pair_logits(
     """The logit of each pair, float32. A higher one is a better match.
 
     Args:
-        batch: `pairs`, tokens, mask and segments `[b t]`, unless the head is cosine. For cosine and
-            sum also `left` and `right`, tokens and mask of distinct texts, and `left_index` and
-            `right_index`, int `[b]`: the rows of a pair's texts there.
+        batch: `pairs`, tokens, mask and segments `[b t]`. For the cosine instead `left` and
+            `right`, tokens and mask of distinct texts, and `left_index` and `right_index`, int
+            `[b]`: the rows of a pair's texts there.
     """
-    parts = []
-    if cfg.has_cosine:
-        parts.append(cfg.scale * _cosines(model, cfg, batch, capacities))
     if cfg.reads_pairs:
-        parts.append(head_logits(model, cfg, capacities.pairs, *batch["pairs"]))
-    return sum(parts[1:], parts[0])
+        return head_logits(model, cfg, capacities.pairs, *batch["pairs"])
+    return cfg.scale * _cosines(model, cfg, batch, capacities)
 
 
 def _cosines(
@@ -214,8 +190,6 @@ def head_logits(
     hidden = model.body(tokens, mask, cfg.body, capacity, segments=types, markers=markers)
     if cfg.head == "linear":
         return model.head(hidden, cfg)
-    if cfg.head == "sum":
-        return model.head(hidden, mask)
     numbers = jnp.arange(MARKERS)[:, None]
     marked = tokens[:, None] == cfg.body.vocab + numbers
     behind = jnp.cumsum(marked, axis=-1) > 0

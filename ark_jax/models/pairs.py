@@ -1,4 +1,4 @@
-"""A scorer of pairs of texts: cross-encoders, and a cosine that a cross-encoder corrects."""
+"""A scorer of pairs of texts: cross-encoders, and the cosine of two texts."""
 
 import dataclasses
 import functools
@@ -59,7 +59,7 @@ class PairScorer:
         Args:
             name_or_folder: a folder that `save_pretrained` wrote, a sequence classifier with one
                 label, a sentence-transformers folder or a bare encoder; or a hub name.
-            head: "sum", "linear", "star" or "cosine"; see `pair_heads.HEADS`. None takes the
+            head: "linear", "star" or "cosine"; see `pair_heads.HEADS`. None takes the
                 folder's own. If the folder has another, the head is new.
             dtype: type of the parameters.
             compute: type of the activations.
@@ -149,7 +149,7 @@ class PairScorer:
         return cls(model, cfg, tokenizer, folder, extra_tensors, {}, limit, lower)
 
     def with_head(self, head: str, *, seed: int = 0) -> "PairScorer":
-        """The same body with another head: `with_head("cosine")` of a sum is its first summand.
+        """The same body with another head.
 
         Weights are shared with this scorer. The head is this scorer's if that has what is asked
         for; otherwise it is new, and drawn by `seed`. A new linear head takes BERT's pooler from
@@ -179,7 +179,7 @@ class PairScorer:
 
     @property
     def retriever(self) -> Retriever:
-        """The body as a retriever: gives the vectors whose cosine the heads cosine and sum take."""
+        """The body as a retriever: gives the vectors whose cosine the head cosine takes."""
         return Retriever(
             self.model.body,
             self.cfg.body,
@@ -229,10 +229,10 @@ class PairScorer:
         check_pairs(pairs)
         batching = batching or little_padding(self.model, self.cfg.body, batch_tokens)
         logits = np.zeros(len(pairs), np.float32)
-        if self.cfg.has_cosine and len(pairs):
-            logits += self.cfg.scale * self._cosines(pairs, batching, label)
         if self.cfg.reads_pairs:
             logits += self._head_logits(pairs, batching, label)
+        elif len(pairs):
+            logits += self.cfg.scale * self._cosines(pairs, batching, label)
         if (wrong := np.flatnonzero(~np.isfinite(logits))).size:
             number = int(wrong[0])
             shown = tuple(text[:40] for text in pairs[number])

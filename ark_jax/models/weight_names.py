@@ -96,8 +96,7 @@ CLASSIFIERS = {
     "xlm-roberta": _ROBERTA_CLASSIFIER,
     "distilbert": _classifier("pre_classifier", "classifier"),
 }
-# Heads that no other library has; the names are ours.
-SUM_HEAD = {"out": ("sum.out.weight", "c d -> d c")}
+# A head that no other library has; the names are ours.
 STAR_HEAD = {
     "markers": ("star.markers.weight", "m e -> m e"),
     "key": ("star.key.weight", "j d -> d j"),

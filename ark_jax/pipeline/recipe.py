@@ -55,13 +55,12 @@ class Outcome:
         system: what was measured.
         values: metric -> {"mean"} and, if there is an interval, {"low", "high"}.
         by_question: metric -> question -> value, for differences question by question.
-        draws: of the bootstrap of these differences; `seed` is its seed.
+        seed: of the bootstrap of these differences.
     """
 
     system: str
     values: Mapping[str, Mapping[str, float]]
     by_question: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    draws: int = 1000
     seed: int = 0
 
 

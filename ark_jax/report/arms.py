@@ -14,7 +14,6 @@ from ark_jax.pipeline.recipe import Outcome
 from ark_jax.report.html import format_number
 
 BASE = "base"
-FLIPS = 10_000  # of the paired randomisation test
 SEED = "seed"  # the field that runs of an arm differ in
 
 
@@ -64,11 +63,11 @@ def _values(
             np.array([[by_question[q] for q in questions] for by_question in outcomes]).mean(0)
             for outcomes in (of_arm, of_base)
         )
-        draw = {"draws": base[seeds[0]].draws, "seed": base[seeds[0]].seed}
-        values[metric] = bootstrap_interval(ours, **draw)
+        seed = base[seeds[0]].seed
+        values[metric] = bootstrap_interval(ours, seed=seed)
         if arm is not base:
-            difference = bootstrap_interval(ours - theirs, **draw)
-            (p,) = sign_flip((ours - theirs)[:, None], draws=FLIPS, seed=draw["seed"])
+            difference = bootstrap_interval(ours - theirs, seed=seed)
+            (p,) = sign_flip((ours - theirs)[:, None], seed=seed)
             difference["difference"] = difference.pop("mean")
             values[metric]["against_base"] = difference | {"p": float(p)}
     return values

@@ -252,7 +252,7 @@ def compare_runs(base: Outcome, outcome: Outcome, metric: str) -> dict[str, floa
         mean = lambda numbers: sum(numbers.values()) / len(numbers)
         return {"difference": mean(values) - mean(base_values)}
     differences = [values[question] - base_values[question] for question in base_values]
-    interval = bootstrap_interval(differences, draws=outcome.draws, seed=outcome.seed)
+    interval = bootstrap_interval(differences, seed=outcome.seed)
     return {
         "difference": interval["mean"],
         "difference_low": interval["low"],

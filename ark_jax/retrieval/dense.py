@@ -158,7 +158,7 @@ def near_pairs(
         say(
             f"  warning: {total:,} pairs of {n:,} vectors have a cosine of at least {threshold}; "
             f"only the {nearest:,} nearest of each stay, {len(rows):,} pairs: raise the threshold, "
-            "which is config.graph.similarity, or the limit, config.graph.nearest"
+            "which is config.graph.similarity"
         )
     order = np.lexsort((columns, rows))
     return np.stack([rows, columns], 1)[order].astype(np.int32), cosines[order].astype(np.float32)

@@ -20,15 +20,6 @@ class Pool:
     passages: Float[np.ndarray, "n width"]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextPool:
-    """The candidates of one question as texts, best first by the retriever."""
-
-    number: int  # of the question; random draws depend on it
-    question: str
-    passages: tuple[str, ...]
-
-
 def place_pools(
     pools: Sequence[Pool], width: int, rows: int, candidates: int
 ) -> dict[str, jax.Array]:

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
 from ark_jax.select import plackett_luce as pl
-from ark_jax.select.pools import Pool, TextPool, place_pools
+from ark_jax.select.pools import Pool, place_pools
 from ark_jax.select.scorer import Selector, SmallSelector, candidates_of
 from ark_jax.train import fit, optim
 
@@ -26,7 +26,7 @@ class SelectorGroup:
     """The sets that were drawn for one question, and what they earned."""
 
     id: str  # of the question
-    pool: Pool | TextPool
+    pool: Pool
     sets: Sequence[np.ndarray]  # places in the pool from 0, in order
     rewards: Sequence[float] | np.ndarray  # of each set; for the curve
     advantages: Sequence[float] | np.ndarray  # of each set; 0 throughout for a dead group

@@ -31,7 +31,6 @@ from ark_jax import PairScorer, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.beam import BeamResult, BeamRules, search
 from ark_jax.graph.linked_questions import link
-from ark_jax.graph.path_retriever import prefilter_of
 from ark_jax.graph.steps import END, Steps, path_text, without
 from ark_jax.graph.triple_questions import read_questions
 
@@ -182,14 +181,17 @@ def cost() -> None:
     )
     print("  candidates  all scored  prefilter, then 64")
     names = Triples.read(DATA / "pathquestion" / "PQL2-KB.txt").relations.ids.to_pylist()
-    both = PairScorer.from_pretrained(demo_models()["retriever"], head="sum")
+    pairs, cosines = (
+        PairScorer.from_pretrained(demo_models()["retriever"], head=head)
+        for head in ("linear", "cosine")
+    )
     for size in (16, 64, 128, 256, 363):
         graph = Triples.from_triples([("topic", name, f"of {name}") for name in names[:size]])
         steps = Steps(graph, inverse=False)
         questions = [f"which of these has {name}?" for name in steps.names[:4]]
         topics = [[graph.nodes.index("topic")]] * len(questions)
-        run = functools.partial(search, questions, topics, steps, both, BeamRules(hops=1))
-        times = [timed(run)[1], timed(lambda run=run: run(prefilter=prefilter_of(both)))[1]]
+        run = functools.partial(search, questions, topics, steps, pairs, BeamRules(hops=1))
+        times = [timed(run)[1], timed(lambda run=run: run(prefilter=cosines))[1]]
         print(f"  {size:10} " + " ".join(f"{1e3 * part / len(questions):12.1f}" for part in times))
 
 
@@ -233,11 +235,9 @@ def twostep() -> None:
     questions = everyone[-QUESTIONS:]
     name = os.environ.get("SCORER")
     scorer = PairScorer.from_pretrained(
-        name or demo_models()["retriever"], head=None if name else "sum"
+        name or demo_models()["retriever"], head=None if name else "linear"
     )
-    prefilter = prefilter_of(scorer) or PairScorer.from_pretrained(
-        demo_models()["retriever"], head="cosine"
-    )
+    prefilter = PairScorer.from_pretrained(demo_models()["retriever"], head="cosine")
     width = len(steps.options(np.array([topic])))
     print(f"\nWebQSP: {width} relations leave the topic; {len(questions)} questions")
     ranked = first_relations(everyone, steps, prefilter)

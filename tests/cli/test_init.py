@@ -10,8 +10,9 @@ from support.paths import REPOSITORY
 from support.world import make_world
 
 from ark_jax import __main__
-from ark_jax.cli import flags, init
+from ark_jax.cli import flags, init, sweep
 from ark_jax.pipeline.recipe import recipe_of
+from ark_jax.schema import values
 
 DEMO = REPOSITORY / "ark_jax" / "demo"
 
@@ -22,9 +23,10 @@ def written(out: Path, *words: object) -> str:
     return out.read_text()
 
 
-def loaded(path: Path):
-    """The config of a file, as `ark-jax run` takes it."""
-    config = flags.parse("run", [f"--config={path}", f"--workdir={path.parent / 'run'}"]).config
+def loaded(path: Path, words: str = ""):
+    """The config of a file and words after a colon, as `ark-jax run` takes it."""
+    named = f"--config={path}:{words}" if words else f"--config={path}"
+    config = flags.parse("run", [named, f"--workdir={path.parent / 'run'}"]).config
     recipe_of(config).check(config)
     return config
 
@@ -55,6 +57,36 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
     again = runpy.run_path(str(path))["get_config"]()
     recipe_of(again).check(again)
     assert again.train.to_dict() == config.train.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "runs"),
+    [
+        ("ark", "paper,no_curriculum,sweep=folds", {"fold1": {"data.fold": (1, 5)}}),
+        ("ark", "best,sweep=temperature", {"0.02": {"train.temperature": 0.02}}),
+        ("gpr", "paper,sweep=study", {"seed1": {"seed": 1}}),
+        ("star", "paper,sweep=switches", {"star-head": {"train.head": "star"}}),
+    ],
+)
+def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, runs, tmp_path):
+    path = tmp_path / "config.py"
+    fields = {"data.path": str(DEMO)}
+    path.write_text(init.text_of(init.Understood(recipe, fields, [], True), str(path)))
+    packaged = flags.parse("run", [f"--config={recipe}:{words}", f"--workdir={tmp_path / 'p'}"])
+    ours, theirs = (values(c) for c in (loaded(path, words), packaged.config))
+    assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
+    series = sweep.read_sweep(f"{path}:{words}", tmp_path)
+    same = sweep.read_sweep(f"{recipe}:{words}", tmp_path)
+    assert series.runs == same.runs and series.has_folds == ("folds" in words)
+    assert runs.items() <= {run.name: run.changes for run in series.runs}.items()
+
+
+@pytest.mark.parametrize("words", ["papre", "sweep=fold"])
+def test_words_that_mean_nothing_are_refused(words, tmp_path):
+    path = tmp_path / "config.py"
+    path.write_text(init.text_of(init.Understood("ark", {"data.path": "x"}, [], True), str(path)))
+    with pytest.raises(ValueError, match=r"must be one of default|there are temperature, lambda"):
+        sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
 
 
 def test_documents_without_questions_get_written_ones(tmp_path, capsys):

@@ -129,4 +129,7 @@ def test_paths_are_kept_absolute(tmp_path, monkeypatch):
     assert (plain["retriever"]["path"], plain["generator"]["path"]) == ("owner/model", "~/model")
     assert config.from_json(plain).train.epochs == (1, 2, 3)
     del plain["train"]  # as of an earlier version, which had no such section
-    assert config.from_json(plain).train == config.ark().train
+    plain["graph"]["gone"] = plain["gone"] = {"x": 1}  # which an earlier version had
+    again = config.from_json(plain)
+    assert (again.train, again.graph) == (config.ark().train, config.ark().graph)
+    assert "gone" not in again

@@ -26,7 +26,7 @@ def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("retrieve")
     tiny.sentence_transformer(tiny.write(root / "m", "bert", tokenizer="cls"), pooling="mean")
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        for head in ("sum", "linear"):
+        for head in ("star", "linear"):
             PairScorer.from_pretrained(root / "m", head=head).save_pretrained(root / head)
     (root / "kb.txt").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
     (root / "q.txt").write_text("\n".join(QUESTIONS) + "\n")
@@ -87,7 +87,7 @@ def test_more_than_the_graph_has_gives_all(place):
     assert (place / "here" / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize("model", ["sum", "linear"])
+@pytest.mark.parametrize("model", ["star", "linear"])
 def test_a_pair_scorer_gives_paths(model, place):
     done = call(place, "--k=2", "--hops=1", model=model)
     assert done.returncode == 0, done.stderr
@@ -152,8 +152,8 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         (("--inverse=maybe",), {}, "error: bad flag: argument --inverse: invalid choice: 'maybe'"),
         (
             (),
-            {"index": "x", "model": "sum"},
-            "error: bad flag: --index is for triples, but sum is a model that finds paths",
+            {"index": "x", "model": "star"},
+            "error: bad flag: --index is for triples, but star is a model that finds paths",
         ),
         (("--depth=3",), {}, "error: bad flag: unrecognized arguments: --depth=3"),
         ((), {"questions": "empty.txt"}, "empty.txt: is empty; fill it or give another file"),

@@ -20,7 +20,7 @@ from ark_jax.llm import complete
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
-from ark_jax.recipes.ark import config
+from ark_jax.recipes.ark import config, demo
 from ark_jax.recipes.ark.estimate_calls import _empty_communities
 from ark_jax.recipes.ark.estimate_scoring import Draw
 from ark_jax.recipes.ark.recipe import RECIPE, stages
@@ -385,8 +385,9 @@ def test_disk_by_hand(run, world, mesh):
 
 
 def test_a_reranker_by_hand(run, world, mesh):
-    """It reads all pairs and texts of an epoch, and at the end one for each chunk found."""
+    """It reads all pairs of an epoch, and at the end one for each chunk found."""
     c = settings(world)
+    c.reranker.path = str(world / "retriever")
     c.train.kind, c.reranker.epochs, c.reranker.candidates = "cross", 3, 2
     planned, base = plan.estimate(RECIPE, c, run.workdir), model(world, "retriever")
     plain = plan.estimate(RECIPE, run.config, run.workdir)
@@ -403,12 +404,12 @@ def test_a_reranker_by_hand(run, world, mesh):
         pool = [x for document in q.documents for x in chunks[document]]
         drawn = Draw.from_chunks(q, pool, c).candidates[:2]
         passages = count([x.passage for x in drawn], "document")
-        pairs += [*(tokens + n for n in passages), tokens, *passages]
+        pairs += [tokens + n for n in passages]
     assert work.kind == "training" and work.tokens == 3 * sum(pairs) > 0
     assert work.flops == pytest.approx((3 * base.text_flops(pairs) * (3, 3.5)).sum())
     tokens = lambda made: sum(x.tokens for x in made.work if x.stage == "evaluate")
     held_out = load_questions(run.context, "held_out")
-    most = len(held_out) * 20 * 2 * 64  # tokens of two texts, which are cut at 64
+    most = len(held_out) * 20 * 2 * 64  # tokens of a pair of texts, each cut at 64
     assert 0.3 * most < tokens(planned) - tokens(plain) <= most
 
 
@@ -558,7 +559,7 @@ def test_numbers_for_people():
 
 @pytest.mark.network
 def test_the_demo_as_it_is_known(real_models, mesh):
-    c = config.demo()
+    c = demo.demo()
     planned = plan.estimate(RECIPE, c)
     assert list(planned.inputs.values()) == [11, 153, 72, 60]
     assert [(x.label, x.calls) for x in planned.calls] == [("extract", 84), ("rewrite", 144)]

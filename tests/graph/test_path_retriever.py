@@ -34,13 +34,13 @@ QUESTIONS = ["Who directed Kismet?", "What else was directed by William Dieterle
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Pair scorers of two heads: a sum, and a sequence classifier."""
+    """Pair scorers of two heads: the cosine, and a sequence classifier."""
     root = tmp_path_factory.mktemp("scorers")
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         tiny.sentence_transformer(
             tiny.write(root / "base", "bert", tokenizer="cls"), pooling="mean"
         )
-        for head in ("sum", "linear"):
+        for head in ("cosine", "linear"):
             PairScorer.from_pretrained(root / "base", head=head).save_pretrained(root / head)
     return root
 
@@ -101,9 +101,13 @@ def test_what_else_is_asked_changes_nothing(folders, mesh):
     assert [retriever.search([question], hops=2)[0] for question in QUESTIONS] == together
 
 
-def test_a_sum_prefilters_by_its_cosines(folders, mesh):
+def test_a_cheaper_scorer_chooses_what_is_scored(folders, mesh):
     facts = Triples.from_triples([("topic", f"relation_{i}", f"end {i}") for i in range(40)])
-    retriever = PathRetriever.from_pretrained(folders / "sum", facts)
+    retriever = PathRetriever(
+        PairScorer.from_pretrained(folders / "linear"),
+        Steps(facts),
+        PairScorer.from_pretrained(folders / "cosine"),
+    )
     topics = [[facts.nodes.index("topic")]]
     result = retriever.search_paths(["relation 7"], topics, rules=BeamRules(hops=1, keep=8))
     assert (result.prefiltered, result.pairs) == (40, 8 + 5)

@@ -13,6 +13,7 @@ from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
+from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.common import default_models
 from ark_jax.runtime.log import Metrics
 
@@ -147,7 +148,6 @@ FIRST = {
         ("train.learning_rates", (1e-5, 7e-6, 4e-6)): ("stage2", "export"),
         ("train.teacher_temperature", 0.4): ("export",),  # which describes all of the training
         ("evaluate.retrievers", ("somebody/else",)): ("baselines", "evaluate"),
-        ("evaluate.bootstrap", 50): ("evaluate",),
         ("reader.temperature", 0.3): ("evaluate",),
         ("judge.model", "another"): (),  # nobody judges
     },
@@ -155,12 +155,11 @@ FIRST = {
         ("questions.triples", 3): ("questions",),
         ("search.hops", 1): ("baselines", "evaluate", "report"),
         ("train.batch", 7): ("train", "export"),
-        ("evaluate.randomisation", 50): ("evaluate",),
         ("llm.timeout", 9.0): (),
     },
     "star": {
         ("paths.limit", 24): ("paths",),
-        ("mine.k", 2): ("mine",),
+        ("mine.negatives", 4): ("mine", "train"),
         ("train.temperature", 0.04): ("train", "export"),
         ("search.beam", 6): ("baselines", "evaluate"),
         ("train.save_every", 7): (),
@@ -170,7 +169,6 @@ FIRST = {
         ("read.f1", 0.75): ("read-1", "export"),  # the selector is rewarded by likelihoods here
         ("select.sets", 5): ("select-1", "export"),
         ("warm.learning_rate", 1e-4): ("warm", "export"),
-        ("evaluate.bootstrap", 51): ("evaluate",),
         ("train.remat", "all"): (),
     },
 }
@@ -192,9 +190,7 @@ def test_no_stage_reads_what_it_does_not_need(done, field, value, first):
 def test_the_sweeps_of_a_config_leave_everything_upstream(finished):
     done = finished("ark")
     upstream = {"data", "candidates", "extract", "graph", "communities", "rewrite", "score"}
-    from ark_jax.presets.ark import SWEEPS
-
-    for name, runs in SWEEPS.items():
+    for name, runs in ark_config.SWEEPS.items():
         if name not in ("seeds", "folds"):  # they divide the questions anew
             for changes in runs.values():
                 config = done.config.copy_and_resolve_references()

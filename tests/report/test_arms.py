@@ -11,7 +11,7 @@ QUESTIONS = [f"q{i}" for i in range(60)]
 
 def outcome(values, questions=QUESTIONS) -> Outcome:
     by_question = dict(zip(questions, map(float, values), strict=True))
-    return Outcome("read-1", {"p": {"mean": np.mean(values)}}, {"p": by_question}, draws=200)
+    return Outcome("read-1", {"p": {"mean": np.mean(values)}}, {"p": by_question})
 
 
 def runs(gain: float = 0.1, questions=QUESTIONS) -> dict:

@@ -66,7 +66,7 @@ def tiny_config(world: Path):
     c.read.learning_rate = 1e-3
     c.train.save_every = 2
     c.evaluate.sizes = (1, 3)
-    c.evaluate.bootstrap, c.evaluate.randomisation, c.evaluate.max_new_tokens = 50, 100, 3
+    c.evaluate.max_new_tokens = 3
     c.evaluate.sizes = (1, 3)
     return c
 

@@ -41,7 +41,6 @@ def tiny_config(world: Path):
     c.mesh = (1, 1, 1)
     c.questions.triples = 40
     c.train.batch, c.train.save_every, c.train.learning_rate = 16, 2, 1e-3
-    c.evaluate.bootstrap, c.evaluate.randomisation = 50, 100
     return c
 
 

@@ -40,7 +40,7 @@ READS = {
     "mine": (("data", "rewrite", "positives"), ("mine.by", "mine.margin", "mine.negatives")),
     "stage": (("data", "positives"), ("train.temperature", "train.batch", "train.clip", "seed")),
     "baselines": (("data",), ("evaluate.scope", "evaluate.baselines")),
-    "evaluate": (("data", "baselines"), ("train.stages", "evaluate.bootstrap", "seed")),
+    "evaluate": (("data", "baselines"), ("train.stages", "evaluate.metrics", "seed")),
     "export": (("evaluate",), ()),
     "report": (("evaluate", "export"), ()),
 }

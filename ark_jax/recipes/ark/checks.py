@@ -1,9 +1,9 @@
 """What an ARK config must fulfil before any work is spent on it."""
 
 from ark_jax import schema
+from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.scored_prompts import TARGETS
-from ark_jax.recipes.ark.settings import Ark
 from ark_jax.recipes.common.checks import check_shared_sections
 from ark_jax.text import prompts
 
@@ -59,11 +59,10 @@ def _check_teacher(config) -> None:
 def _check_reranker(config) -> None:
     if config.train.kind != "cross":
         return
-    if config.retriever.vectors == "tokens" and not config.reranker.path:
+    if not config.reranker.path:
         raise ValueError(
-            "config.train.kind=cross adds a logit to the cosine of two texts, and "
-            "config.retriever.vectors=tokens has none: name a cross-encoder in "
-            "config.reranker.path, or change one of them"
+            "config.train.kind=cross begins as a cross-encoder: name one in config.reranker.path, "
+            "such as cross-encoder/ms-marco-MiniLM-L6-v2"
         )
     if config.evaluate.rerank:
         raise ValueError(

@@ -1,17 +1,322 @@
-"""ARK's configs: presets, variants, the demo, and the runs of ablation studies.
+r"""ARK on your own documents and questions.
 
-`recipes/common/settings.py` and `recipes/ark/settings.py` declare the fields.
-`recipes/ark/checks.py` refuses bad values.
+    ark-jax run --config=ark --config.data.path=FILE --workdir=DIR
+
+Words after the colon are a preset, variants of it, or both:
+
+    default           what no word means, too
+    best              a vector for each token, fused with BM25 as training questions decide: the
+                      settings of study 2 with the highest nDCG@10, in a hundred times the space
+    paper             follows the publication
+    official          follows the released code
+    no_curriculum     trains in one stage
+    stage=1|2|3       trains one stage only
+
+A later stage by itself can start from the export of an earlier run:
+
+    ark-jax run --config=ark:stage=2 --config.retriever.path=EARLIER/export \
+        --config.data.path=FILE --workdir=DIR
+
+SWEEPS are series of runs:
+
+    ark-jax sweep --config=ark:sweep=temperature --config.data.path=FILE --workdir=DIR
+    ark-jax sweep --config=ark:paper,sweep=lambda --config.data.path=FILE --workdir=DIR
+    ark-jax sweep --config=ark:sweep=folds --config.data.path=FILE --workdir=DIR
 """
 
+import dataclasses
 import functools
-import importlib.resources
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from ark_jax import schema
-from ark_jax.recipes.ark.settings import Ark
+from ark_jax.recipes.common import fields, settings
+from ark_jax.recipes.common.config_words import named, vary, with_preset
+from ark_jax.recipes.common.settings import Common
+from ark_jax.schema import field
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrieverSection(settings.RetrieverSection):
+    """The retriever before training."""
+
+    vectors: str = field(
+        "text",
+        "What has a vector: each text, or each of its tokens (late interaction, ColBERT). Tokens "
+        "find rare names and take a hundred times the space.",
+        choices=("text", "tokens"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphSection:
+    """The knowledge graph, if a stage reads one, its communities and the rewritten questions."""
+
+    openie: str = field(
+        "",
+        "File of triples in HippoRAG's form, instead of extraction by the language model.",
+        content="input",
+    )
+    gleanings: int = field(
+        0, "Further extraction passes over each chunk for what earlier ones missed.", minimum=0
+    )
+    similarity: float = field(
+        0.8, "Smallest cosine of two entities that joins them by an edge.", minimum=-1, maximum=1
+    )
+    teleport: float = field(
+        0.15,
+        "Probability that personalised PageRank jumps back to a seed; the paper's 0.85 (Table 4) "
+        "is the released code's damping factor.",
+        above=0,
+        maximum=1,
+    )
+    tolerance: float = field(
+        1e-13,
+        "Largest residual at which PageRank stops; 1e-4 halves the time on a large graph but may "
+        "break ties differently.",
+        above=0,
+    )
+    shard: str = field(
+        "seeds",
+        "What PageRank splits over the devices. seeds: each holds the graph, or the host solves it "
+        "where few nodes have many neighbours; nodes: each holds a part of it, for graphs larger "
+        "than a device.",
+        choices=("seeds", "nodes"),
+        affects_output=False,
+    )
+    floor: float = field(
+        1e-4, "Smallest PageRank of a community member (Algorithm 1, line 4).", minimum=0, maximum=1
+    )
+    large: tuple[int, int] = field(
+        (20, 50), "Smallest and largest size of a large community.", unit="entities", minimum=1
+    )
+    small: tuple[int, int] = field(
+        (3, 10), "Smallest and largest size of a small community.", unit="entities", minimum=1
+    )
+    rewrites: int = field(
+        10, "Rewritten questions for each question and community size.", unit="questions", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreSection:
+    """Alignment: how well each chunk explains an answer (eq. 3 to 6), and the positives."""
+
+    candidates: int = field(
+        0,
+        "Chunks to score for each question: those nearest to it under the base retriever; "
+        "0: all chunks of its documents.",
+        unit="chunks",
+        minimum=0,
+    )
+    shard: int = field(
+        32, "Questions scored between two saves.", unit="questions", minimum=1, affects_output=False
+    )
+    references: int = field(
+        0, "Reference answers to score for each question; 0: all.", unit="answers", minimum=0
+    )
+    answers: str = field(
+        "max", "How scores of several answers become one.", choices=("max", "mean", "first")
+    )
+    normalise: str = field(
+        "none",
+        "Scaling of each score over the chunks of a question, before weighing.",
+        choices=("none", "minmax"),
+    )
+    forward: float = field(1.0, "Weight of the forward score in eq. 6.", minimum=0)
+    backward: float = field(1.0, "Weight of the backward score in eq. 6.", minimum=0)
+    retriever: float = field(1.0, "Weight of the base retriever's cosine in eq. 6.", minimum=0)
+    positives: int = field(2, "Best chunks that become positives.", unit="chunks", minimum=1)
+    keep: float = field(
+        0.6,
+        "Fraction to train on, by largest margin: lowest positive score minus highest other score.",
+        unit="fraction of questions",
+        above=0,
+        maximum=1,
+    )
+    supervision: str = field(
+        "alignment",
+        "Source of positives: the alignment score, or evidence that annotators marked.",
+        choices=("alignment", "gold"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MineSection:
+    """Hard negatives of stages 0, 2 and 3."""
+
+    by: str = field(
+        "rewritten",
+        "What finds candidates: vectors of the rewritten questions or of the question itself, "
+        "BM25, chance, or a function of one's own; see ark_jax/recipes/ark/README.md.",
+        choices=("rewritten", "question", "bm25", "random"),
+        importable=True,
+    )
+    model: str = field(
+        "previous",
+        "Retriever that finds candidates: the previous stage's, or base for every stage.",
+        choices=("previous", "base"),
+    )
+    top: int = field(20, "Candidates for each query.", unit="chunks", minimum=1)
+    negatives: int = field(
+        20, "Hardest candidates that become negatives of a question.", unit="chunks", minimum=1
+    )
+    margin: float = field(
+        0.95,
+        "Largest cosine of a negative to its question, relative to the nearest positive's; "
+        "0: no limit.",
+        unit="fraction of cosine",
+        minimum=0,
+        maximum=1,
+    )
+    spare: int = field(
+        0,
+        "Best-aligned chunks after the positives that never become negatives, since they may "
+        "answer the question too.",
+        unit="chunks",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Fine-tuning of the retriever in stages, as a curriculum."""
+
+    kind: str = field(
+        "bi",
+        "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
+        "question and chunk together; see `reranker`.",
+        choices=("bi", "cross"),
+    )
+    stages: tuple[int, ...] = field(
+        (1, 2, 3),
+        "Stages to train, in order; (0,) replaces the curriculum by one stage with all negatives.",
+        choices=(0, 1, 2, 3),
+    )
+    epochs: tuple[int, int, int] = field(
+        (3, 4, 3), "Epochs of stages 1, 2 and 3; stage 0 takes their sum.", unit="epochs", minimum=0
+    )
+    learning_rates: tuple[float, float, float] = field(
+        (1e-5, 8e-6, 4e-6),
+        "Peak learning rates of stages 1, 2 and 3; stage 0 takes the first.",
+        minimum=0,
+    )
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
+    batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
+    chunks: int = field(
+        0,
+        "Pieces in which GradCache encodes a batch, to save memory; 0: as few as fit.",
+        unit="pieces",
+        minimum=0,
+    )
+    loss: str = field(
+        "info_nce",
+        "What is minimised: the contrastive loss of eq. 7 and 8, the divergence from the shares of "
+        "all scored chunks, or a function of one's own; see ark_jax/recipes/ark/README.md.",
+        choices=("info_nce", "distil"),
+        importable=True,
+    )
+    temperature: float = field(0.05, "Divisor of cosines in the loss.", above=0)
+    teacher_temperature: float = field(
+        0.5,
+        "Divisor of a question's alignment scores, whose softmax is the shares that `loss=distil` "
+        "and the reranker learn.",
+        unit="nats",
+        above=0,
+    )
+    matryoshka: tuple[int, ...] = field(
+        (), "Narrower widths whose truncated vectors are trained too.", unit="components", minimum=1
+    )
+    denominator: str = field(
+        "batch",
+        "Chunks in the loss of stages 2 and 3: own hard negatives (eq. 8), the whole batch but "
+        "the question's other positives, or all of the batch.",
+        choices=("own", "batch", "all"),
+    )
+    merge_copies: bool = field(
+        True, "Treat chunks with equal text as one, so that no copy of a positive is a negative."
+    )
+    order: str = field(
+        "document",
+        "Order of training: questions shuffled, or documents shuffled and their questions "
+        "kept together.",
+        choices=("question", "document"),
+    )
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(50)
+    merge: float = field(
+        1.0,
+        "Weight of the last stage in a further system `merged`, the rest being base (WiSE-FT); "
+        "1: no such system.",
+        above=0,
+        maximum=1,
+    )
+    lora_rank: int = fields.lora_rank()
+    lora_alpha: float = fields.lora_alpha()
+    lora_targets: tuple[str, ...] = fields.lora_targets()
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankerSection:
+    """The reranker of `train.kind=cross`, which learns the alignment scores of a question's chunks.
+
+    Further settings of its training are those of `train`.
+    """
+
+    path: str = field(
+        "cross-encoder/ms-marco-MiniLM-L6-v2",
+        "Cross-encoder to begin from, a sequence classifier with one label; CrossEncoder of "
+        "sentence-transformers opens the result too.",
+        content="model",
+    )
+    candidates: int = field(
+        6,
+        "Chunks of a question that are compared: its positives, hard negatives of the last stage, "
+        "then other scored ones.",
+        unit="chunks",
+        minimum=2,
+    )
+    epochs: int = field(1, "Passes over the training questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderSection(settings.ReaderSection):
+    """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
+
+    backend: str = field(
+        "local",
+        "Source of answers. openai: any compatible endpoint; local: a model on these devices; "
+        "replay: a recording; or a function of one's own, see ark_jax/recipes/ark/README.md.",
+        choices=settings.MODEL_BACKENDS,
+        importable=True,
+    )
+    warm: bool = field(
+        False,
+        "Whether the local reader first learns to answer, from the training questions' own "
+        "evidence among other candidates. A small model answers hardly any question otherwise, and "
+        "then answers tell no retriever from another.",
+    )
+    steps: int = field(60, "Steps of that training.", unit="steps", minimum=1)
+    batch: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    learning_rate: float = field(3e-5, "Its peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ark(Common):
+    """A run of ARK."""
+
+    recipe: str = field("ark", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    retriever: RetrieverSection = RetrieverSection()
+    graph: GraphSection = GraphSection()
+    score: ScoreSection = ScoreSection()
+    mine: MineSection = MineSection()
+    train: TrainSection = TrainSection()
+    reranker: RerankerSection = RerankerSection()
+    reader: ReaderSection = ReaderSection()
+
 
 # The two settings of study 2 (notebooks/README.md) with the highest nDCG@10. Vectors take a hundred
 # times the space.
@@ -58,9 +363,7 @@ def ark(preset: str = "default") -> ConfigDict:
     Raises:
         ValueError: no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r}: must be one of {', '.join(PRESETS)}")
-    return _changed(schema.to_config_dict(Ark), PRESETS[preset])
+    return with_preset(Ark, PRESETS, preset)
 
 
 def _changed(config: ConfigDict, changes: Mapping[str, object]) -> ConfigDict:
@@ -169,7 +472,7 @@ def _use_local_llm(config: ConfigDict) -> None:
 
 
 # Variants of a study's config, by the word that asks for them.
-VARIANTS = {
+STUDY_VARIANTS = {
     "paper": functools.partial(_use_preset, preset="paper"),
     "official": functools.partial(_use_preset, preset="official"),
     "gold": _use_gold,
@@ -177,103 +480,56 @@ VARIANTS = {
 }
 
 
-def named(words: str) -> list[str]:
-    """The comma-separated words after a config file's colon, except `sweep=`, a sweep's name."""
-    return [word for word in words.split(",") if word and not word.startswith("sweep=")]
+def train_stages(c, *stages: int) -> None:
+    c.train.stages = stages
 
 
-def vary(
-    config: ConfigDict,
-    words: Sequence[str],
-    variants: Mapping[str, Callable],
-    also: Sequence[str] = (),
-) -> ConfigDict:
-    """Applies the variants that `words` name to `config`, in order, and returns it.
-
-    Args:
-        words: names of variants.
-        variants: name -> function that changes a config in place.
-        also: further words that an error message lists as admissible.
-
-    Raises:
-        ValueError: no such variant.
-    """
-    for word in words:
-        if word not in variants:
-            raise ValueError(f"preset {word!r}: must be one of {', '.join((*also, *variants))}")
-        variants[word](config)
-    return config
-
-
-# The split was drawn before any training. Six training documents and one epoch per stage keep the
-# demo short on two slow cores. The number of candidates was chosen on the ignored documents.
-DEMO = {
-    # The recorded replies answer passages of so many tokens, without titles.
-    "data.titles": False,
-    "data.chunking": "tokens",
-    "data.chunk_tokens": 160,
-    "data.chunk_overlap": 16,
-    "data.held_out_documents": (
-        "salt-company",
-        "observatory",
-        "lathom-library",
-        "dunmere-hospital",
-        "marrowgate-courier",
-    ),
-    "data.ignored_documents": (
-        "lamp-office",
-        "college-of-pilots",
-        "lamp-strike",
-        "wool-exchange",
-        "quaywick-yard",
-    ),
-    "data.pool": "documents",
-    "llm.backend": "replay",
-    "score.candidates": 4,
-    "score.references": 1,
-    "score.backward": 0.3,
-    "score.keep": 1.0,
-    "mine.top": 5,
-    "mine.negatives": 8,
-    "mine.margin": 0.0,
-    "train.batch": 12,
-    "train.epochs": (1, 1, 1),
-    "train.learning_rates": (3e-5, 2e-5, 1e-5),
-    "train.save_every": 4,
-    "evaluate.scope": "held_out",
-    "evaluate.passages": 1,
-    "evaluate.max_new_tokens": 8,
+VARIANTS = {
+    # One stage with the epochs of all three, and negatives for rewritten questions of both sizes.
+    "no_curriculum": lambda c: train_stages(c, 0),
+    "stage=1": lambda c: train_stages(c, 1),
+    "stage=2": lambda c: train_stages(c, 2),
+    "stage=3": lambda c: train_stages(c, 3),
 }
 
 
-# The demo without training questions: they are recorded, graph and rewrites are made by rules.
-DOCUMENTS_ONLY = {
-    "data.ignored_documents": (),
-    "llm.backend": "none",
-    "questions.source": "written",
-    "questions.passages": 40,
+def scale_learning_rates(factor: float) -> dict[str, object]:
+    """Changes of a run whose stages all learn `factor` times as fast."""
+    return {"train.learning_rates": (1e-5 * factor, 8e-6 * factor, 4e-6 * factor)}
+
+
+# sweep -> run -> changed fields. Except in `seeds` and `folds`, all runs of a sweep share the
+# language model's replies and the scores.
+SWEEPS = {
+    # How sharply the loss tells passages apart.
+    "temperature": {f"{t:g}": {"train.temperature": t} for t in (0.02, 0.05, 0.1, 0.2)},
+    # Table 2's ablation of the alignments: forward, backward, and the retriever's ("parameter").
+    "lambda": {
+        "without-F": {"score.forward": 0.0},
+        "without-B": {"score.backward": 0.0},
+        "without-V": {"score.retriever": 0.0},
+    },
+    # M, the positives of a question; K, its hard negatives.
+    "positives": {f"M{m}": {"score.positives": m} for m in (1, 3, 5, 10, 20)},
+    "negatives": {f"K{k}": {"mine.negatives": k} for k in (5, 10, 20, 40)},
+    "learning_rate": {f"x{x:g}": scale_learning_rates(x) for x in (0.3, 1, 3, 10)},
+    # How far results move by chance. The seed also splits the questions: to keep the split, name
+    # --data.held_out_documents.
+    "seeds": {f"seed{seed}": {"seed": seed} for seed in range(1, 5)},
+    # Cross-validation: each question is held out once, and the results are pooled.
+    "folds": {f"fold{i}": {"data.fold": (i, 5)} for i in range(1, 6)},
+    # Table 2's ablation of the stages, and all of them at once.
+    "curriculum": {
+        "1": {"train.stages": (1,)},
+        "1+2": {"train.stages": (1, 2)},
+        "1+3": {"train.stages": (1, 3)},
+        "0": {"train.stages": (0,)},
+    },
 }
 
 
-def demo(*, documents_only: bool = False) -> ConfigDict:
-    """The config of `ark-jax demo`: the packaged corpus, MiniLM, SmolLM2, recorded LLM replies.
-
-    The first use downloads the two models.
-
-    Args:
-        documents_only: trains on questions that were written from eleven documents, as if the
-            corpus had no other training questions. The held-out ones stay the test.
-    """
-    from ark_jax.demo.models import demo_models
-
-    models, folder = demo_models(), importlib.resources.files("ark_jax.demo")
-    paths = {
-        "data.path": str(folder),
-        "llm.replies": str(folder / "replies.jsonl"),
-        "retriever.path": models["retriever"],
-        "generator.path": models["generator"],
-    }
-    if documents_only:
-        recorded = {"questions.replies": str(folder / "question_replies.jsonl")}
-        return _changed(ark(), DEMO | paths | DOCUMENTS_ONLY | recorded)
-    return _changed(ark(), DEMO | paths)
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: a preset, variants, and the sweep that runs."""
+    names = named(words)
+    preset = names.pop(0) if names and names[0] in PRESETS else "default"
+    return vary(ark(preset), names, VARIANTS, also=PRESETS)

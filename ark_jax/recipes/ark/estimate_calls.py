@@ -187,10 +187,8 @@ def _estimate_calls(
     """One kind of calls, and gleaning beside extraction; notes on their figures."""
     settings = llm_settings(config, "questions" if kind == "questions" else "llm")
     pending = [] if finished else unanswered(settings, calls, replies)
-    ratio, source = config.llm.output_ratio or None, "config.llm.output_ratio"
-    if ratio is None:
-        ratio, measured = measured_ratio(replies, prompt_tokens, count)
-        source = f"{measured:,} replies at hand" if ratio else "the recording in the package"
+    ratio, measured = measured_ratio(replies, prompt_tokens, count)
+    source = f"{measured:,} replies at hand" if ratio else "the recording in the package"
     written = 0.0
     for call in pending:
         guess = expected[call.item] if ratio is None else ratio * prompt_tokens[call.item]

@@ -260,7 +260,7 @@ class _Forecaster:
         if config.train.kind != "cross":
             return None
         return WeightlessModel.from_folder(
-            config.reranker.path or config.retriever.path,
+            config.reranker.path,
             compute=config.retriever.compute,
             batch=config.retriever.batch_tokens,
             head=False,
@@ -326,9 +326,7 @@ class _Forecaster:
         passages, asked = self._held_out_lengths
         self._search("evaluate", compared.tuned, passages, asked)
         if self.reranker is not None:
-            self.work.append(
-                estimate_reranker.reranking_work(self.reranker, asked, passages, self.config)
-            )
+            self.work.append(estimate_reranker.reranking_work(self.reranker, asked, passages))
 
     def _search(
         self, stage: str, names: Sequence[str], passages: Sequence[int], asked: Sequence[int]

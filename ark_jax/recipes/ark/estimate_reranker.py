@@ -27,8 +27,6 @@ def training_work(
     texts = []
     for query, passages in zip(queries[:count], lists[:count], strict=True):
         texts += [query + passage for passage in passages]
-        if not config.reranker.path:  # a cosine reads both texts too
-            texts += [query, *passages]
     from ark_jax.estimate import step_memory
 
     mean, texts_a_list = sum(texts) / max(len(texts), 1), len(texts) / max(count, 1)
@@ -40,11 +38,9 @@ def training_work(
 
 
 def reranking_work(
-    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int], config
+    model: "WeightlessModel", queries: Sequence[int], passages: Sequence[int]
 ) -> "Work":
     """A pair for each question and each chunk found for it, as if chunks had their mean length."""
     mean = sum(passages) / max(len(passages), 1)
     texts = [query + mean for query in queries for _ in range(min(DEPTH, len(passages)))]
-    if not config.reranker.path:
-        texts += [*queries, *passages]
     return model.work("evaluate", "embedding", sum(texts), model.text_flops(texts))

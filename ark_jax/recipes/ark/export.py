@@ -53,13 +53,12 @@ def _describe_reranker(context: Context, card: Path, system: str) -> None:
     from ark_jax.models.model_card import plain_line
 
     config = context.config
-    base = plain_line(base_names(config.reranker.path or config.retriever.path)[0])
-    begun = base if config.reranker.path else f"{base} as tuned with ARK ({system})"
+    base = plain_line(base_names(config.reranker.path)[0])
     lists = read_manifest(context / RERANKER)["counts"]["lists"]
     evaluated = load_json(context / "evaluate" / "metrics.json")
     rows = [row for row in evaluated["table"] if row["system"] in (system, f"{system} + reranker")]
     questions = read_manifest(context / "evaluate")["counts"]["questions"]
-    about = f"""Begins as {begun}. Tuned by ark_jax {__version__} to score passages as a language
+    about = f"""Begins as {base}. Tuned by ark_jax {__version__} to score passages as a language
 model does: by how well they explain the answer (ARK's alignment scores), on {lists:,} questions.
 Measured on {questions:,} held-out questions (mean and 95 % bootstrap interval), where it puts in
 order what {system} retrieves:

@@ -19,6 +19,7 @@ from ark_jax.runtime.log import say
 from ark_jax.text.token_vectors import TokenVectors
 
 COMMUNITY_SIZES = ("large", "small")  # of a question's two communities
+NEAREST = 1000  # entities that similarity may join to each one
 RULES = ("exact", "overlap", "mention", "question", "embedding")  # by which seeds are chosen
 
 
@@ -47,7 +48,7 @@ def build_graph(context: Context, folder: Path) -> dict:
     vectors = _encode(context, graph.texts(), "document", "embed entities")
     settings = context.config.graph
     say(f"  cosines of entities: {_describe_cosines(vectors)}")
-    graph = graph.with_similar(vectors, settings.similarity, settings.nearest)
+    graph = graph.with_similar(vectors, settings.similarity, NEAREST)
     if is_first_process():
         graph.save(folder)
         np.save(folder / "vectors.npy", vectors)

@@ -21,6 +21,7 @@ from ark_jax.recipes.ark import (
     warm_reader,
 )
 from ark_jax.recipes.ark.checks import check_ark
+from ark_jax.recipes.ark.config import Ark
 from ark_jax.recipes.ark.curriculum import (
     MINING_SIZES,
     RERANKER,
@@ -40,7 +41,6 @@ from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
-from ark_jax.recipes.ark.settings import Ark
 from ark_jax.recipes.common import (
     candidates,
     choose_fusion,
@@ -117,9 +117,7 @@ def _training_stages(config) -> list[Stage]:
         stages.append(Stage("merged", functools.partial(train.merge_with_base, last=last)))
     if config.train.kind == "cross":
         reranker.check_base(config)
-        train_reranker = functools.partial(
-            reranker.train_reranker, tuned=systems(config).last, mined=last_mining(config)
-        )
+        train_reranker = functools.partial(reranker.train_reranker, mined=last_mining(config))
         stages.append(Stage(RERANKER, train_reranker))
     return stages
 

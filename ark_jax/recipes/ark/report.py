@@ -138,9 +138,8 @@ def _reranker_facts(config, trained: Mapping) -> list[list]:
     """What a trained reranker began from, and how many questions it learned from."""
     if not trained:
         return []
-    base = Path(config.reranker.path or config.retriever.path).name
-    begun = base if config.reranker.path else f"{base} as tuned last"
-    return [["Reranker", f"begins as {begun}, {trained['lists']:,} questions"]]
+    base = Path(config.reranker.path).name
+    return [["Reranker", f"begins as {base}, {trained['lists']:,} questions"]]
 
 
 def _written_facts(written: Mapping) -> list[list]:

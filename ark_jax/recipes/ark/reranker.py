@@ -1,8 +1,7 @@
 """The reranker stage: a scorer of pairs learns the alignment scores of each question's chunks.
 
-A retriever becomes the head `sum`, which begins as its cosine. With a new classification head it
-would begin as nothing, and a few dozen questions teach that too little. A named cross-encoder has a
-head that has learnt, and keeps it.
+It begins as a cross-encoder that has learnt to rank, since a few dozen questions teach a new head
+too little.
 """
 
 import json
@@ -15,7 +14,6 @@ from ark_jax.recipes.ark.curriculum import RERANKER
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.pair_training import train_pair_scorer
 from ark_jax.runtime import storage
 
@@ -26,13 +24,12 @@ def check_base(config) -> None:
     Raises:
         ValueError: the field and the families that can become a reranker.
     """
-    section = "reranker" if config.reranker.path else "retriever"
-    path = config[section].path
+    path = config.reranker.path
     family = _family(path)
     if family and family not in CLASSIFIERS:
         raise ValueError(
-            f"config.{section}.path={path!r}: model_type {family!r} cannot become a reranker; "
-            f"name a cross-encoder in config.reranker.path: {', '.join(CLASSIFIERS)}"
+            f"config.reranker.path={path!r}: model_type {family!r} cannot become a reranker; "
+            f"name a cross-encoder: {', '.join(CLASSIFIERS)}"
         )
 
 
@@ -46,11 +43,10 @@ def _family(path: str) -> str:
         return ""
 
 
-def train_reranker(context: Context, folder: Path, *, tuned: str, mined: int | None) -> dict:
+def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict:
     """Trains a scorer of question and chunk; stores it under `model`.
 
     Args:
-        tuned: the last tuned retriever, to begin from.
         mined: the last training stage that has hard negatives, if any has.
     """
     from ark_jax.train import losses
@@ -58,7 +54,7 @@ def train_reranker(context: Context, folder: Path, *, tuned: str, mined: int | N
     return train_pair_scorer(
         context,
         folder,
-        _load_base(context, tuned),
+        _load_base(context),
         load_lists(context, mined),
         loss=losses.list_cross_entropy,
         label=RERANKER,
@@ -70,18 +66,14 @@ def train_reranker(context: Context, folder: Path, *, tuned: str, mined: int | N
     )
 
 
-def _load_base(context: Context, tuned: str):
-    """The model to begin from: the last tuned retriever, or the one that the config names."""
+def _load_base(context: Context):
+    """The model to begin from."""
     from ark_jax.models.pairs import PairScorer
 
-    config = context.config
-    if not config.reranker.path:
-        retriever = load_retriever(context, tuned)
-        return PairScorer.from_retriever(retriever).with_head("sum", seed=config.seed)
     context.enter_mesh()
-    settings = config.retriever
+    path, settings = context.config.reranker.path, context.config.retriever
     return PairScorer.from_pretrained(
-        config.reranker.path, head="linear", compute=settings.compute, attention=settings.attention
+        path, head="linear", compute=settings.compute, attention=settings.attention
     )
 
 
@@ -107,6 +99,6 @@ def load_lists(context: Context, stage: int | None) -> list:
         for chunk in (*positives[question.id], *mined.get(question.id, ()), *by_score):
             texts.setdefault(passages[chunk], scores.get(chunk, -math.inf))
         chosen = list(texts)[: config.reranker.candidates]
-        weights = shares([texts[text] for text in chosen], config.reranker.temperature)
+        weights = shares([texts[text] for text in chosen], config.train.teacher_temperature)
         lists.append(PairList(question.question, tuple(chosen), tuple(weights)))
     return lists

@@ -1,11 +1,421 @@
-"""BAR-RAG's configs: presets, the demo, and the runs of a study."""
+r"""BAR-RAG on your own documents and questions: a reader that reads noisy evidence well.
 
+    ark-jax run --config=bar_rag --config.data.path=FILE --workdir=DIR
+
+The pool of evidence comes from any retriever, an ARK export among them:
+
+    ark-jax run --config=bar_rag --config.retriever.path=ARK_RUN/export \
+        --config.data.path=FILE --workdir=DIR
+
+The tuned reader is in DIR/export; ARK's table may use it: --config.reader.path=DIR/export. A word
+after the colon is a preset: `small` (the default), `paper`, or `official` (the released code).
+
+    ark-jax sweep --config=bar_rag:sweep=study --config.data.path=FILE --workdir=DIR
+"""
+
+import dataclasses
 import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax import schema
-from ark_jax.recipes.bar_rag.settings import BarRag
+from ark_jax.recipes.common import fields
+from ark_jax.recipes.common.config_words import preset_of, with_preset
+from ark_jax.recipes.common.settings import Core, InputSection
+from ark_jax.schema import field
+
+# Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
+
+
+INPUT = InputSection()
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolSection:
+    """What a question's evidence is chosen from."""
+
+    size: int = field(
+        8,
+        "Chunks of a question, nearest ones by the retriever; paper: 25.",
+        unit="chunks",
+        minimum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmSection:
+    """The warm start: supervised steps on passages that hold the answer, among others."""
+
+    steps: int = field(
+        60,
+        "Steps; 0: no warm start, as in the paper; -1: one pass over the training questions.",
+        unit="steps",
+        minimum=-1,
+    )
+    batch: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SuccessSection:
+    """p, the probability that the reader answers a question rightly from a set of passages."""
+
+    by: str = field(
+        "likelihood",
+        "likelihood: the probability of the reference answers, which needs no sampling; samples: "
+        "the share of right ones among sampled answers (eq. 3, 4).",
+        choices=("likelihood", "samples"),
+    )
+    answers: int = field(
+        10, "Answers of a set, where p is a share of them (K).", unit="answers", minimum=2
+    )
+    right_at: float = field(
+        0.8,
+        "Least reward of a right answer (delta); at the paper's 0.8 only an exact match is right.",
+        above=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterSection:
+    """Questions to train on: those of which a set can decide whether they are answered (A.6)."""
+
+    questions: int = field(
+        0,
+        "Training questions that are looked at, drawn by a hash of their ids; 0: all.",
+        unit="questions",
+        minimum=0,
+    )
+    sets: int = field(8, "Sets that the selector draws of a question.", unit="sets", minimum=2)
+    each: bool = field(
+        True,
+        "Whether each iteration filters anew, since its reader is another; in the paper the first "
+        "one's questions are used throughout.",
+    )
+    right_at: float = field(
+        0.0,
+        "Least reward of a right answer in the filter; 0: that of `success`. Paper: 0.5.",
+        minimum=0,
+        maximum=1,
+    )
+    temperature: float = field(
+        0.0,
+        "Of the answers that the filter samples; 0: as in training. Released code: 0.7.",
+        minimum=0,
+    )
+    top_p: float = field(
+        0.0,
+        "Likeliest tokens of the answers that the filter samples; 0: as in training. Released "
+        "code: 0.95.",
+        minimum=0,
+        maximum=1,
+    )
+    low: float = field(0.05, "Smallest mean of p; paper: 0.25.", minimum=0, maximum=1)
+    high: float = field(0.95, "Largest mean of p; paper: 0.85.", minimum=0, maximum=1)
+    variance: float = field(
+        0.001,
+        "Smallest variance of p over the sets; paper: 0.02, of p from ten answers.",
+        minimum=0,
+    )
+    chance: bool = field(
+        True,
+        "Whether the variance that chance explains is taken off, where p is a share of answers; "
+        "the paper does not.",
+    )
+    reader: bool = field(
+        True, "Whether the reader learns from these questions alone too; in the paper, from all."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectorSection:
+    """What selects sets of passages from a pool, and how it draws them."""
+
+    kind: str = field(
+        "vectors",
+        "vectors: a few weights over the retriever's vectors; writer: a language model that writes "
+        "which passages it picks, as in the paper.",
+        choices=("vectors", "writer"),
+    )
+    path: str = field(
+        "",
+        "Folder or hub name of a writer, an instruction model; empty: that of `generator.path`.",
+        content="model",
+    )
+    max_new_tokens: int = field(
+        256, "Longest reply of a writer; paper: 1,024.", unit="tokens", minimum=1
+    )
+    temperature: float = field(1.0, "Of a writer's sampled replies.", above=0)
+    top_p: float = field(
+        1.0, "Likeliest tokens that a writer's replies are drawn from.", above=0, maximum=1
+    )
+    strict: bool = field(
+        True,
+        "Whether a writer's reply needs a thought and nothing but a list of passages that exist; "
+        "in the released code one number of a passage in the answer suffices.",
+    )
+    kl: str = field(
+        "none",
+        "As `read.kl`, of a writer: the distance to the writer before the stage.",
+        choices=("none", "k2", "k3"),
+    )
+    lora_rank: int = field(
+        0, "As `train.lora_rank`, of a writer; paper and released code: 32.", minimum=0
+    )
+    lora_alpha: float = field(16.0, "As `train.lora_alpha`, of a writer.", above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectSection:
+    """How the selector learns: sets drawn from a pool, rewarded for p near a centre (eq. 5-12)."""
+
+    passages: int = field(2, "Passages of a set (k); paper: 5.", unit="passages", minimum=1)
+    steps: int = field(
+        40, "Steps; 0: one pass over the questions of the filter.", unit="steps", minimum=0
+    )
+    questions: int = field(8, "Questions of a step.", unit="questions", minimum=1)
+    sets: int = field(8, "Sets that are drawn of a question (M).", unit="sets", minimum=2)
+    learning_rate: float = field(
+        0.0,
+        "Peak learning rate; 0 suits the kind of selector: 0.03 for vectors, 1e-5 for a writer. "
+        "Paper: 4e-6.",
+        minimum=0,
+    )
+    centre: float = field(
+        0.5, "p with the largest reward (c); the released code: 0.6.", above=0, maximum=0.99
+    )
+    boundary: float = field(1.0, "Weight of the reward by p.", minimum=0)
+    relevance: float = field(0.2, "Weight of the retriever's scores in the reward.", minimum=0)
+    relevance_form: str = field(
+        "cosine",
+        "How scores become a reward: the mean cosine from -1..1 to 0..1, or s / (s + tau), the "
+        "released code's.",
+        choices=("cosine", "saturating"),
+    )
+    tau: float = field(10.0, "Of the saturating form.", above=0)
+    format_bonus: float = field(
+        0.0, "Reward of each well-formed set, whatever it is; released code: 0.1.", minimum=0
+    )
+    spread: float = field(
+        0.01,
+        "Smallest difference of p in a group of sets that teaches, where p is a likelihood; a "
+        "share of answers teaches if it differs at all.",
+        minimum=0,
+        maximum=1,
+    )
+    outcome_decides: bool = field(
+        True,
+        "Whether groups without a difference in p teach nothing; in the paper relevance alone "
+        "teaches there.",
+    )
+    scale: str = field(
+        "sd",
+        "Rewards of a group as advantages: less their mean, divided by their standard deviation "
+        "(eq. 11) or by nothing; or less the mean of the others.",
+        choices=("sd", "none", "leave_one_out"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadSection:
+    """The reader: how it is asked, and how it learns from its own answers (eq. 14 to 18)."""
+
+    train: str = field(
+        "grpo",
+        "How it learns: from the rewards of its own answers, or from reference answers in as many "
+        "steps.",
+        choices=("grpo", "supervised"),
+    )
+    evidence: str = field(
+        "selected",
+        "Passages that it learns from: the selector's most probable set, the first ones by the "
+        "retriever, or drawn ones of the pool.",
+        choices=("selected", "retrieved", "random"),
+    )
+    steps: int = field(60, "Steps; 0: one pass over its questions.", unit="steps", minimum=0)
+    prompts: int = field(4, "Questions of a step.", unit="questions", minimum=1)
+    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
+    learning_rate: float = field(1e-5, "Peak learning rate.", minimum=0)
+    temperature: float = field(1.0, "Of sampled answers.", above=0)
+    top_p: float = field(
+        1.0, "Draws from the likeliest tokens of this probability.", above=0, maximum=1
+    )
+    max_new_tokens: int = field(
+        16, "Longest sampled answer; paper: 1,024.", unit="tokens", minimum=1
+    )
+    chat: bool = field(
+        False,
+        "Whether a question is a turn of the model's chat template, as ARK's reader asks it; "
+        "otherwise the answer continues a plain text.",
+    )
+    cite: bool = field(
+        False,
+        "Whether a reply has a thought that cites documents and an answer in tags, as in the "
+        "paper; needs `success.by=samples` and `chat`.",
+    )
+    citation: float = field(
+        0.2, "Weight of the citations in the reward, where it cites.", minimum=0, maximum=1
+    )
+    citations: int = field(2, "Cited documents that earn the most.", unit="documents", minimum=0)
+    citable: int = field(
+        0,
+        "Largest number that counts as a citation; 0: the number of passages that are shown. "
+        "Released code: 31, though five are shown.",
+        unit="documents",
+        minimum=0,
+    )
+    f1: float = field(
+        0.7,
+        "Weight of F1 in the reward of an answer; the rest is exact match.",
+        minimum=0,
+        maximum=1,
+    )
+    updates: int = field(
+        1,
+        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
+        minimum=1,
+    )
+    scale: str = field(
+        "sd",
+        "As `select.scale`, of the answers to a question.",
+        choices=("sd", "none", "leave_one_out"),
+    )
+    outcome_decides: bool = field(
+        True,
+        "Whether questions whose answers are all equally right teach nothing; in the paper F1 and "
+        "citations teach there.",
+    )
+    outcome: str = field(
+        "f1",
+        "Of what the answers to a question must differ so that it teaches.",
+        choices=("f1", "exact_match"),
+    )
+    mean: str = field(
+        "token",
+        "Mean of the loss: over the tokens of a step, or over each answer and then over answers.",
+        choices=("token", "sequence"),
+    )
+    ratio: str = field(
+        "token",
+        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
+        choices=("token", "sequence"),
+    )
+    clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
+    clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
+    kl: str = field(
+        "none",
+        "Estimate of the distance to the reader before the stage that is added to the loss; the "
+        "released code: k3.",
+        choices=("none", "k2", "k3"),
+    )
+    kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
+    keep_dead: bool = field(
+        False,
+        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
+    )
+    keep_cut_off: bool = field(
+        True, "Whether answers that were cut off at `max_new_tokens` are trained on."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Updates of the reader's weights, in `warm` and in `read`."""
+
+    warmup: float = fields.warmup(0.02)
+    decay: str = field("cosine", "How the learning rate falls.", choices=("linear", "cosine"))
+    floor: float = field(
+        0.1, "What it falls to.", unit="fraction of the peak", minimum=0, maximum=1
+    )
+    weight_decay: float = fields.weight_decay(0.0)
+    clip: float = fields.clip()
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(20)
+    lora_rank: int = fields.lora_rank("Paper: 32.")
+    lora_alpha: float = fields.lora_alpha(16.0)
+    lora_targets: tuple[str, ...] = fields.lora_targets()
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant such as `plain`; empty: the packaged text."""
+
+    read: str = field("plain", "Answers a question from passages.", content="prompt")
+    cite: str = field(
+        "", "The same with a thought that cites them, for `read.cite`.", content="prompt"
+    )
+    select: str = field(
+        "", "Picks passages for a reader, for `selector.kind=writer`.", content="prompt"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured on held-out questions: readers, each on what the retriever finds."""
+
+    scope: str = field(
+        "auto",
+        "Chunks to search: those of the question's own documents, of all held-out questions' "
+        "documents, or of the whole corpus; auto: as `data.pool`.",
+        choices=("auto", "document", "held_out", "corpus"),
+    )
+    gold: str = field(
+        "evidence",
+        "Relevant chunks: those that hold marked evidence, or those that contain an answer. A "
+        "question without either takes the chunks of its documents.",
+        choices=("evidence", "answers"),
+    )
+    questions: int = field(
+        0, "Held-out questions, drawn by a hash of their ids; 0: all.", unit="questions", minimum=0
+    )
+    passages: int = field(
+        0,
+        "Retrieved chunks that a reader gets; 0: as many as a set to train on has.",
+        unit="chunks",
+        minimum=0,
+    )
+    sizes: tuple[int, ...] = field(
+        (1, 3, 5),
+        "Numbers of retrieved chunks with which each reader is measured too; none: no such table.",
+        unit="chunks",
+        minimum=1,
+    )
+    removal: bool = field(
+        True,
+        "Whether each reader also answers without the chunks that its answers cite, and from these "
+        "alone. An answer without citations cites the chunks that contain it.",
+    )
+    max_new_tokens: int = fields.max_new_tokens(32)
+    temperature: float = field(
+        0.0, "Of the measured answers; 0: the likeliest words. Released script: 0.3.", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BarRag(Core):
+    """A run of BAR-RAG."""
+
+    recipe: str = field(
+        "bar_rag", "The method: a recipe of ark_jax, or a module that defines RECIPE."
+    )
+    iterations: int = field(
+        1,
+        "Rounds of filter, selector and reader; 0: the warm start alone. Paper: 3.",
+        unit="rounds",
+        minimum=0,
+    )
+    data: InputSection = INPUT
+    pool: PoolSection = PoolSection()
+    warm: WarmSection = WarmSection()
+    success: SuccessSection = SuccessSection()
+    filter: FilterSection = FilterSection()
+    selector: SelectorSection = SelectorSection()
+    select: SelectSection = SelectSection()
+    read: ReadSection = ReadSection()
+    train: TrainSection = TrainSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EvaluateSection()
+
 
 # What publication and released code share.
 PUBLISHED = {
@@ -75,11 +485,7 @@ def bar_rag(preset: str = "small") -> ConfigDict:
     Raises:
         ValueError: no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r}: must be one of {', '.join(PRESETS)}")
-    config = schema.to_config_dict(BarRag)
-    config.update_from_flattened_dict(PRESETS[preset])
-    return config
+    return with_preset(BarRag, PRESETS, preset)
 
 
 # Supervised steps in the time of one step of GRPO, of as many questions: 46 s against 13 s on a
@@ -171,3 +577,11 @@ def demo() -> ConfigDict:
     config = bar_rag()
     config.update_from_flattened_dict(DEMO | paths)
     return config
+
+
+SWEEPS = {"study": study, "ablations": ablations(bar_rag())}
+
+
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    return bar_rag(preset_of(words, PRESETS))

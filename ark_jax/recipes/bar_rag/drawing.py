@@ -1,7 +1,6 @@
-"""The selectors that draw passages one after the other, by vectors or by a scorer of pairs."""
+"""The selector that draws passages one after the other, by a few weights over vectors."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,61 +10,35 @@ import numpy as np
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
 from ark_jax.recipes.bar_rag.pool import PoolVectors
-from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
 if TYPE_CHECKING:  # their modules start jax
-    from ark_jax.select.pair_selector import PairSelector
-    from ark_jax.select.pools import Pool, TextPool
+    from ark_jax.select.pools import Pool
     from ark_jax.select.scorer import DrawnSets, Selector
     from ark_jax.select.training import SelectorGroup, SelectorTraining
 
-LEARNING_RATES = {"vectors": 0.03, "pairs": 2e-5}  # kind of selector -> peak, unless it is set
+LEARNING_RATE = 0.03  # peak, unless it is set
 
 
 @dataclasses.dataclass(frozen=True)
 class DrawingSelector:
     """Ordered draws with exact probabilities; `make_pools` says what they are drawn from."""
 
-    selector: "Selector | PairSelector"
-    make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool] | list[TextPool]]"
+    selector: "Selector"
+    make_pools: "Callable[[Sequence[PooledQuestion]], list[Pool]]"
     config: object
 
     @classmethod
-    def by_vectors(cls, context: Context, folder: Path | None) -> "DrawingSelector":
-        """A few weights over the retriever's vectors; without a folder they draw by cosine."""
+    def open(cls, context: Context, folder: Path | None) -> "DrawingSelector":
+        """That of a folder; without one it draws by the retriever's cosine."""
         from ark_jax.select.scorer import Selector
 
         vectors, config = PoolVectors(context), context.config
         if folder is None:
-            selector = Selector.new(vectors.width, rank=config.select.rank, seed=config.seed)
+            selector = Selector.new(vectors.width, seed=config.seed)
         else:
             selector = Selector.from_pretrained(folder)
         return cls(selector, vectors.pools, config)
-
-    @classmethod
-    def by_pairs(cls, context: Context, folder: Path | None) -> "DrawingSelector":
-        """A scorer of pairs; without a folder that of the config, or the retriever's cosine."""
-        from ark_jax.models.pairs import PairScorer
-        from ark_jax.select.pair_selector import PairSelector
-        from ark_jax.select.pools import TextPool
-
-        config = context.config
-        path = folder or config.selector.path
-        options = {"compute": config.retriever.compute, "attention": config.retriever.attention}
-        scorer = PairScorer.from_pretrained(
-            path or config.retriever.path, head=None if path else "sum", **options
-        )
-        passages = Passages(stored_chunks(context))
-        pools = lambda questions: [
-            TextPool(
-                pooled.number,
-                pooled.question.question,
-                tuple(passages[chunk] for chunk in pooled.chunk_ids),
-            )
-            for pooled in questions
-        ]
-        return cls(PairSelector(scorer, config.retriever.batch_tokens), pools, config)
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
@@ -89,27 +62,18 @@ class DrawingSelector:
         on_pace: Callable[..., None],
     ) -> "tuple[DrawingSelector, list[dict]]":
         """See `EvidenceSelector.train`."""
-        from ark_jax.select import pair_selector, training
-        from ark_jax.select.scorer import Selector
+        from ark_jax.select import training
 
         def make_groups(step: int, selector) -> "list[SelectorGroup]":
             rows = make_rows(step, dataclasses.replace(self, selector=selector))
             pools = self.make_pools(steps[step])
             return list(map(_group, steps[step], pools, rows_by_question(steps[step], rows)))
 
-        if isinstance(self.selector, Selector):
-            train = functools.partial(training.train, self.selector)
-        else:
-            train = functools.partial(
-                pair_selector.train,
-                self.selector,
-                list(map(self.make_pools, steps)),
-                remat=self.config.train.remat,
-            )
-        tuned, curve = train(
-            make_groups=make_groups,
-            config=_training(self.config, steps),
-            folder=folder,
+        tuned, curve = training.train(
+            self.selector,
+            make_groups,
+            _training(self.config, steps),
+            folder,
             on_step=on_step,
             on_pace=on_pace,
         )
@@ -117,7 +81,7 @@ class DrawingSelector:
 
     def save(self, folder: Path) -> None:
         """See `EvidenceSelector.save`."""
-        getattr(self.selector, "scorer", self.selector).save_pretrained(folder)
+        self.selector.save_pretrained(folder)
 
 
 def _chosen(pooled: PooledQuestion, drawn: "DrawnSets") -> list[ChosenSet]:
@@ -129,9 +93,7 @@ def _chosen(pooled: PooledQuestion, drawn: "DrawnSets") -> list[ChosenSet]:
     ]
 
 
-def _group(
-    pooled: PooledQuestion, pool: "Pool | TextPool", rows: Sequence[dict]
-) -> "SelectorGroup":
+def _group(pooled: PooledQuestion, pool: "Pool", rows: Sequence[dict]) -> "SelectorGroup":
     """The sets of one question, from their rows, as an update takes them."""
     from ark_jax.select.training import SelectorGroup
 
@@ -152,7 +114,7 @@ def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTra
     settings = config.select
     return SelectorTraining(
         steps=len(steps),
-        learning_rate=settings.learning_rate or LEARNING_RATES[config.selector.kind],
+        learning_rate=settings.learning_rate or LEARNING_RATE,
         warmup=config.train.warmup,
         weight_decay=config.train.weight_decay,
         clip=config.train.clip,

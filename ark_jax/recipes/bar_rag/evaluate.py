@@ -63,13 +63,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     for name in tuned_readers(config):
         if name != WARM:
             rows += measure_reader(context, name, folder)
-    compare = functools.partial(
-        tabulate,
-        draws=config.evaluate.bootstrap,
-        flips=config.evaluate.randomisation,
-        seed=config.seed,
-        cluster="document",
-    )
+    compare = functools.partial(tabulate, seed=config.seed, cluster="document")
     ways = _ways(context, questions, rows)
     results = [row for row in rows if row["set"] == RETRIEVED]
     table = compare(results, METRICS, base=WARM)

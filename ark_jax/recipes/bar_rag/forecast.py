@@ -206,16 +206,12 @@ class _Works:
         return [*sampled, self._training(stage, prompts, read.prompts, read.samples, new)]
 
     def _selecting(self, stage: str, sets: int) -> list[Work]:
-        """What a selector that is a model computes for so many sets, as large as the generator."""
-        kind, pool = self.config.selector.kind, self.config.pool.size
-        if kind == "vectors":
+        """What a writer computes for so many sets, as large as the generator."""
+        if self.config.selector.kind == "vectors":
             return []
+        pool = self.config.pool.size
         draws = self.config.filter.sets if stage.startswith("filter") else self.config.select.sets
         questions = sets // draws
-        if kind == "pairs":
-            length = self.sizes.question + self.sizes.passage
-            flops = questions * pool * self.model.text_flops([length])
-            return [self.model.work(stage, "scoring", questions * pool * length, flops)]
         works = self._sampled(stage, questions, pool, draws, self.config.selector.max_new_tokens)
         if stage.startswith("select"):
             new = self.config.selector.max_new_tokens

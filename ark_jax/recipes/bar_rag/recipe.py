@@ -24,8 +24,8 @@ from ark_jax.recipes.bar_rag import (
     select,
     warm,
 )
+from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.bar_rag.settings import BarRag
 from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.report import with_report

@@ -10,11 +10,7 @@ from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.writer import WritingSelector
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
-KINDS = {
-    "vectors": DrawingSelector.by_vectors,
-    "pairs": DrawingSelector.by_pairs,
-    "writer": WritingSelector.open,
-}
+KINDS = {"vectors": DrawingSelector.open, "writer": WritingSelector.open}
 
 
 def selector_before(context: Context, iteration: int) -> EvidenceSelector:

@@ -50,8 +50,6 @@ def evaluate(context: Context, folder: Path, *, systems_of: Callable[[object], S
     table = tabulate(
         rows,
         tuple(dict.fromkeys((*measured, *columns))),
-        draws=settings.bootstrap,
-        flips=settings.randomisation,
         seed=context.config.seed,
         parts=systems.lexical_parts,
     )

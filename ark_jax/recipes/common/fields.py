@@ -77,17 +77,3 @@ def questions_of_groups():
 
 def max_new_tokens(default: int):
     return field(default, "Longest answer.", unit="tokens", minimum=1)
-
-
-def bootstrap():
-    return field(1000, "Bootstrap draws of each confidence interval.", unit="draws", minimum=1)
-
-
-def randomisation(reference: str = "base"):
-    """Draws of a test of significance.
-
-    Args:
-        reference: what the systems are tested against.
-    """
-    meaning = f"Draws of the paired randomisation test against {reference}."
-    return field(10_000, meaning, unit="draws", minimum=1)

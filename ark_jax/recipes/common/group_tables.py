@@ -56,14 +56,7 @@ def save_tables(
 
 
 def _tabulate(rows: list[dict], metrics: Sequence[str], context: Context) -> list[dict]:
-    settings = context.config.evaluate
-    return tabulate(
-        rows,
-        metrics,
-        draws=settings.bootstrap,
-        flips=settings.randomisation,
-        seed=context.config.seed,
-    )
+    return tabulate(rows, metrics, seed=context.config.seed)
 
 
 def questions_by_group(questions: Sequence) -> dict[str, set[str]]:

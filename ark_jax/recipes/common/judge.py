@@ -88,9 +88,7 @@ def _compare(
     for name in judge.CRITERIA:
         repeats = range(config.judge.repeats)
         outcomes = {q: [both_orders(q, repeat, name) for repeat in repeats] for q in judged}
-        criteria[name] = judge.tally(
-            outcomes, same=equal_answers, draws=config.evaluate.bootstrap, seed=config.seed
-        )
+        criteria[name] = judge.tally(outcomes, same=equal_answers, seed=config.seed)
     return {
         "system": system,
         "against": opponent,

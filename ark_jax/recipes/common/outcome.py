@@ -26,6 +26,4 @@ def read_outcome(workdir: Path, metrics: Iterable[str] = tuple(METRIC_HEADINGS))
         name: {row["question"]: row[name] for row in rows if row[name] is not None}
         for name in measured
     }
-    settings = read_manifest(folder)["config"]
-    draws, seed = settings["evaluate.bootstrap"], settings["seed"]
-    return Outcome(last, values, by_question, draws, seed)
+    return Outcome(last, values, by_question, read_manifest(folder)["config"]["seed"])

@@ -250,12 +250,6 @@ class LLMSection(EndpointSection):
         minimum=0,
         affects_output=False,
     )
-    output_ratio: float = field(
-        0.0,
-        "Output tokens per input token that `ark-jax plan` assumes; 0: measured on known replies.",
-        minimum=0,
-        affects_output=False,
-    )
     replies: str = field(
         "", "Recorded replies.jsonl that the replay backend reads.", content="file"
     )
@@ -387,8 +381,6 @@ class EvaluateSection:
     )
     passages: int = field(5, "Retrieved chunks that the reader gets.", unit="chunks", minimum=1)
     max_new_tokens: int = fields.max_new_tokens(32)
-    bootstrap: int = fields.bootstrap()
-    randomisation: int = fields.randomisation()
 
 
 @dataclasses.dataclass(frozen=True)

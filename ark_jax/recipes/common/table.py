@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ark_jax.evaluate.significance import DRAWS, FLIPS, bootstrap_interval, holm, sign_flip
 from ark_jax.report.results import ALPHA, against_parts, is_significant, metric_heading
 
 
@@ -12,8 +13,8 @@ def tabulate(
     rows: list[dict],
     metrics: Sequence[str],
     *,
-    draws: int,
-    flips: int,
+    draws: int = DRAWS,
+    flips: int = FLIPS,
     seed: int,
     base: str = "",
     cluster: str = "",
@@ -64,8 +65,6 @@ def _cells(
     seed: int,
 ) -> dict[str, dict]:
     """system -> its interval, and its differences to the base and to a part."""
-    from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
-
     interval = functools.partial(bootstrap_interval, draws=draws, seed=seed, clusters=clusters)
     cells = {name: interval(column) for name, column in values.items()}
     if not values:

@@ -7,16 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ark_jax.graph.triples import Triples
-from ark_jax.llm.triple_questions import SIDES
 from ark_jax.recipes.common.split import uniform
 
 _BATCH = 1 << 16
-
-
-def asked_sides(config) -> tuple[str, ...]:
-    """The ends of a triple that are asked for."""
-    sides = config.questions.sides
-    return SIDES if sides == "both" else (sides,)
 
 
 def hash_triples(graph: Triples, seed: int) -> np.ndarray:
@@ -117,19 +110,17 @@ class AskedTriples:
 
     Attributes:
         rows: of the graph, in order.
-        sides: the ends that are asked for.
         seed: of the draws among wordings.
     """
 
     graph: Triples
     rows: np.ndarray
-    sides: tuple[str, ...]
     seed: int
 
     @classmethod
     def from_config(cls, graph: Triples, config) -> "AskedTriples":
         rows = draw_rows(graph, config.questions.triples, config.seed)
-        return cls(graph, rows, asked_sides(config), config.seed)
+        return cls(graph, rows, config.seed)
 
     @functools.cached_property
     def nodes(self) -> NodeNames:

@@ -1,11 +1,217 @@
-"""GPR's configs: presets, the demo, and the runs of a study."""
+r"""GPR on your own graph: a retriever of triples, trained without a labelled question.
 
+    ark-jax run --config=gpr --config.data.path=GRAPH --workdir=DIR
+
+With questions to measure with:
+
+    ark-jax run --config=gpr --config.data.path=GRAPH \
+        --config.data.questions=QUESTIONS --workdir=DIR
+
+Rules word the training questions unless a language model does: --config.llm.backend=openai. Words
+after the colon: `paper` follows the publication, which asks a model twice for each triple.
+
+    ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > triples.jsonl
+"""
+
+import dataclasses
 import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax import schema
-from ark_jax.recipes.gpr.settings import Gpr
+from ark_jax.recipes.common import fields
+from ark_jax.recipes.common.config_words import preset_of, with_preset
+from ark_jax.recipes.common.graph_settings import GraphInput
+from ark_jax.recipes.common.settings import Basics
+from ark_jax.schema import field
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSection(GraphInput):
+    """The graph, and the questions that test what is retrieved from it."""
+
+    questions: str = field(
+        "",
+        "File or pattern of questions with answers, to measure with; empty: nothing is measured.",
+        content="files",
+    )
+    held_out: float = field(
+        1.0,
+        "Share of these questions to measure with, drawn by a hash of their topics; the rest is "
+        "for choosing settings.",
+        unit="fraction of topics",
+        minimum=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionsSection:
+    """Questions that ask for a masked entity of a triple."""
+
+    by: str = field(
+        "relations",
+        "What one prompt asks wordings for: a relation, to be filled with the names of all its "
+        "triples, or each triple by itself.",
+        choices=("relations", "triples"),
+    )
+    triples: int = field(
+        10_000,
+        "Triples to ask about, drawn evenly over the relations by a hash; 0: all.",
+        unit="triples",
+        minimum=0,
+    )
+    per_triple: int = field(
+        1, "Questions for each masked entity of a triple.", unit="questions", minimum=1
+    )
+    wordings: int = field(
+        8, "Wordings to ask for, for each side of a relation.", unit="wordings", minimum=1
+    )
+    triples_per_prompt: int = field(
+        8, "Triples in one prompt, if prompts are by triple.", unit="triples", minimum=1
+    )
+    replies: str = field(
+        "",
+        "Recorded replies.jsonl with questions or wordings, instead of asking the language model.",
+        content="file",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Training of the towers on three levels of relevance (eq. 4 and 5)."""
+
+    towers: str = field(
+        "one",
+        "One model for questions and triples, or two that start alike.",
+        choices=("one", "two"),
+    )
+    loss: str = field(
+        "nce",
+        "Two margins (eq. 5), or InfoNCE over the triples of the batch.",
+        choices=("triplet", "nce"),
+    )
+    margins: tuple[float, float] = field(
+        (0.1, 0.1),
+        "Of `triplet`: how far a neighbour lies below the triple, and the negative below it.",
+        unit="cosine",
+        minimum=0,
+    )
+    temperature: float = field(0.05, "Of `nce`: divisor of cosines.", above=0)
+    negatives: str = field(
+        "batch",
+        "Negatives of a question: the drawn one, or all triples of the batch that may be.",
+        choices=("random", "batch"),
+    )
+    siblings: str = field(
+        "skip",
+        "Other triples that answer the question, and those of the same two entities: never drawn, "
+        "drawn as neighbours (eq. 2), or as positives.",
+        choices=("skip", "neighbour", "positive"),
+    )
+    neighbours: str = field(
+        "entity",
+        "How a neighbour is drawn: one of the two entities first, one of all triples of both, or "
+        "not at all.",
+        choices=("entity", "triple", "none"),
+    )
+    hub: int = field(
+        1000,
+        "An entity with more triples lends no neighbours if the other one has fewer; 0: all do.",
+        unit="triples",
+        minimum=0,
+    )
+    epochs: int = field(1, "Passes over the questions.", unit="epochs", minimum=1)
+    learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
+    batch: int = field(32, "Questions per step.", unit="questions", minimum=1)
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(100)
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """How triples are searched for: by cosine, and on from the best ones along the graph."""
+
+    hops: int = field(
+        3,
+        "Longest chain of triples from one that is like the question; 1: cosines alone.",
+        unit="triples",
+        minimum=1,
+    )
+    share: float = field(
+        0.8,
+        "Weight of the triples before in the score of one that continues a chain.",
+        minimum=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant; empty: the packaged text."""
+
+    triple_questions: str = field("", "Writes questions about single triples.", content="prompt")
+    relation_wordings: str = field(
+        "", "Writes wordings that fit all triples of a relation.", content="prompt"
+    )
+    triple_reader: str = field("", "Answers a question from retrieved triples.", content="prompt")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured, and which systems are compared."""
+
+    part: str = field(
+        "held_out",
+        "Questions to measure with: those of `data.held_out`, or the rest, to choose settings.",
+        choices=("held_out", "rest"),
+    )
+    questions: int = fields.questions_of_groups()
+    hops: int = field(
+        3, "Longest path from a topic to an answer that counts.", unit="triples", minimum=1
+    )
+    metrics: tuple[str, ...] = field(
+        (
+            "answer_triple@1",
+            "answer_triple@10",
+            "answer_triple@100",
+            "answer_recall@10",
+            "answer_recall@100",
+        ),
+        "answer_triple@k: whether a triple that bears an answer is among the first k; "
+        "answer_recall@k: share of the answers that are in the first k.",
+    )
+    baselines: tuple[str, ...] = field(
+        ("bm25",), "Untrained systems besides base.", choices=("bm25",)
+    )
+    hybrids: tuple[str, ...] = field(
+        ("bm25+gpr",), 'Systems to fuse by reciprocal ranks, as in "bm25+base".'
+    )
+    read: int = field(
+        0,
+        "Questions to answer from retrieved triples, drawn by a hash of their ids; -1: all, "
+        "0: none.",
+        unit="questions",
+        minimum=-1,
+    )
+    triples: int = field(20, "Retrieved triples that the reader gets.", unit="triples", minimum=1)
+    max_new_tokens: int = fields.max_new_tokens(64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpr(Basics):
+    """A run of GPR."""
+
+    recipe: str = field("gpr", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    data: DataSection = DataSection()
+    questions: QuestionsSection = QuestionsSection()
+    train: TrainSection = TrainSection()
+    search: SearchSection = SearchSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EvaluateSection()
+
 
 # The publication: two towers, two margins of one half, one random negative, siblings as neighbours.
 PAPER = {
@@ -40,11 +246,7 @@ def gpr(preset: str = "default") -> ConfigDict:
     Raises:
         ValueError: no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r}: must be one of {', '.join(PRESETS)}")
-    config = schema.to_config_dict(Gpr)
-    config.update_from_flattened_dict(PRESETS[preset])
-    return config
+    return with_preset(Gpr, PRESETS, preset)
 
 
 def study(config: ConfigDict) -> dict[str, dict]:
@@ -102,3 +304,11 @@ def demo() -> ConfigDict:
     config = gpr()
     config.update_from_flattened_dict(DEMO | paths)
     return config
+
+
+SWEEPS = {"study": study(gpr())}
+
+
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    return gpr(preset_of(words, PRESETS))

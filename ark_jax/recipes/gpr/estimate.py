@@ -39,7 +39,7 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
     pending = [] if "questions" in done else unanswered(settings, calls, replies)
     prompt_tokens = _mean_tokens(calls, count)
     read = prompt_tokens * len(pending)
-    ratio, source = _output_ratio(config, calls, replies, count)
+    ratio, source = _output_ratio(calls, replies, count)
     reply_tokens = _expected_tokens(config, calls) if ratio is None else ratio * prompt_tokens
     reply_tokens = min(reply_tokens, settings.max_tokens)
     written = reply_tokens * len(pending)
@@ -72,11 +72,9 @@ def _mean_tokens(calls: Sequence[complete.Call], count: TokenCounter) -> float:
 
 
 def _output_ratio(
-    config, calls: Sequence[complete.Call], replies: Sequence[dict], count: TokenCounter
+    calls: Sequence[complete.Call], replies: Sequence[dict], count: TokenCounter
 ) -> tuple[float | None, str]:
     """Tokens out for one token in and where that is from; None if nothing is known."""
-    if config.llm.output_ratio:
-        return config.llm.output_ratio, "config.llm.output_ratio"
     by_item = {call.item: call.turns[0] for call in calls}
     known = [row["item"] for row in replies if row.get("item") in by_item][:SAMPLE]
     lengths = count([by_item[item] for item in known], asked=True) if known else []

@@ -6,10 +6,10 @@ from ark_jax.estimate import step_memory
 from ark_jax.estimate.device_time import load_tokenizing_retriever, speed_note
 from ark_jax.estimate.device_work import WeightlessModel
 from ark_jax.graph.triples import Triples
+from ark_jax.llm.triple_questions import SIDES
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.graph_data import SAMPLE, load_graph, texts_of
-from ark_jax.recipes.gpr.asked_triples import asked_sides
 from ark_jax.recipes.gpr.data import load_test
 
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
@@ -30,7 +30,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     tested, questions = len(load_test(context)), _questions(config, graph)
     steps = config.train.epochs * -(-questions // config.train.batch)
     towers = 1 + (config.train.towers == "two")
-    vectors = len(graph) * model.cfg.width * np.dtype(config.search.dtype).itemsize
+    vectors = len(graph) * model.cfg.width * np.dtype(np.float32).itemsize
     weights = model.parameters * 4 * towers
     batch = min(config.train.batch, questions)
     counts = (batch, batch * TRIPLES_A_QUESTION)
@@ -70,7 +70,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 def _questions(config, graph: Triples) -> int:
     """How many questions are written if none is dropped."""
     triples = min(config.questions.triples or len(graph), len(graph))
-    return triples * len(asked_sides(config)) * config.questions.per_triple
+    return triples * len(SIDES) * config.questions.per_triple
 
 
 def _mean_length(context: Context, graph: Triples, model: WeightlessModel) -> float:

@@ -10,7 +10,7 @@ from ark_jax.recipes.common import graph_data
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.gpr import data, estimate, evaluate, export, outcome, report, retrieve
-from ark_jax.recipes.gpr.settings import Gpr
+from ark_jax.recipes.gpr.config import Gpr
 from ark_jax.recipes.gpr.train import train_towers
 from ark_jax.recipes.gpr.write_questions import write_questions
 from ark_jax.text import prompts

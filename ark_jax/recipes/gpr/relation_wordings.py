@@ -55,7 +55,7 @@ def fill_wordings(
 ) -> Iterator[MaskedQuestion]:
     """At most `count` questions for each end of the triples that is asked for."""
     for triple in triples:
-        for side in triples.sides:
+        for side in SIDES:
             known, wanted = triple.ends(side)
             tally.ends += 1
             name = triples.nodes.names[known]
@@ -156,7 +156,7 @@ def word_by_model(
     count = wanted_wordings(context.config)
 
     def accept(call: complete.Call, texts: list[str], is_cut: bool) -> str | None:
-        return wordings_remark(texts, call.fields["names"], count, triples.sides, is_cut=is_cut)
+        return wordings_remark(texts, call.fields["names"], count, SIDES, is_cut=is_cut)
 
     answers = ask(context, calls, "questions", accept, role="questions")
     tally.take_completions(len(calls), answers)
@@ -165,11 +165,11 @@ def word_by_model(
         relation, texts = call.fields["relation"], answers.texts[call.item]
         by_side, defects = usable_wordings(texts, call.fields["names"])
         tally.wordings.update(defect for _, _, defect in defects)
-        lacking = [side for side in triples.sides if not getattr(by_side, side)]
+        lacking = [side for side in SIDES if not getattr(by_side, side)]
         if lacking:
             reason = answers.rejected.get(call.item) or f"no wording asks for the {lacking[0]}"
             tally.quarantine(call.item, f"{reason}; rules word it", texts)
-        for side in triples.sides:
+        for side in SIDES:
             if side not in lacking:
                 wordings[relation, side] = SideWordings.from_texts(getattr(by_side, side), "llm")
     if tally.quarantined:

@@ -39,8 +39,8 @@ class Systems:
 
     @property
     def walk(self) -> WalkRules:
-        names = [field.name for field in dataclasses.fields(WalkRules)]
-        return WalkRules(**{name: self.settings.search[name] for name in names})
+        search = self.settings.search
+        return WalkRules(hops=search.hops, share=search.share)
 
     def walked(self, system: str) -> list[str]:
         """The system that goes on along the graph from what `system` retrieves, if one does."""
@@ -70,7 +70,7 @@ class Systems:
         """How many triples a system retrieves for a question."""
         evaluate = self.settings.evaluate
         cutoffs = [parse_metric(name)[1] for name in evaluate.metrics]
-        return max(DEPTH, evaluate.triples, self.settings.search.starts, *cutoffs)
+        return max(DEPTH, evaluate.triples, *cutoffs)
 
     def check(self) -> None:
         """Raises ValueError for an unknown metric, or a hybrid of unknown systems."""
@@ -148,12 +148,7 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
 
     config = context.config
     return TripleIndex.open(
-        folder,
-        towers,
-        graph,
-        by=config.data.relations,
-        dtype=config.search.dtype,
-        batch_tokens=config.retriever.batch_tokens,
+        folder, towers, graph, by=config.data.relations, batch_tokens=config.retriever.batch_tokens
     )
 
 

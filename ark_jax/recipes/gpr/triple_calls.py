@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ark_jax.graph.triple_texts import relation_texts
 from ark_jax.llm import complete
-from ark_jax.llm.triple_questions import Asked, questions_remark, sort_questions
+from ark_jax.llm.triple_questions import SIDES, Asked, questions_remark, sort_questions
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import ask
 from ark_jax.recipes.gpr.asked_triples import AskedTriples, Triple
@@ -52,7 +52,7 @@ def triple_calls(context: Context, triples: AskedTriples) -> list[complete.Call]
 
 def _facts(triples: AskedTriples) -> Iterator[_Fact]:
     for triple in triples:
-        sides = tuple(side for side in triples.sides if not _obstacle(triple, side, triples))
+        sides = tuple(side for side in SIDES if not _obstacle(triple, side, triples))
         if sides:
             yield _Fact(triple, sides)
 
@@ -92,9 +92,9 @@ def write_by_triples(
 
     answers = ask(context, calls, "questions", accept, role="questions")
     tally.take_completions(len(calls), answers)
-    tally.ends = len(triples.rows) * len(triples.sides)
+    tally.ends = len(triples.rows) * len(SIDES)
     for triple in triples:
-        tally.take_obstacles(_obstacle(triple, side, triples) for side in triples.sides)
+        tally.take_obstacles(_obstacle(triple, side, triples) for side in SIDES)
     for call in calls:
         texts = answers.texts[call.item]
         usable, defects = sort_questions(texts, call.fields["asked"], count)

@@ -1,11 +1,226 @@
-"""STAR's configs: presets, the demo, and the runs of a study."""
+r"""STAR on your own graph: relation paths from the topic of a question to its answers.
 
+    ark-jax run --config=star --config.data.path=GRAPH \
+        --config.data.questions=QUESTIONS --workdir=DIR
+
+QUESTIONS have answers and, if possible, topics: {"question", "answers", "entities"}. A share of
+them, --config.data.held_out, measures what training on the others gives. Words after the colon:
+`paper` follows the publication.
+
+    ark-jax retrieve --model=DIR/export --graph=GRAPH --questions=QUESTIONS > paths.jsonl
+"""
+
+import dataclasses
 import importlib.resources
 
 from ml_collections import ConfigDict
 
-from ark_jax import schema
-from ark_jax.recipes.star.settings import Star
+from ark_jax.recipes.common import fields
+from ark_jax.recipes.common.config_words import preset_of, with_preset
+from ark_jax.recipes.common.graph_settings import GraphInput
+from ark_jax.recipes.common.settings import Basics
+from ark_jax.schema import field
+
+# The copy of the publication that this follows has lost its numbers. Where a docstring names RD-P
+# (github.com/yooboh/RD-P) or SRTK (github.com/happen2me/subgraph-retrieval-toolkit), a default is
+# that of their published code, which is nearest to it. Other defaults are ours.
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSection(GraphInput):
+    """The graph, and questions with answers: one part to train on, one to measure with."""
+
+    questions: str = field(
+        "",
+        "File or pattern of questions with answers and, if possible, topic entities.",
+        content="files",
+    )
+    held_out: float = field(
+        0.4,
+        "Share of the questions to measure with, drawn by a hash of their topics; the rest is "
+        "trained on.",
+        unit="fraction of topics",
+        minimum=0,
+        maximum=1,
+    )
+    few: int = field(
+        0,
+        "Questions to train on, drawn by a hash evenly over the groups; 0: all.",
+        unit="questions",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PathsSection:
+    """Relation paths from topics to answers."""
+
+    hops: int = field(3, "Longest path, in training and in search.", unit="relations", minimum=1)
+    inverse: bool = field(True, "Walk relations backward too, as `inverse of` each.")
+    hub: int = field(
+        10_000,
+        "Entities whose relations are looked at to go on; all of them count as reached.",
+        unit="entities",
+        minimum=1,
+    )
+    seconds: float = field(
+        150.0, "Time limit of finding a question's paths; RD-P's.", unit="seconds", above=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MineSection:
+    """Lists to train on: a positive path of a question and hard negatives."""
+
+    positives: str = field(
+        "similar",
+        "Shortest paths to learn: those at least as similar to the question as the mean "
+        "(algorithm 1), or all.",
+        choices=("similar", "all"),
+    )
+    negatives: int = field(7, "Negatives of a list.", unit="paths", minimum=1)
+    pool: str = field(
+        "graph",
+        "Relations that may replace the right one: those that leave the frontier, as in search, or "
+        "all of the graph (algorithm 2).",
+        choices=("graph", "all"),
+    )
+    choose: str = field(
+        "similar",
+        "Which candidates become negatives: those most similar to the question, or drawn ones.",
+        choices=("similar", "random"),
+    )
+    by: str = field(
+        "base",
+        "What judges similarity: the retriever before training, once, or the scorer itself, after "
+        "each epoch.",
+        choices=("base", "previous"),
+    )
+    spare: float = field(
+        1.0,
+        "Share of right ones among the entities that a path reaches from which it is never a "
+        "negative.",
+        unit="fraction of entities",
+        above=0,
+        maximum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSection:
+    """Training of the pair scorer on lists."""
+
+    head: str = field(
+        "cosine",
+        "What scores a question with a path: the cosine of both texts, a classification head, or "
+        "the publication's.",
+        choices=("cosine", "linear", "star"),
+    )
+    weights: str = field(
+        "both",
+        "Which paths weigh more the rarer they are: positives and negatives, positives, or none.",
+        choices=("both", "positive", "none"),
+    )
+    weight_range: tuple[float, float] = field(
+        (0.5, 2.0),
+        "Smallest and largest weight of a path; ours, since the publication's is lost.",
+        above=0,
+    )
+    temperature: float = field(
+        1.0,
+        "Divisor of logits; ours. Cosines are multiplied by 20 already, where RD-P divides them "
+        "by 0.1.",
+        above=0,
+    )
+    epochs: int = field(5, "Passes over the lists.", unit="epochs", minimum=1)
+    learning_rate: float = field(
+        5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
+    )
+    warmup: float = fields.warmup()
+    weight_decay: float = fields.weight_decay()
+    clip: float = fields.clip()
+    batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
+    remat: str = fields.remat()
+    save_every: int = fields.save_every(100)
+    lora_rank: int = field(
+        0,
+        "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
+        "head is trained whole. 0: train all weights.",
+        minimum=0,
+    )
+    lora_alpha: float = fields.lora_alpha()
+    lora_targets: tuple[str, ...] = fields.lora_targets("q, k, v, o, up, down")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """Beam search over relation paths (algorithm 3)."""
+
+    beam: int = field(
+        5, "Paths that go on from each topic after a hop; ours (SRTK: 10).", unit="paths", minimum=1
+    )
+    keep: int = field(
+        64,
+        "Candidates of a hop that the scorer reads, best by cosine; further ones are dropped.",
+        unit="paths",
+        minimum=1,
+    )
+    k: int = field(5, "Paths found for a question.", unit="paths", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptsSection:
+    """Prompt texts: a file, or a packaged variant; empty: the packaged text."""
+
+    triple_reader: str = field("", "Answers a question from the paths found.", content="prompt")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateSection:
+    """What is measured, and how."""
+
+    part: str = field(
+        "held_out",
+        "Questions to measure with: those of `data.held_out`; or, to choose settings, the same "
+        "share of the others, which are then not trained on.",
+        choices=("held_out", "rest"),
+    )
+    questions: int = fields.questions_of_groups()
+    metrics: tuple[str, ...] = field(
+        ("hit@1", "hit@3", "path_hit@1", "f1", "answer_coverage"),
+        "hit@k: whether one of the first k paths reaches an answer; path_hit@k: whether one is a "
+        "shortest path to an answer; f1: entities that the first path reaches against the answers; "
+        "answer_coverage: share of the answers that the paths found reach.",
+    )
+    baselines: tuple[str, ...] = field(
+        ("frequent", "shortest"),
+        "Systems without a model besides base, which follow the training paths that exist from the "
+        "topic: most frequent ones first, or shortest ones.",
+        choices=("frequent", "shortest"),
+    )
+    read: int = field(
+        0,
+        "Questions to answer from the paths found, drawn by a hash of their ids; -1: all, 0: none.",
+        unit="questions",
+        minimum=-1,
+    )
+    paths: int = field(3, "Paths found that the reader gets.", unit="paths", minimum=1)
+    max_new_tokens: int = fields.max_new_tokens(64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Star(Basics):
+    """A run of STAR."""
+
+    recipe: str = field("star", "The method: a recipe of ark_jax, or a module that defines RECIPE.")
+    data: DataSection = DataSection()
+    paths: PathsSection = PathsSection()
+    mine: MineSection = MineSection()
+    train: TrainSection = TrainSection()
+    search: SearchSection = SearchSection()
+    prompts: PromptsSection = PromptsSection()
+    evaluate: EvaluateSection = EvaluateSection()
+
 
 # The publication: its own head, candidates from all relations, long training, no prefilter.
 PAPER = {"mine.pool": "all", "train.head": "star", "train.epochs": 50, "search.keep": 1_000_000}
@@ -26,11 +241,7 @@ def star(preset: str = "default") -> ConfigDict:
     Raises:
         ValueError: no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"preset {preset!r}: must be one of {', '.join(PRESETS)}")
-    config = schema.to_config_dict(Star)
-    config.update_from_flattened_dict(PRESETS[preset])
-    return config
+    return with_preset(Star, PRESETS, preset)
 
 
 def study(config: ConfigDict) -> dict[str, dict]:
@@ -40,7 +251,6 @@ def study(config: ConfigDict) -> dict[str, dict]:
         "cross": PLAIN | {"train.head": "linear"},
         "cross-hard": {"train.head": "linear", "train.weights": "none"},
         "cross-hard-weights": {"train.head": "linear"},
-        "sum": {"train.head": "sum"},
         **{f"seed{seed}": {"seed": seed} for seed in (1, 2)},
         **{f"dual-seed{seed}": DUAL | {"seed": seed} for seed in (1, 2)},
     }
@@ -50,7 +260,6 @@ def switches(config: ConfigDict) -> dict[str, dict]:
     """Runs that change one part each: run -> changed fields."""
     return {
         "star-head": {"train.head": "star"},
-        "sum-head": {"train.head": "sum"},
         "random-negatives": {"mine.choose": "random"},
         "all-relations": {"mine.pool": "all"},
         "all-positives": {"mine.positives": "all"},
@@ -88,3 +297,11 @@ def demo() -> ConfigDict:
     config = star()
     config.update_from_flattened_dict(DEMO | paths)
     return config
+
+
+SWEEPS = {"study": study(star()), "switches": switches(star())}
+
+
+def get_config(words: str = ""):
+    """`words` after the colon, separated by commas: a preset, and the sweep that runs."""
+    return star(preset_of(words, PRESETS))

@@ -16,6 +16,7 @@ from ark_jax.graph.steps import END_TEXT, Steps, path_text
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.lists import CANDIDATES
 from ark_jax.recipes.star.paths import load_paths
 from ark_jax.train.memory import Texts
 
@@ -143,14 +144,13 @@ def _training_pairs(config, sizes: _Sizes) -> int:
 def _texts_of_step(config, sizes: _Sizes) -> list[Texts]:
     """What a device encodes in a step, if texts have their mean length."""
     count = min(config.train.batch, sizes.lists) * (1 + config.mine.negatives)
-    lengths = _text_lengths(config.train.head, sizes)
-    return [step_memory.even_texts(count, length) for length in lengths]
+    return [step_memory.even_texts(count, _text_length(config.train.head, sizes))]
 
 
 def _works(model: WeightlessModel, config, sizes: _Sizes, remat: str) -> list[Work]:
     """The work of each stage; a backward pass takes twice the products of a forward one."""
     again = int(remat == "all")
-    mined = sizes.lists * (1 + 2 * config.mine.k)
+    mined = sizes.lists * (1 + 2 * CANDIDATES)
     mined *= config.train.epochs if config.mine.by == "previous" else 1
     tokens, flops = _scoring(model, config.train.head, _training_pairs(config, sizes), sizes)
     works = [
@@ -171,14 +171,10 @@ def _scoring(
     model: WeightlessModel, head: str, pairs: int, sizes: _Sizes
 ) -> tuple[float, np.ndarray]:
     """Tokens and FLOPs of scoring pairs; a cosine reads their paths alone, few being questions."""
-    tokens, flops = 0.0, np.zeros(2)
-    for length in _text_lengths(head, sizes):
-        tokens += pairs * length
-        flops = flops + pairs * model.text_flops([length])
-    return tokens, flops
+    length = _text_length(head, sizes)
+    return pairs * length, pairs * model.text_flops([length])
 
 
-def _text_lengths(head: str, sizes: _Sizes) -> list[float]:
-    """Mean tokens of the texts that a pair is scored by."""
-    pair = sizes.path + sizes.question
-    return {"cosine": [sizes.path], "sum": [sizes.path, pair]}.get(head, [pair])
+def _text_length(head: str, sizes: _Sizes) -> float:
+    """Mean tokens of the text that a pair is scored by."""
+    return sizes.path if head == "cosine" else sizes.path + sizes.question

@@ -16,6 +16,7 @@ from ark_jax.train.lists import PairList
 # a step of the whole graph that is near the right one, or drawn.
 KINDS = ("end", "frontier", "near", "drawn")
 FILLED = ("near", "drawn")
+CANDIDATES = 15  # of each kind at a step; RD-P's and SRTK's number of negatives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class PathList:
 
 @dataclasses.dataclass(frozen=True)
 class ListRules:
-    """How negatives are taken; the fields have the names of `config.mine`.
+    """How negatives are taken; most fields have the names of `config.mine`.
 
     Attributes:
         pool: "graph", steps that leave the nodes reached come first; "all", they do not.

@@ -13,6 +13,7 @@ from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.models import encode, load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.lists import (
+    CANDIDATES,
     KINDS,
     ListMaker,
     ListRules,
@@ -40,7 +41,7 @@ def mine_lists(context: Context, folder: Path) -> dict:
         config.mine.negatives,
         config.mine.pool,
         config.mine.choose,
-        config.mine.k,
+        CANDIDATES,
         config.mine.spare,
         config.paths.hops,
         config.seed,

@@ -45,7 +45,7 @@ def find_paths(context: Context, folder: Path) -> dict:
         ValueError: no training question has a path.
     """
     steps, settings = load_steps(context), context.config.paths
-    limits = PathLimits(settings.hops, settings.seconds, settings.limit)
+    limits = PathLimits(settings.hops, settings.seconds)
     rows, counts = [], {}
     for part in PARTS:
         questions = load_questions(context, part)

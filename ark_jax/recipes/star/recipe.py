@@ -11,8 +11,8 @@ from ark_jax.recipes.common import graph_data
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
+from ark_jax.recipes.star.config import Star
 from ark_jax.recipes.star.mine import mine_lists
-from ark_jax.recipes.star.settings import Star
 from ark_jax.recipes.star.train import train_scorer
 from ark_jax.text import prompts
 

@@ -88,11 +88,7 @@ def search_tuned(context: Context, folder: Path, load_tuned: Callable) -> Found:
 
     def find() -> Found:
         scorer = load_tuned(context)
-        prefilter = None
-        if scorer.cfg.has_cosine and scorer.cfg.reads_pairs:
-            prefilter = scorer.with_head("cosine")
-        elif scorer.cfg.reads_pairs:
-            prefilter = load_base_scorer(context)
+        prefilter = load_base_scorer(context) if scorer.cfg.reads_pairs else None
         return _search(context, questions, steps, scorer, prefilter)
 
     return stored(folder, TUNED, find)

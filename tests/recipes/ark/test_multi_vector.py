@@ -12,7 +12,6 @@ from ark_jax import MultiVectorRetriever
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.corpus import chunks_by_document, load_questions
 from ark_jax.retrieval.late import maxsim
@@ -85,10 +84,3 @@ def test_another_kind_of_vectors_keeps_the_data_and_nothing_else(world, tmp_path
     states = {status.stage: status for status in examine(stages(c), c, tmp_path)}
     assert states["data"].state == "done"
     assert states["candidates"].why == "retriever changed"
-
-
-def test_a_reranker_needs_vectors_of_texts_to_begin_from(world):
-    c = settings(world, "documents")
-    c.train.kind = "cross"
-    with pytest.raises(ValueError, match="name a cross-encoder in"):
-        check_ark(c)

@@ -1,4 +1,4 @@
-"""The other selectors in a run: a scorer of pairs, and a language model that writes its choice."""
+"""The other selector in a run: a language model that writes its choice."""
 
 import jax
 import pytest
@@ -8,7 +8,6 @@ from support.bar_world import context_of
 from ark_jax.data.records import Question
 from ark_jax.layout import make_mesh
 from ark_jax.models.language import LanguageModel
-from ark_jax.models.pairs import PairScorer
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.fingerprints import file_digest
 from ark_jax.pipeline.manifest import read_manifest
@@ -17,7 +16,7 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.bar_rag import config, filter, select
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.recipe import RECIPE, stages
-from ark_jax.recipes.bar_rag.selectors import KINDS, load_selector
+from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.updates import StepRows
 from ark_jax.recipes.bar_rag.writer import WritingSelector
 from ark_jax.recipes.common.reader_training import PooledQuestion
@@ -147,31 +146,6 @@ def test_an_unreadable_choice_becomes_the_nearest_passages(monkeypatch):
     assert [one.chunk_ids for one in lenient][2:] == [["c"], ["c", "b"]]
 
 
-@pytest.mark.slow
-def test_a_scorer_of_pairs_draws_and_learns(run, world, tmp_path):
-    """A new one draws by the retriever's cosine."""
-    changes = {"selector.kind": "pairs", "select.learning_rate": 1e-3}
-    context = context_of(world, run.workdir, **changes)
-    with jax.set_mesh(make_mesh((1, 1, 1))):
-        first = KINDS["pairs"](context, None)
-        pools = load_pools(run, "train")
-        nearest = [list(pooled.chunk_ids[:2]) for pooled in pools]
-        assert [one.chunk_ids for one in first.best(pools)] == nearest
-        counts = select.train_selector(context, tmp_path, iteration=1)
-        rows = load_rows(tmp_path / "sets.parquet")
-        assert counts["steps"] == 3 and len(rows) == 3 * 4 * 3
-        again = [row for row in rows if row["step"] == 0]
-        questions = [next(x for x in pools if x.id == row["question_id"]) for row in again[::3]]
-        seed = select.stage_seed(context.config, "select-1")
-        drawn = first.draw(questions, draws=3, seed=seed)
-        assert [one.chunk_ids for sets in drawn for one in sets] == [
-            row["chunk_ids"] for row in again
-        ]
-        trained = PairScorer.from_pretrained(tmp_path / "selector")
-        pairs = [("Of what is the bell?", "The bell of Arl is of tin.")]
-        assert trained.score(pairs) != first.selector.scorer.score(pairs)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -189,14 +163,13 @@ def test_a_selector_that_fails_later_is_refused(tmp_path, changes, message):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mesh")
-@pytest.mark.parametrize("kind", ["pairs", "writer"])
-def test_a_plan_counts_what_a_model_computes_to_select(run, world, kind):
+def test_a_plan_counts_what_a_writer_computes(run, world):
     tokens = {}
-    for name in ("vectors", kind):
+    for name in ("vectors", "writer"):
         context = context_of(world, run.workdir, **{"selector.kind": name})
         foreseen = RECIPE.forecast(context, set())
         for stage in ("filter-1", "select-1"):
             works = [work for work in foreseen.work if work.stage == stage]
             tokens[name, stage] = sum(work.tokens for work in works)
     for stage in ("filter-1", "select-1"):
-        assert tokens[kind, stage] > tokens["vectors", stage] > 0
+        assert tokens["writer", stage] > tokens["vectors", stage] > 0

@@ -64,13 +64,12 @@ def test_rules_ask_for_both_ends(tmp_path):
 
 
 def test_several_wordings_of_one_side(tmp_path):
-    run = context(tmp_path, per_triple=3, sides="tail")
+    run = context(tmp_path, per_triple=3)
     write(run)
     texts = collections.defaultdict(set)
     for q in questions(run):
-        assert q["side"] == "tail"
-        texts[q["row"]].add(q["text"])
-    assert len(texts) == 4 and {len(x) for x in texts.values()} == {3}
+        texts[q["row"], q["side"]].add(q["text"])
+    assert len(texts) == 8 and {len(x) for x in texts.values()} == {3}
 
 
 WORD = st.text("ABab é-'东", min_size=1, max_size=6).filter(lambda x: x.strip())
@@ -301,13 +300,13 @@ def test_several_triples_in_a_prompt(tmp_path):
 
 
 def test_a_corrected_reply_adds_to_the_first(tmp_path):
-    run = context(tmp_path, by="triples", triples_per_prompt=9, sides="tail")
+    run = context(tmp_path, by="triples", triples_per_prompt=9)
     run.config.questions.replies = "x"
     (call,) = writing_calls(run)
-    half = reply_to(call, *((i, "tail", None) for i in (1, 2)))
-    replay(run, {call.item: [half, reply_to(call, *((i, "tail", None) for i in (3, 4)))]})
+    ends = [(asked.number, asked.side, None) for asked in call.fields["asked"]]
+    replay(run, {call.item: [reply_to(call, *ends[:3]), reply_to(call, *ends[3:])]})
     counts = write(run)
-    assert counts["questions"] == 4 and counts["ends_without_a_question"] == 0
+    assert counts["questions"] == len(ends) and counts["ends_without_a_question"] == 1
     assert counts["llm"]["asked_again"] == 1
 
 
@@ -434,10 +433,10 @@ def test_a_plan_of_many_prompts_counts_a_sample(tmp_path, monkeypatch):
     count = lambda texts, asked=False: counted.extend(texts) or [10] * len(texts)
     monkeypatch.setattr(estimate, "token_counter", lambda config: (count, "tens"))
     monkeypatch.setattr(estimate, "SAMPLE", 20)
-    run = live(tmp_path, "http://127.0.0.1:1/v1", triples_per_prompt=1, sides="tail")
+    run = live(tmp_path, "http://127.0.0.1:1/v1", triples_per_prompt=1)
     (calls,), _ = estimate.llm_calls(run, set())
     assert len(counted) <= 20 and calls.input_tokens == 10 * calls.calls
-    assert 340 < calls.calls < 361 and calls.calls == calls.total
+    assert 340 < calls.calls < 365 and calls.calls == calls.total
 
 
 def test_a_plan_by_relations_is_a_few_calls_and_by_rules_none(tmp_path, monkeypatch):

@@ -131,7 +131,7 @@ def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
         ({"evaluate.metrics": ("hit",)}, "with @k"),
         ({"data.held_out": 1.0}, "leaves no question to train on"),
         ({"train.weight_range": (2.0, 0.5)}, "swap them"),
-        ({"train.head": "cross"}, "must be cosine, sum, linear or star"),
+        ({"train.head": "cross"}, "must be cosine, linear or star"),
         ({"prompts.triple_reader": "none.txt"}, "config.prompts.triple_reader"),
     ],
 )
