@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support import pairs, tiny
+from support.brute_force import fuse
 from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 
 from ark_jax.evaluate.reading import ReadingPrompt
@@ -12,7 +13,6 @@ from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import reader_passages
 from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
-from ark_jax.retrieval.fusion import fuse
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
 
