@@ -9,18 +9,25 @@ from ark_jax.compare.systems import System
 from ark_jax.index.index import Index, absolute_model
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import fusion_of
+from ark_jax.retrieval.hyde import NAME, Hyde, Write
 from ark_jax.retrieval.searcher import Dense, by_name
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.text import prompts
 
 Ranking = list[str]  # chunk ids, best first
 
 
-def rank(task: Task, systems: Sequence[System], depth: int) -> dict[str, list[Ranking]]:
+def rank(
+    task: Task, systems: Sequence[System], depth: int, write: Write | None = None
+) -> dict[str, list[Ranking]]:
     """system -> the first `depth` chunks of each question, in the order of the questions.
 
     Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
     at a time.
+
+    Args:
+        write: the language model of systems that expand questions.
     """
+    write = write and functools.cache(write)  # once for all retrievers
     texts = [question.question for question in task.questions]
     is_whole, index, rankings = task.scope == "corpus", task.index, {}
     ids = index.chunks.ids if is_whole else [chunk.id for chunk in task.searched]
@@ -30,16 +37,16 @@ def rank(task: Task, systems: Sequence[System], depth: int) -> dict[str, list[Ra
     for model in dict.fromkeys(system.model for system in systems):
         opened = with_vectors(index, model)
         vectors = opened.vectors if is_whole or not model else opened.vectors[task.positions]
-        dense = Dense(vectors, functools.partial(_embed, opened))
+        embed = lambda texts, kind, opened=opened: opened.retriever.encode(texts, kind=kind)
         for system in (system for system in systems if system.model == model):
+            asked = functools.partial(embed, kind="query")
+            if system.expands:
+                asked = Hyde(write, embed, prompts.load_template(NAME))
+            dense = Dense(vectors, asked)
             searcher = by_name(system.by, words, dense, opened.manifest.fusion, depth)
             found = searcher.search(texts, depth, None if is_whole else task.scopes)
             rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
     return {system.name: rankings[system.name] for system in systems}
-
-
-def _embed(opened: Index, texts: Sequence[str]) -> Vectors:
-    return opened.retriever.encode(texts, kind="query")
 
 
 def with_vectors(index: Index, model: str) -> Index:

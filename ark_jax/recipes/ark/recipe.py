@@ -340,9 +340,15 @@ def _closing_stages(config) -> list[Stage]:
         Stage(
             "baselines",
             after=("data",),
-            settings=(*retrieve.RETRIEVAL_SETTINGS, *COMPUTE),
+            settings=(
+                *retrieve.RETRIEVAL_SETTINGS,
+                *dependencies.expansion_settings(config),
+                *COMPUTE,
+            ),
             run=functools.partial(retrieve.retrieve_baselines, systems=compared),
-            external=dependencies.all_of(base, dependencies.compared_retrievers),
+            external=dependencies.all_of(
+                base, dependencies.compared_retrievers, dependencies.expansion
+            ),
         ),
         *([_fusion_stage(compared)] if fusion else []),
         Stage(

@@ -82,6 +82,19 @@ def prompt_texts(*names: str) -> Fingerprints:
     return fingerprints
 
 
+def expansion_settings(config) -> tuple[str, ...]:
+    """The fields that decide what `search.expand` finds; none if it is "none"."""
+    expands = config.search.expand != "none"
+    return ("search.expand", *writer_settings(config)) if expands else ()
+
+
+def expansion(config) -> dict[str, str]:
+    """The prompt and the language model of `search.expand`."""
+    if config.search.expand == "none":
+        return {}
+    return all_of(prompt_texts("hyde"), language_model("llm"))(config)
+
+
 def language_model(role: str) -> Fingerprints:
     """The model that replies in a role, by name or by content; the recording if one is replayed."""
 

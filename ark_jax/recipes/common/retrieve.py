@@ -1,5 +1,6 @@
 """What each system retrieves for the held-out questions."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.common import hyde
 from ark_jax.recipes.common.corpus import (
     Passages,
     candidate_chunks,
@@ -20,7 +22,7 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_reranker
-from ark_jax.recipes.common.systems import WORDS, Systems
+from ark_jax.recipes.common.systems import HYDE, WORDS, Systems
 from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import Fusion
 from ark_jax.retrieval.searcher import (
@@ -91,7 +93,11 @@ def search_each(
     searched, scopes = searched_chunks(context, questions, chunks)
 
     def search(texts: list[str], name: str) -> Iterator[Ranking]:
-        searcher = searcher_of(context, name, passages_of(searched))
+        searcher = searcher_of(
+            context, "base" if name == HYDE else name, passages_of(searched), name
+        )
+        if name == HYDE:
+            searcher = dataclasses.replace(searcher, embed=hyde.embedding(context, questions))
         for ids, scores in searcher.search(texts, systems.depth, scopes):
             yield Ranking([searched[i].id for i in ids], scores)
 

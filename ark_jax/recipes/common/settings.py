@@ -280,6 +280,19 @@ class PromptsSection:
     backward: str = field("", "Scores the question given answer and chunk.")
     read: str = field("", "Answers a question from retrieved passages.")
     judge: str = field("", "Compares the answers of two systems.")
+    hyde: str = field("", "Writes a passage that answers a question, for `search.expand`.")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """How held-out questions are searched for, beside their own words."""
+
+    expand: str = field(
+        "none",
+        "hyde: a row of the table, where the base retriever searches for the mean of a question "
+        "and of a passage that the model of `llm` writes to answer it (HyDE).",
+        choices=("none", "hyde"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -416,5 +429,6 @@ class Common(Basics):
     data: DataSection = DataSection()
     questions: QuestionsSection = QuestionsSection()
     prompts: PromptsSection = PromptsSection()
+    search: SearchSection = SearchSection()
     evaluate: EvaluateSection = EvaluateSection()
     judge: JudgeSection = JudgeSection()

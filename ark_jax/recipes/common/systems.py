@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from ark_jax.evaluate import answers, retrieval
+from ark_jax.retrieval.hyde import NAME as HYDE
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
@@ -19,11 +20,13 @@ class Systems:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
         reranker: the stage whose folder holds a trained reranker, if there is one.
+        expand: `config.search.expand`; "hyde" is a system of that name.
     """
 
     settings: object
     tuned: tuple[str, ...]
     reranker: str = ""
+    expand: str = "none"
 
     @property
     def last(self) -> str:
@@ -32,9 +35,10 @@ class Systems:
 
     @property
     def compared(self) -> list[str]:
-        """Baselines, other retrievers by the last part of their path, hybrids, and the reranked."""
+        """Baselines, other retrievers by the last part of their path, HyDE, hybrids, reranked."""
         retrievers = [Path(path).name for path in self.settings.retrievers]
-        return [*self.settings.baselines, *retrievers, *self.hybrids, *self.reranked]
+        expanded = [HYDE] if self.expand == HYDE else []
+        return [*self.settings.baselines, *retrievers, *expanded, *self.hybrids, *self.reranked]
 
     @property
     def hybrids(self) -> dict[str, list[str]]:

@@ -31,6 +31,18 @@ def test_settings_of_a_language_model_that_is_not_asked_decide_nothing(backend, 
     assert {name for name in before if before[name] != after[name]} == asking
 
 
+def test_hyde_alone_depends_on_prompt_and_language_model(tmp_path):
+    c = config.ark()
+    stage = lambda: next(stage for stage in stages(c) if stage.name == "baselines")
+    assert "search.expand" not in stage().settings and "llm" not in stage().external(c)
+    c.search.expand, c.llm.backend, c.llm.model = "hyde", "openai", "toy"
+    before = stage().external(c)
+    assert {"search.expand", "llm.model"} <= {*stage().settings} and before["llm"] == "toy"
+    c.prompts.hyde = str(tmp_path / "own.txt")
+    (tmp_path / "own.txt").write_text("What might answer {question}?")
+    assert {name for name, x in stage().external(c).items() if x != before[name]} == {"prompt hyde"}
+
+
 def test_another_reranker_evaluates_again(tmp_path):
     c = config.ark()
     evaluate = lambda: next(stage for stage in stages(c) if stage.name == "evaluate")
