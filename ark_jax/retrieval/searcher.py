@@ -144,13 +144,13 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class OnFirstProcess:
-    """Lets the first of several processes open a searcher and search; all get what it finds."""
+    """Lets the first of several processes make a searcher and search; all get what it finds."""
 
-    open: Callable[[], Searcher]
+    make: Callable[[], Searcher]
 
     def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
         found = distributed.on_first_process(
-            lambda: [ranking.pairs() for ranking in self.open().search(questions, k, scopes)]
+            lambda: [ranking.pairs() for ranking in self.make().search(questions, k, scopes)]
         )
         return list(map(Ranking.of, found))
 

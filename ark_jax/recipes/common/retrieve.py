@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.chunk_files import StoredChunks
@@ -32,6 +32,7 @@ from ark_jax.retrieval.searcher import (
     OnFirstProcess,
     Ranking,
     Reranked,
+    Scopes,
     Searcher,
 )
 
@@ -75,9 +76,8 @@ def retrieve_all(
         searchers[name] = Fused(parts, depth, fusion.join)
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
-        reranked = Reranked(searchers[part], Passages(chunks), score)
-        search = functools.partial(reranked.search, k=depth)
-        searchers[name] = kept(_file(folder, name), questions, search)
+        make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
+        searchers[name] = kept(_file(folder, name), questions, make, depth)
     return ids_found(searchers, systems.names, questions, depth)
 
 
@@ -92,30 +92,24 @@ def search_each(
     """What each of `names` finds. It is stored in `folder`, so that a killed run goes on."""
     searched, scopes = searched_chunks(context, questions, chunks)
 
-    def search(texts: list[str], name: str) -> Iterator[Ranking]:
-        searcher = searcher_of(
-            context, "base" if name == HYDE else name, passages_of(searched), name
-        )
+    def make(name: str) -> Searcher:
+        base = "base" if name == HYDE else name
+        searcher = searcher_of(context, base, passages_of(searched), name)
         if name == HYDE:
             searcher = dataclasses.replace(searcher, embed=hyde.embedding(context, questions))
-        for ids, scores in searcher.search(texts, systems.depth, scopes):
-            yield Ranking([searched[i].id for i in ids], scores)
+        return searcher
 
-    searches = {name: functools.partial(search, name=name) for name in names}
-    return {
-        name: kept(_file(folder, name), questions, searches[name], scores=True) for name in names
-    }
+    def keep(name: str) -> Known:
+        of_system = functools.partial(make, name)
+        return kept(_file(folder, name), questions, of_system, systems.depth, scopes, searched)
+
+    return {name: keep(name) for name in names}
 
 
-def searcher_of(context: Context, system: str, texts: Sequence[str], label: str = "") -> Searcher:
-    """BM25, or a retriever by the name of its system, over texts; every process must search.
-
-    Args:
-        label: what progress lines call the search; empty: the system's name.
-    """
+def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
+    """BM25, or a retriever by the name of its system, over texts; every process must search."""
     if system == WORDS:
         return OnFirstProcess(lambda: count_bm25(texts))
-    label = label or system
     vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
     return Dense(vectors, embed)
@@ -124,25 +118,30 @@ def searcher_of(context: Context, system: str, texts: Sequence[str], label: str 
 def kept(
     path: Path,
     questions: Sequence,
-    search: Callable[[list[str]], Iterable[Ranking]],
-    *,
-    scores: bool = False,
+    make: Callable[[], Searcher],
+    k: int,
+    scopes: Scopes = None,
+    chunks: Sequence[Chunk] | None = None,
 ) -> Known:
-    """What a search finds for questions: it is stored in a file, and read where that is whole.
+    """What a searcher finds for questions: stored in a file, and read where that is whole.
 
     Every process must call this.
 
     Args:
-        scores: whether they are stored too. Ranks can be fused without.
+        chunks: that the searcher finds by their positions: ids are stored, and scores. None: what
+            it finds is stored as it is, without scores, as fusions by ranks need none.
     """
 
     def rows() -> list[dict]:
-        found = map(Ranking.pairs, search([question.question for question in questions]))
-        return [
-            {"question": question.id, "ranked": [id for id, _ in pairs]}
-            | ({"scores": [score for _, score in pairs]} if scores else {})
-            for question, pairs in zip(questions, found, strict=True)
-        ]
+        found = make().search([question.question for question in questions], k, scopes)
+        rows = []
+        for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
+            ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
+            row = {"ranked": ids}
+            if chunks is not None:
+                row = {"ranked": [chunks[i].id for i in ids], "scores": scores}
+            rows.append({"question": question.id, **row})
+        return rows
 
     return _known(stored_rows(path, rows), questions)
 
@@ -164,11 +163,8 @@ def ids_found(
 ) -> dict[str, dict]:
     """system -> question -> the ids of the first k that its searcher finds."""
     texts = [question.question for question in questions]
-    found = {name: searchers[name].search(texts, k) for name in names}
-    return {
-        name: {q.id: list(ranking.ids) for q, ranking in zip(questions, rankings, strict=True)}
-        for name, rankings in found.items()
-    }
+    pairs = lambda name: zip(questions, searchers[name].search(texts, k), strict=True)
+    return {name: {x.id: list(ranking.ids) for x, ranking in pairs(name)} for name in names}
 
 
 def searched_chunks(

@@ -15,7 +15,7 @@ from ark_jax.recipes.common.retrieve import ids_found, kept, load_kept
 from ark_jax.recipes.gpr.data import load_test
 from ark_jax.recipes.gpr.train import load_tuned
 from ark_jax.retrieval.bm25_index import count_bm25
-from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Ranking, Searcher
+from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Searcher
 from ark_jax.runtime import distributed
 
 DEPTH = 100  # triples stored for a question, or as many as the metrics look at
@@ -118,8 +118,7 @@ def retrieve_untrained(context: Context, folder: Path, *, systems: Systems) -> d
         return {"systems": 0}
     if "bm25" in systems.untrained:
         words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
-        search = functools.partial(words.search, k=systems.depth)
-        kept(_file(folder, "bm25"), questions, search)
+        kept(_file(folder, "bm25"), questions, lambda: words, systems.depth)
     load = lambda: Towers(base := load_retriever(context), base)
     _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
@@ -161,27 +160,20 @@ def _search_vectors(
     """Stores what a retriever finds by cosines, and what the walk from there finds."""
 
     @functools.cache
-    def retriever():
-        from ark_jax.graph.triple_retriever import TripleRetriever
+    def along_graph() -> Callable[[WalkRules], Searcher]:
+        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever
 
         graph, towers, config = load_graph(context), load(), context.config
         index = _open_index(context, towers, graph, vectors)
-        return TripleRetriever(
-            towers, graph, index, config.data.relations, config.retriever.batch_tokens
-        )
+        limits = (config.data.relations, config.retriever.batch_tokens)
+        return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
 
-    def search(texts: list[str], system: str) -> list[Ranking]:
-        from ark_jax.graph.triple_retriever import AlongGraph
-
+    def keep(system: str) -> Known:
         rules = systems.walk if system != name else WalkRules(hops=1)
-        return AlongGraph(retriever(), rules).search(texts, systems.depth)
+        make = lambda: along_graph()(rules)
+        return kept(_file(folder, system), load_test(context), make, systems.depth)
 
-    return {
-        system: kept(
-            _file(folder, system), load_test(context), functools.partial(search, system=system)
-        )
-        for system in [name, *systems.walked(name)]
-    }
+    return {system: keep(system) for system in [name, *systems.walked(name)]}
 
 
 def _file(folder: Path, system: str) -> Path:
