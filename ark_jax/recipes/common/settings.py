@@ -184,7 +184,7 @@ class EndpointSection:
 
 @dataclasses.dataclass(frozen=True)
 class LLMSection(EndpointSection):
-    """The language model that extracts the graph, writes and rewrites questions; its limits."""
+    """The language model that extracts the graph, writes questions and passages; its limits."""
 
     backend: str = field(
         "none",
@@ -289,8 +289,8 @@ class SearchSection:
 
     expand: str = field(
         "none",
-        "hyde: a row of the table, where the base retriever searches for the mean of a question "
-        "and of a passage that the model of `llm` writes to answer it (HyDE).",
+        "A further row of the table. hyde: the base retriever searches for the mean of a question "
+        "and of a passage that the model of `llm` writes to answer it (HyDE, Gao et al. 2022).",
         choices=("none", "hyde"),
     )
 
