@@ -6,6 +6,7 @@ from ark_jax.cli import runs
 from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
+from ark_jax.cli.search import check_endpoint, reader_of
 from ark_jax.runtime import log, storage
 
 
@@ -16,12 +17,13 @@ def evaluate(verb: str, args: list[str]) -> int:
     parser = Parser(verb)
     for name in ("models", "data"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("corpus", "reference", "out", "metrics"):
+    for name in ("corpus", "reference", "out", "metrics", "reader", "endpoint"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--scope", choices=("auto", "documents", "asked", "corpus"), default="auto")
     parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
     parser.add_argument("--json", action="store_true")
     values = parser.values(args)
+    check_endpoint(parser, values)
     prepare_environment()
     from ark_jax.compare import output
     from ark_jax.compare.comparison import RETRIEVAL, compare
@@ -39,6 +41,7 @@ def evaluate(verb: str, args: list[str]) -> int:
                 metrics=_words(values.metrics) or RETRIEVAL,
                 scope=values.scope,
                 rules=ChunkRules(tokens=values.chunk_tokens),
+                write=reader_of(values).write if values.reader else None,
             )
             if out:
                 out.mkdir(parents=True, exist_ok=True)

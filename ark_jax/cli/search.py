@@ -1,5 +1,6 @@
 """`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
 
+import argparse
 import dataclasses
 import functools
 import itertools
@@ -10,6 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ark_jax import integrations
 from ark_jax.cli.arguments import Parser, at_least_one
@@ -18,8 +20,15 @@ from ark_jax.cli.errors import with_fix
 from ark_jax.cli.run_index import of_run
 from ark_jax.data.records import with_title
 from ark_jax.index.rows import answer_row, comparison_row, search_row
+from ark_jax.retrieval.hyde import NAME as HYDE
+from ark_jax.retrieval.hyde import Hyde
 from ark_jax.runtime import log
 from ark_jax.runtime.storage import local_path
+from ark_jax.text import prompts
+
+if TYPE_CHECKING:
+    from ark_jax.index.index import Hit, Index
+    from ark_jax.index.reader import Reader
 
 LINES = 3  # of a passage in a table
 NARROWEST = 40  # columns of one side of a comparison
@@ -58,25 +67,23 @@ def index(verb: str, args: list[str]) -> int:
 
 def search(verb: str, args: list[str]) -> int:
     """Prints the passages that fit a question; with `--compare`, those of another model beside."""
-    parser = _question_parser(verb)
-    parser.add_argument("--k", type=at_least_one, default=10)
-    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
+    parser = _question_parser(verb, k=10)
     parser.add_argument("--compare", default="")
     parser.add_argument("--from", choices=DATABASES, default="", dest="database")
     parser.add_argument("--url", default="")
-    values = parser.values(of_run(verb, args))
+    values = _values(parser, of_run(verb, args))
     database = _database(parser, "--from", values.database, values.url)
     with log_on_stderr():
         opened = _open(values)
         if database:
             nearest = functools.partial(database.nearest, values.url, opened.manifest.folder)
             opened = dataclasses.replace(opened, nearest=nearest)
-        results = {_name(opened): opened.search([values.question], k=values.k, by=values.by)[0]}
+        reader = reader_of(values) if values.expand == HYDE else None
+        results = {_name(opened): _hits(values, opened, reader)}
         if values.compare:
             compared = opened.with_model(values.compare)
             name = _name(compared) if _name(compared) not in results else values.compare
-            hits = compared.search([values.question], k=values.k, by=values.by)[0]
-            results = {name: hits} | results
+            results = {name: _hits(values, compared, reader)} | results
     if values.json and values.compare:
         _show_json(comparison_row(values.question, values.by, results))
     elif values.json:
@@ -88,18 +95,14 @@ def search(verb: str, args: list[str]) -> int:
 
 def ask(verb: str, args: list[str]) -> int:
     """Prints an answer and the passages that it rests on."""
-    parser = _question_parser(verb)
-    parser.add_argument("--k", type=at_least_one, default=5)
-    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
-    parser.add_argument("--reader", default="")
-    parser.add_argument("--endpoint", default="")
-    values = parser.values(of_run(verb, args))
-    if values.endpoint and not values.reader:
-        parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
+    parser = _question_parser(verb, k=5)
+    values = _values(parser, of_run(verb, args))
     with log_on_stderr():
-        hits = _open(values).search([values.question], k=values.k, by=values.by)[0]
+        opened = _open(values)
+        reader = reader_of(values)
+        hits = _hits(values, opened, reader)
         passages = [with_title(hit.title, hit.text) for hit in hits]
-        answer = reader_of(values).answer(values.question, passages)
+        answer = reader.answer(values.question, passages)
     sources = [hits[i] for i in answer.sources]
     if values.json:
         _show_json(answer_row(values.question, answer, hits))
@@ -123,13 +126,40 @@ def _database(parser: Parser, flag: str, name: str, url: str) -> ModuleType | No
     return integrations.load(name) if name else None
 
 
-def _question_parser(verb: str) -> Parser:
+def _question_parser(verb: str, k: int) -> Parser:
     parser = Parser(verb)
     for name in ("index", "question"):
         parser.add_argument(name)
+    parser.add_argument("--k", type=at_least_one, default=k)
+    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
+    parser.add_argument("--expand", choices=("none", HYDE), default="none")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--model", default="")
+    for name in ("model", "reader", "endpoint"):
+        parser.add_argument(f"--{name}", default="")
     return parser
+
+
+def _values(parser: Parser, args: list[str]) -> argparse.Namespace:
+    values = parser.values(args)
+    check_endpoint(parser, values)
+    if values.expand == HYDE and values.by == "bm25":
+        parser.error("--expand=hyde changes what vectors are compared with: not --by=bm25")
+    return values
+
+
+def check_endpoint(parser: Parser, values: argparse.Namespace) -> None:
+    """Ends the program if an endpoint is given and no model of it."""
+    if values.endpoint and not values.reader:
+        parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
+
+
+def _hits(values: argparse.Namespace, opened: "Index", reader: "Reader | None") -> list["Hit"]:
+    """The passages of the question, which the reader expands if the flags say so."""
+    vectors = None
+    if values.expand == HYDE:
+        embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
+        vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([values.question])
+    return opened.search([values.question], k=values.k, by=values.by, vectors=vectors)[0]
 
 
 def _open(values):

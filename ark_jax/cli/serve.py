@@ -8,6 +8,7 @@ from pathlib import Path
 from ark_jax.cli.arguments import Parser
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.run_index import of_run
+from ark_jax.cli.search import check_endpoint, reader_of
 from ark_jax.runtime import log
 
 TOKEN = "ARK_SERVE_TOKEN"  # the environment variable
@@ -54,8 +55,7 @@ def parse(verb: str, args: list[str]) -> argparse.Namespace:
     for name in ("model", "compare", "reranker", "reader", "endpoint"):
         parser.add_argument(f"--{name}", default="")
     values = parser.values(of_run(verb, args))
-    if values.endpoint and not values.reader:
-        parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
+    check_endpoint(parser, values)
     return values
 
 
@@ -86,7 +86,6 @@ def _token(host: str) -> str:
 
 def _open(values: argparse.Namespace, token: str):
     """What the flags ask for, with models that are loaded and compiled, and a line about it."""
-    from ark_jax.cli.search import reader_of
     from ark_jax.index.index import Index
     from ark_jax.serve.open_service import open_service
 

@@ -40,7 +40,11 @@ _SEARCH_FLAGS = """\
   --k=N                how many passages: {k}
   --by=RANKING         hybrid (default), dense: the model's vectors, or bm25: words
   --model=FOLDER       where the model lies now, if it was moved
+  --expand=hyde        searches for a passage, too, that the language model writes as an answer
   --json               one line of JSON
+  --reader=MODEL       folder or hub name of a language model; the default is small and guesses
+  --endpoint=URL       an OpenAI-compatible address, where --reader is the model's name there and
+                       the key is in $OPENAI_API_KEY; needs .[llm]
 """
 VERBS = {
     "demo": Verb(
@@ -203,12 +207,7 @@ kill it goes on.
     "ask": Verb(
         'INDEX "QUESTION"',
         "an answer, and the passages that it rests on",
-        _SEARCH_FLAGS.format(k=5)
-        + """\
-  --reader=MODEL       folder or hub name of a language model; the default is small and guesses
-  --endpoint=URL       an OpenAI-compatible address, where --reader is the model's name there and
-                       the key is in $OPENAI_API_KEY; needs .[llm]
-""",
+        _SEARCH_FLAGS.format(k=5),
         'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B',
         "ark_jax.cli.search:ask",
     ),
@@ -237,7 +236,8 @@ text-embeddings-inference's, /search and /ask; ark_jax/README.md describes them.
         "a table of retrievers, BM25 and both fused on a test set, without a run",
         """\
   --models=NAMES       retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search`
-                       fuses them; the first one decides how documents are cut
+                       fuses them; the first one decides how documents are cut; MODEL+hyde has the
+                       language model of --reader, or of --endpoint, write passages to search for
   --data=TEST          what `ark-jax check` reads: questions, and documents unless --corpus has them
   --corpus=FILE        documents to search
   --reference=NAME     the system that the others are tested against: the first

@@ -20,6 +20,7 @@ from ark_jax.recipes.common.split import document_keys
 from ark_jax.recipes.common.systems import DEPTH
 from ark_jax.recipes.common.table import tabulate
 from ark_jax.retrieval.chunks import ChunkRules
+from ark_jax.retrieval.hyde import Write
 from ark_jax.runtime import storage
 
 FEWEST_DOCUMENTS = 6  # of which the signs of all can be unlikely enough
@@ -64,6 +65,7 @@ def compare(
     metrics: Sequence[str] = RETRIEVAL,
     scope: str = "auto",
     rules: ChunkRules | None = None,
+    write: Write | None = None,
 ) -> Comparison:
     """Measures systems on the questions of a test set.
 
@@ -72,8 +74,8 @@ def compare(
     documents. A killed call goes on where its vectors were when it is made again.
 
     Args:
-        models: folders or hub names of retrievers, the folder of an index, "bm25", and
-            "MODEL+bm25".
+        models: folders or hub names of retrievers, the folder of an index, "bm25", "MODEL+bm25",
+            and either with "+hyde".
         data: questions, with documents or without, in a format that `data.readers` knows.
         corpus: documents to search, instead of those of `data`.
         folder: where an index is made, if none is among the models; None: in the cache, where one
@@ -82,6 +84,7 @@ def compare(
         metrics: as `evaluate.retrieval` names them.
         scope: see `questions.make_task`.
         rules: how documents are cut; None: `ChunkRules()`.
+        write: the language model of "MODEL+hyde", such as `Reader.write`.
 
     Raises:
         BadInput: an input has problems; it lists all of them.
@@ -90,6 +93,8 @@ def compare(
     from ark_jax.models import hf
 
     systems = parse_systems(models)
+    if write is None and any(system.expands for system in systems):
+        raise ValueError("--models: +hyde needs a language model; name it with --reader=MODEL")
     reference = name_of(reference, systems, models)
     cutoffs = [retrieval.parse_metric(name)[1] or 0 for name in metrics]
     named = dict.fromkeys(system.model for system in systems if system.model)
@@ -108,7 +113,7 @@ def compare(
         place = storage.local_path(folder or _cached_index(model, corpus or data, rules))
         index, questions, texts = build_index(place, model, data, corpus, rules)
     task = make_task(index, questions, texts, data, scope)
-    rankings = rank(task, systems, max(DEPTH, *cutoffs))
+    rankings = rank(task, systems, max(DEPTH, *cutoffs), write)
     ordered = sorted(systems, key=lambda system: system.name != reference)
     return _measured(task, ordered, rankings, tuple(metrics), data)
 

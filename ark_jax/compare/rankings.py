@@ -2,31 +2,50 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ark_jax.compare.questions import Task
 from ark_jax.compare.systems import System
 from ark_jax.index.index import Index, absolute_model
-from ark_jax.recipes.common.retrieve import search_scopes
-from ark_jax.retrieval.bm25 import scored_bm25
+from ark_jax.retrieval.bm25_index import count_bm25
 from ark_jax.retrieval.fusion import fusion_of
+from ark_jax.retrieval.hyde import NAME, Hyde, Write
+from ark_jax.retrieval.searcher import Dense, by_name
+from ark_jax.text import prompts
 
 Ranking = list[str]  # chunk ids, best first
-Search = Callable[[str, int], list[Ranking]]  # by what, and how many: a ranking of each question
 
 
-def rank(task: Task, systems: Sequence[System], depth: int) -> dict[str, list[Ranking]]:
+def rank(
+    task: Task, systems: Sequence[System], depth: int, write: Write | None = None
+) -> dict[str, list[Ranking]]:
     """system -> the first `depth` chunks of each question, in the order of the questions.
 
     Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
     at a time.
+
+    Args:
+        write: the language model of systems that expand questions.
     """
-    rankings = {}
+    write = write and functools.cache(write)  # once for all retrievers
+    texts = [question.question for question in task.questions]
+    is_whole, index, rankings = task.scope == "corpus", task.index, {}
+    ids = index.chunks.ids if is_whole else [chunk.id for chunk in task.searched]
+    by_words = any(system.by != "dense" for system in systems)
+    counted = not is_whole and by_words
+    words = count_bm25([x.passage for x in task.searched]) if counted else index.words
     for model in dict.fromkeys(system.model for system in systems):
-        opened = with_vectors(task.index, model)
-        search = (_whole_index if task.scope == "corpus" else _in_scopes)(task, opened)
+        opened = with_vectors(index, model)
+        vectors = opened.vectors if is_whole or not model else opened.vectors[task.positions]
+        embed = lambda texts, kind, opened=opened: opened.retriever.encode(texts, kind=kind)
         for system in (system for system in systems if system.model == model):
-            rankings[system.name] = search(system.by, depth)
+            asked = functools.partial(embed, kind="query")
+            if system.expands:
+                asked = Hyde(write, embed, prompts.load_template(NAME))
+            dense = Dense(vectors, asked)
+            searcher = by_name(system.by, words, dense, opened.manifest.fusion, depth)
+            found = searcher.search(texts, depth, None if is_whole else task.scopes)
+            rankings[system.name] = [[ids[i] for i in ranking.ids] for ranking in found]
     return {system.name: rankings[system.name] for system in systems}
 
 
@@ -41,37 +60,3 @@ def with_vectors(index: Index, model: str) -> Index:
     opened = index.with_model(model)
     manifest = dataclasses.replace(opened.manifest, fusion=fusion_of(opened.model))
     return dataclasses.replace(opened, manifest=manifest)
-
-
-def _whole_index(task: Task, opened: Index) -> Search:
-    def search(by: str, depth: int) -> list[Ranking]:
-        texts = [question.question for question in task.questions]
-        return [[hit.chunk for hit in hits] for hits in opened.search(texts, k=depth, by=by)]
-
-    return search
-
-
-def _in_scopes(task: Task, opened: Index) -> Search:
-    """As `Index.search`, among the chunks of each question's scope."""
-    texts = [question.question for question in task.questions]
-
-    @functools.cache
-    def by_words(depth: int) -> list[Sequence[tuple[int, float]]]:
-        return scored_bm25(texts, [chunk.passage for chunk in task.searched], task.scopes, depth)
-
-    @functools.cache
-    def by_vectors(depth: int) -> list[Sequence[tuple[int, float]]]:
-        queries = opened.retriever.encode(texts, kind="query")
-        matches = search_scopes(queries, opened.vectors[task.positions], task.scopes, depth)
-        return [list(zip(*pair, strict=True)) for pair in zip(*matches, strict=True)]
-
-    def search(by: str, depth: int) -> list[Ranking]:
-        if by == "hybrid":
-            fusion = opened.manifest.fusion
-            parts = (part(max(depth, fusion.depth)) for part in (by_words, by_vectors))
-            rankings = [fusion.join(*pair)[:depth] for pair in zip(*parts, strict=True)]
-        else:
-            rankings = by_words(depth) if by == "bm25" else by_vectors(depth)
-        return [[task.searched[place].id for place, _ in ranking] for ranking in rankings]
-
-    return search

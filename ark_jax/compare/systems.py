@@ -1,12 +1,14 @@
-"""The systems of a comparison: retrievers, BM25, and both fused."""
+"""The systems of a comparison: retrievers, BM25, both fused, and retrievers that use HyDE."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.index import folder as folders
+from ark_jax.retrieval.hyde import NAME as HYDE
 
 WORDS = "bm25"
+SUFFIX = f"+{HYDE}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +19,18 @@ class System:
         name: of its row in the table.
         model: folder or hub name of the retriever, or the folder of an index; empty for BM25.
         by: "dense", "bm25" or "hybrid", as `Index.search` takes it.
+        expands: whether the retriever searches by HyDE.
     """
 
     name: str
     model: str
     by: str
+    expands: bool = False
 
 
 def parse_systems(words: Sequence[str]) -> list[System]:
-    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`.
+    """The systems that words name: a retriever, `bm25`, or `RETRIEVER+bm25`; all but `bm25` may
+    end in `+hyde`.
 
     A row is called by the last part of a path, or by the whole one if two paths end alike.
 
@@ -50,16 +55,18 @@ def parse_systems(words: Sequence[str]) -> list[System]:
     unique = lambda model: list(ends.values()).count(ends[model]) == 1
     short = {model: end if end and unique(model) else model for model, end in ends.items()}
     return [
-        System(_row_name(word, model, short), model, _by(word, model))
+        System(_row_name(word, model, short), model, _by(word, model), word.endswith(SUFFIX))
         for word, model in zip(words, models, strict=True)
     ]
 
 
 def _model_of(word: str) -> str:
     """The retriever that a word names; empty if it names BM25 alone."""
-    model = word.removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
+    model = word.removesuffix(SUFFIX).removeprefix(f"{WORDS}+").removesuffix(f"+{WORDS}").strip()
     if not model or (model == WORDS and word.strip() != WORDS):
-        raise ValueError(f"--models: {word!r} names no system; write MODEL, bm25 or MODEL+bm25")
+        raise ValueError(
+            f"--models: {word!r} names no system; write MODEL, bm25, MODEL+bm25 or MODEL+hyde"
+        )
     return "" if model == WORDS else model
 
 
@@ -70,7 +77,7 @@ def _row_name(word: str, model: str, short: dict[str, str]) -> str:
 def _by(word: str, model: str) -> str:
     if not model:
         return "bm25"
-    return "dense" if word.strip() == model else "hybrid"
+    return "dense" if word.removesuffix(SUFFIX).strip() == model else "hybrid"
 
 
 def name_of(reference: str, systems: Sequence[System], words: Sequence[str]) -> str:

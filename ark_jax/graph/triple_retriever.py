@@ -13,6 +13,7 @@ from ark_jax.graph.triple_texts import By, triple_texts
 from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.towers import Towers
+from ark_jax.retrieval.searcher import Ranking, Scopes
 
 ALONG_THE_GRAPH = WalkRules()
 
@@ -120,3 +121,19 @@ class TripleRetriever:
             graph.nodes.name(int(graph.tail[row])),
             score,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class AlongGraph:
+    """A `searcher.Searcher` of a graph's triples, which go by their rows.
+
+    Attributes:
+        rules: how far it goes along the graph, see `TripleRetriever.search_rows`.
+    """
+
+    retriever: TripleRetriever
+    rules: WalkRules = ALONG_THE_GRAPH
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        """The k best triples of each question; it knows no scopes."""
+        return list(map(Ranking, *self.retriever.search_rows(questions, k=k, rules=self.rules)))

@@ -15,6 +15,7 @@ from ark_jax.pipeline import fingerprints
 from ark_jax.retrieval.bm25_index import BM25Index, open_bm25
 from ark_jax.retrieval.chunks import ChunkRules
 from ark_jax.retrieval.fusion import Fusion, fusion_of
+from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, by_name
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
 from ark_jax.text.token_vectors import Vectors
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 BY = ("hybrid", "dense", "bm25")
 _TRIES = 5  # of opening an index that others replace meanwhile
-Ranking = list[tuple[int, float]]  # positions of chunks and their scores, best first
 # Unit vectors of questions and k -> positions of the nearest chunks and their scores, [q k] each.
 Nearest = Callable[[Vectors, int], tuple[np.ndarray, np.ndarray]]
 
@@ -44,6 +44,17 @@ class Hit:
     end: int
     chunk: str
     text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Database:
+    """Searches vectors where a database keeps them."""
+
+    nearest: Nearest
+    embed: Embed
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        return list(map(Ranking, *self.nearest(self.embed(questions), k)))
 
 
 @dataclasses.dataclass
@@ -203,39 +214,16 @@ class Index:
             raise ValueError(f"by={by!r}: must be {', '.join(BY)}")
         if k < 1:
             raise ValueError(f"k={k}: must be at least 1")
-        return [
-            [self._hit(position, score) for position, score in ranking[:k]]
-            for ranking in self._rankings(list(questions), k, by, vectors)
-        ]
-
-    def _rankings(
-        self, questions: list[str], k: int, by: str, vectors: Vectors | None
-    ) -> list[Ranking]:
-        if by == "dense":
-            return self._by_vectors(questions, k, vectors)
-        if by == "bm25":
-            return self._by_words(questions, k)
-        fusion = self.manifest.fusion
-        depth = max(k, fusion.depth)
-        by_vectors = self._by_vectors(questions, depth, vectors)
-        pairs = zip(self._by_words(questions, depth), by_vectors, strict=True)
-        return [fusion.join(*pair) for pair in pairs]
-
-    def _by_words(self, questions: list[str], k: int) -> list[Ranking]:
-        results = self.words.search(questions, k)
-        return [list(zip(*map(np.ndarray.tolist, result), strict=True)) for result in results]
-
-    def _by_vectors(self, questions: list[str], k: int, vectors: Vectors | None) -> list[Ranking]:
-        from ark_jax.retrieval.late import nearest
-
         if vectors is None:
-            vectors = self.retriever.encode(questions, kind="query")
-        if self.nearest:
-            positions, scores = self.nearest(vectors, k)
+            embed = lambda texts: self.retriever.encode(texts, kind="query")
         else:
-            positions, scores = nearest(vectors, self.vectors, k)
-        pairs = zip(positions.tolist(), scores.tolist(), strict=True)
-        return [list(zip(*pair, strict=True)) for pair in pairs]
+            embed = lambda texts: vectors
+        dense = _Database(self.nearest, embed) if self.nearest else Dense(self.vectors, embed)
+        searcher = by_name(by, self.words, dense, self.manifest.fusion, k)
+        return [
+            [self._hit(*pair) for pair in ranking.pairs()]
+            for ranking in searcher.search(list(questions), k)
+        ]
 
     def _hit(self, position: int, score: float) -> Hit:
         x = self.chunks[position]

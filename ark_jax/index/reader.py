@@ -1,6 +1,7 @@
 """Answers from passages, with the passages that they rest on."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,12 +43,12 @@ class Reader:
     """A language model that answers questions from passages, greedily.
 
     Attributes:
-        write: prompt -> reply.
+        write: prompts -> replies.
         fits: whether the model can read a prompt.
         form: how it is asked and replies.
     """
 
-    write: Callable[[str], str]
+    write: Callable[[Sequence[str]], list[str]]
     fits: Callable[[str], bool]
     form: ReadingPrompt
 
@@ -62,9 +63,8 @@ class Reader:
 
         lm = LanguageModel.from_pretrained(name_or_folder)
         form = ReadingPrompt.read(name_or_folder) or _citing()
-        return cls(
-            lambda prompt: _generate(lm, form, prompt), lambda prompt: _fits(lm, form, prompt), form
-        )
+        write = functools.partial(_generate, lm, form)
+        return cls(write, functools.partial(_fits, lm, form), form)
 
     @classmethod
     def endpoint(
@@ -78,7 +78,7 @@ class Reader:
             key_env: the environment variable that holds the key.
 
         Raises:
-            RuntimeError: by `answer`: the endpoint fails for good.
+            RuntimeError: by `write` and `answer`: the endpoint fails for good.
         """
         settings = complete.LLMSettings(
             backend="openai",
@@ -87,7 +87,7 @@ class Reader:
             key_env=key_env,
             temperature=0.0,
             max_tokens=1024,
-            concurrency=1,
+            concurrency=8,
             requests_per_minute=0,
             tokens_per_minute=0,
             timeout=120.0,
@@ -98,12 +98,13 @@ class Reader:
             replies="",
         )
 
-        def write(prompt: str) -> str:
-            call = complete.Call("ask", "read", (prompt,))
-            replies = complete.complete([call], settings, cache, "ask")
-            if why := replies.rejected.get("ask"):
+        def write(prompts: Sequence[str]) -> list[str]:
+            calls = [complete.Call(f"ask/{i}", "read", (x,)) for i, x in enumerate(prompts)]
+            replies = complete.complete(calls, settings, cache, "ask")
+            if replies.rejected:
+                why = next(iter(replies.rejected.values()))
                 raise RuntimeError(f"{model} gives no reply: {why}")
-            return replies.texts["ask"][-1]
+            return [replies.texts[call.item][-1] for call in calls]
 
         return cls(write, lambda prompt: True, _citing())
 
@@ -116,7 +117,7 @@ class Reader:
         for read in range(len(passages), 0, -1):
             prompt = self.form.fill(question, self.form.join(passages[:read]))
             if self.fits(prompt):
-                return _parse(self.form, self.write(prompt), passages[:read])
+                return _parse(self.form, self.write([prompt])[0], passages[:read])
         raise ValueError(
             f"question {question[:60]!r}: no passage fits the reader; take one that reads more, or "
             "an index of shorter chunks"
@@ -129,9 +130,9 @@ def _citing() -> ReadingPrompt:
     return ReadingPrompt(prompts.load_template("cite"), cite=True)
 
 
-def _generate(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> str:
-    text = form.for_model(lm, prompt)
-    return lm.generate([text], max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)[0]
+def _generate(lm: "LanguageModel", form: ReadingPrompt, filled: Sequence[str]) -> list[str]:
+    texts = [form.for_model(lm, prompt) for prompt in filled]
+    return lm.generate(texts, max_new_tokens=MAX_NEW_TOKENS, stop=form.stop)
 
 
 def _fits(lm: "LanguageModel", form: ReadingPrompt, prompt: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.retrieval.array_files import write_array, write_text
+from ark_jax.retrieval.searcher import Ranking, Scopes
 from ark_jax.retrieval.stems import stem_numbers, stems
 from ark_jax.runtime.map_shards import map_shards
 
@@ -31,7 +32,7 @@ ENTRY = np.dtype([("word", np.int32), ("text", np.int32), ("count", np.int32)])
 
 
 class BM25Index:
-    """Finds texts by their words.
+    """Finds texts by their words; a `searcher.Searcher`.
 
     Args:
         read_words: called by the first search; stem -> its number.
@@ -61,26 +62,43 @@ class BM25Index:
     def _words(self) -> dict[str, int]:
         return self._read_words()
 
-    def search(self, queries: Sequence[str], k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The positions of the k best texts of each query, int64, and their scores, float32.
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        """The k best texts of each question by Lucene's BM25: positions, int64, float32 scores.
 
-        Best first; of equal scores the lower position is first. Texts without a word of the query
-        are left out.
+        Texts and questions become English stems without stop words. Frequencies and lengths are
+        those of all texts, whatever the scope. Of equal scores the text that stands first in the
+        scope is first. Texts without a word of the question are left out.
         """
-        return [self.best(words, k) for words in stems(queries)]
+        everything = range(self._count)
+        scopes = [everything] * len(questions) if scopes is None else scopes
+        return [
+            self.best(words, k) if scope == everything else self._best_of(words, k, scope)
+            for words, scope in zip(stems(questions), scopes, strict=True)
+        ]
 
-    def best(self, words: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The positions and scores of the k best texts for the stems of a query, as of `search`."""
+    def _best_of(self, words: Sequence[str], k: int, scope: Sequence[int]) -> Ranking:
+        is_range = isinstance(scope, range)  # numpy would ask it for each number
+        positions = (
+            np.arange(scope.start, scope.stop, scope.step)
+            if is_range
+            else np.asarray(scope, np.int64)
+        )
+        scores = self.scores(words)[positions]
+        best = best_texts(scores, k)
+        return Ranking(positions[best], scores[best])
+
+    def best(self, words: Sequence[str], k: int) -> Ranking:
+        """The k best texts for the stems of a question, as of `search`."""
         entries = self._entries(words)
         if not entries:
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+            return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
         scores = self._sum(entries)
         # The k best reach at least what k texts with one of the words do.
         samples = (scores[texts[:SAMPLE]] for texts, _ in entries)
         least = max(np.partition(x, -k)[-k] if len(x) >= k else 0 for x in samples)
         positions = np.flatnonzero(scores >= least if least else scores)
         best = positions[best_texts(scores[positions], k)]
-        return best, scores[best]
+        return Ranking(best, scores[best])
 
     def scores(self, words: Sequence[str]) -> np.ndarray:
         """The scores of all texts `[n]` for the stems of a query; 0: the text has none of them."""

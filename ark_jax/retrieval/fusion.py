@@ -47,9 +47,8 @@ class Fusion:
         """All ids of both rankings, best first, with their scores."""
         if self.by == "ranks":
             # In this order the recipes join them, which decides between equal sums.
-            rankings = [[id for id, _ in ranking] for ranking in (by_words, by_vectors)]
             weights = (self.bm25, self.dense)
-            return fused_scores(rankings, constant=self.constant, weights=weights)
+            return by_ranks(by_words, by_vectors, constant=self.constant, weights=weights)
         words, vectors = _shares(by_words, 0.0), _shares(by_vectors, 1.0)
         # What is not listed has no word of the question, or a cosine below all that are listed.
         lowest = min(vectors.values(), default=0.0)
@@ -104,36 +103,24 @@ def save_fusion(fusion: Fusion, folder: Path) -> None:
     (folder / FUSION_FILE).write_text(text, encoding="utf-8")
 
 
-def fuse(rankings: Sequence[Sequence[str]], k: int) -> list[str]:
-    """Fuses rankings by reciprocal rank (Cormack, Clarke and Büttcher 2009).
+def by_ranks(
+    *rankings: Ranking, constant: float = RANK_CONSTANT, weights: Sequence[float] | None = None
+) -> list[tuple[Id, float]]:
+    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Büttcher 2009).
 
     The score of an id is the sum of 1 / (60 + rank) over the rankings that contain it.
 
     Args:
-        rankings: lists of ids, best first.
-        k: largest number of ids to return.
-
-    Returns:
-        The `k` ids with the highest scores, best first. Ids with equal scores keep the order in
-        which the rankings first name them.
-    """
-    return [id for id, _ in fused_scores(rankings)][:k]
-
-
-def fused_scores(
-    rankings: Sequence[Sequence[Id]],
-    *,
-    constant: float = RANK_CONSTANT,
-    weights: Sequence[float] | None = None,
-) -> list[tuple[Id, float]]:
-    """All ids of the rankings with their scores, in the order of `fuse`.
-
-    Args:
+        rankings: ids with scores, which do not matter; best first.
         constant: as in `Fusion`.
         weights: of the rankings; None weighs all by 1.
+
+    Returns:
+        All ids with their sums, best first. Ids with equal sums keep the order in which the
+        rankings first name them.
     """
     scores: dict[Id, float] = {}
     for ranking, weight in zip(rankings, weights or [1.0] * len(rankings), strict=True):
-        for rank, id in enumerate(ranking, 1):
+        for rank, (id, _) in enumerate(ranking, 1):
             scores[id] = scores.get(id, 0.0) + weight / (constant + rank)
     return sorted(scores.items(), key=_order)

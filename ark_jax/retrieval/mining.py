@@ -2,31 +2,24 @@
 
 import dataclasses
 import hashlib
+import itertools
 import operator
 import random
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
 
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.late import nearest
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.searcher import Ranking, nearest_texts
 from ark_jax.runtime.log import Progress
 from ark_jax.text.token_vectors import Vectors, join
 from ark_jax.text.word_boundaries import whole_word_pattern
 
 QUESTIONS = 4096  # whose queries are searched for at once
 Key = TypeVar("Key", bound=Hashable)  # of a chunk
-
-
-class Candidates(NamedTuple):
-    """The candidates of a question, hardest first."""
-
-    positions: Int[np.ndarray, " c"]  # int32, among all chunks
-    scores: Float[np.ndarray, " c"]  # float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +64,7 @@ def dense_candidates(
     ids: Sequence[str],
     *,
     top: int,
-) -> dict[str, Candidates]:
+) -> dict[str, Ranking]:
     """Retrieves the nearest chunks of every question and merges the results of its queries.
 
     Args:
@@ -86,43 +79,28 @@ def dense_candidates(
         question -> the chunks and the highest cosine of each over its queries, highest first. Of
         equal cosines that with the smaller id is first.
     """
-    candidates: dict[str, Candidates] = {}
-    # Questions with the same pool share their searches. A range may be a whole corpus, which is
-    # neither listed nor copied.
-    questions_by_pool: dict[Sequence[int], list[str]] = {}
-    for question in queries:
-        pool = pools[question]
-        pool = pool if isinstance(pool, range) else tuple(pool)
-        questions_by_pool.setdefault(pool, []).append(question)
+    candidates: dict[str, Ranking] = {}
     with Progress("search for negatives", len(queries), "questions") as bar:
-        for pool, questions in questions_by_pool.items():
-            is_range = isinstance(pool, range)
-            rows = slice(pool.start, pool.stop, pool.step) if is_range else list(pool)
-            searched = vectors[rows]
-            for start in range(0, len(questions), QUESTIONS):
-                block = questions[start : start + QUESTIONS]
-                positions, scores = nearest(join([queries[x] for x in block]), searched, top)
-                ends = np.cumsum([len(queries[x]) for x in block])[:-1]
-                found = zip(block, np.split(positions, ends), np.split(scores, ends), strict=True)
-                for question, *of_queries in found:
-                    candidates[question] = _merge(*of_queries, pool, ids)
-                bar.add(len(block))
+        questions = list(queries)
+        for start in range(0, len(questions), QUESTIONS):
+            block = questions[start : start + QUESTIONS]
+            scopes = [pools[question] for question in block for _ in range(len(queries[question]))]
+            joined = join([queries[question] for question in block])
+            found = iter(nearest_texts(joined, vectors, top, scopes))
+            for question in block:
+                of_queries = itertools.islice(found, len(queries[question]))
+                candidates[question] = _merge(of_queries, ids)
+            bar.add(len(block))
     return candidates
 
 
-def _merge(
-    positions: Int[np.ndarray, "r k"],
-    scores: Float[np.ndarray, "r k"],
-    pool: Sequence[int],
-    ids: Sequence[str],
-) -> Candidates:
+def _merge(rankings: Iterable[Ranking], ids: Sequence[str]) -> Ranking:
     """What the queries of one question find, each chunk once."""
     best: dict[int, float] = {}
-    for position, score in zip(positions.ravel().tolist(), scores.ravel().tolist(), strict=True):
-        chunk = pool[position]
+    for chunk, score in itertools.chain.from_iterable(ranking.pairs() for ranking in rankings):
         best[chunk] = max(best.get(chunk, -1.0), score)
     ranked = sorted(best, key=lambda chunk: (-best[chunk], ids[chunk]))
-    return Candidates(
+    return Ranking(
         np.array(ranked, np.int32), np.array([best[chunk] for chunk in ranked], np.float32)
     )
 
@@ -149,8 +127,9 @@ def baseline_candidates(
         question id -> indices into `texts`, hardest first.
     """
     if by == "bm25":
-        rankings = bm25(list(questions.values()), texts, [pools[id] for id in questions], top)
-        return dict(zip(questions, rankings, strict=True))
+        scopes = [pools[id] for id in questions]
+        rankings = count_bm25(texts).search(list(questions.values()), top, scopes)
+        return {id: x.ids.tolist() for id, x in zip(questions, rankings, strict=True)}
     return {
         id: random.Random(id).sample(list(pools[id]), min(top, len(pools[id]))) for id in questions
     }

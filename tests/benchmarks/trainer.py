@@ -102,7 +102,7 @@ def by_ark(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:
         top=TOP,
     )
     ids = list(SECTIONS)
-    return [[ids[place] for place in rows[str(i)].positions] for i in range(len(TRIPLES))]
+    return [[ids[place] for place in rows[str(i)].ids] for i in range(len(TRIPLES))]
 
 
 def by_faiss(queries: np.ndarray, vectors: np.ndarray) -> list[list[str]]:

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from support import tiny
+from support import llm_server, tiny
 
 from ark_jax import __main__
 
@@ -80,6 +80,28 @@ def test_a_folder_keeps_page_table_rows_and_index(capsys, tmp_path):
     assert "bell.txt [0:" in capsys.readouterr().out
 
 
+def test_a_retriever_searches_for_passages_that_a_language_model_writes(capsys, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    asked = []
+    texts = {question: TEXTS[name] for question, name, _ in QUESTIONS}
+
+    def model(messages):
+        asked.append(messages[-1]["content"].rpartition("Question: ")[2])
+        return texts[asked[-1]]  # the passage itself, which is then the nearest
+
+    with llm_server.serving(model) as server:
+        words = "--models=base,base+hyde,tuned+hyde,tuned+bm25+hyde"
+        flags = ("--metrics=recall@1", "--reader=m", f"--endpoint={server.url}", "--json")
+        assert call(words, *DATA, "--scope=corpus", *flags) == 0
+    table = json.loads(capsys.readouterr().out)["table"]
+    assert [row["system"] for row in table] == words.partition("=")[2].split(",")
+    assert sorted(asked) == sorted(texts)  # once for all retrievers
+    means = {row["system"]: row["values"]["recall@1"]["mean"] for row in table}
+    assert means["tuned+bm25+hyde"] == 1.0 and means["base+hyde"] >= means["base"]
+
+
 def test_with_a_config_it_is_the_stage(capsys):
     assert call("--config=nowhere.py", "--workdir=w") == 1
     assert "--config=nowhere.py: no such file" in capsys.readouterr().err
@@ -90,6 +112,8 @@ def test_with_a_config_it_is_the_stage(capsys):
     [
         ((SYSTEMS,), "ark-jax evaluate needs --data, as in: ark-jax evaluate --models="),
         (("--models=bm25", *DATA), "name a retriever too"),
+        (("--models=bm25+hyde,base", *DATA), "'bm25+hyde' names no system"),
+        (("--models=base+hyde", *DATA), "+hyde needs a language model; name it with --reader"),
         (("--models=gone,bm25", *DATA), "gone: no such folder, and no hub name"),
         ((SYSTEMS, "--data=gone"), "gone: does not exist"),
         ((SYSTEMS, "--data=documents"), "documents holds no question"),

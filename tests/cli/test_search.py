@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from support import llm_server, tiny
 
@@ -139,6 +140,36 @@ def test_an_endpoint_answers_and_cites(place, capsys, monkeypatch):
     assert len(prompts) == 1  # the second answer is in the cache
     assert f"Question: {QUESTION}" in prompts[0]
     assert "Doc [1] tide\nJosiah Penhallow founded" in prompts[0]
+
+
+def test_hyde_searches_for_a_passage_that_a_language_model_writes(place, capsys, monkeypatch):
+    pytest.importorskip("openai", reason="the live backend needs pip install 'ark-jax[llm]'")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    passage, asked = "Brine was boiled by the Pellin Salt Company.", []
+
+    def model(messages):
+        asked.append(messages[-1]["content"])
+        return passage if "Write a passage" in asked[-1] else "<answer>brine</answer>"
+
+    with llm_server.serving(model) as server:
+        flags = ("--by=dense", "--json", "--reader=m", f"--endpoint={server.url}", "--expand=hyde")
+        assert call("search", place / "i", QUESTION, *flags) == 0
+        found = json.loads(capsys.readouterr().out)["passages"]
+        assert call("ask", place / "i", QUESTION, *flags) == 0
+        answer = json.loads(capsys.readouterr().out)
+    index = Index.open(place / "i")
+    vectors = sum(
+        index.retriever.encode([text], kind=kind)
+        for text, kind in ((QUESTION, "query"), (passage, "document"))
+    )
+    (hits,) = index.search([QUESTION], by="dense", vectors=vectors / np.linalg.norm(vectors))
+    assert [x["chunk"] for x in found] == [hit.chunk for hit in hits]
+    assert [x["score"] for x in found] == pytest.approx([hit.score for hit in hits], abs=2e-6)
+    assert answer["read"] == [hit.chunk for hit in hits[:5]] and answer["answer"] == "brine"
+    assert len(asked) == 2  # the passage of the second search is in the cache
+    assert call("search", place / "i", QUESTION, "--expand=hyde", "--by=bm25") == 1
+    assert "not --by=bm25" in capsys.readouterr().err
 
 
 def test_a_local_reader_answers_from_what_fits(place, capsys, monkeypatch):

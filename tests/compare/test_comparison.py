@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from support import tiny
+from support.brute_force import bm25, fuse
 from support.world import HELD_OUT, make_world, tiny_config
 
 import ark_jax as ark
@@ -20,9 +21,8 @@ from ark_jax.recipes.common.evaluate import evaluate
 from ark_jax.recipes.common.ingest import ingest
 from ark_jax.recipes.common.retrieve import retrieve_baselines
 from ark_jax.recipes.common.systems import Systems
-from ark_jax.retrieval.bm25 import bm25
 from ark_jax.retrieval.chunks import ChunkRules
-from ark_jax.retrieval.fusion import Fusion, fuse, save_fusion
+from ark_jax.retrieval.fusion import Fusion, save_fusion
 from ark_jax.runtime.log import Metrics
 from ark_jax.text.token_vectors import TokenVectors
 

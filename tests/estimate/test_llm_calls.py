@@ -67,6 +67,16 @@ def test_an_endpoint_holds_calls_back():
     assert llm_calls.waiting_seconds(c, 10, 6000, 2.0) == 0
 
 
+def test_hyde_asks_for_a_passage_for_each_held_out_question(world, mesh):
+    c = settings(world, "openai")
+    c.search.expand, c.mine.by = "hyde", "question"  # which asks for nothing else
+    planned = plan.estimate(RECIPE, c)
+    calls = calls_of_kind(planned, "hyde")
+    assert (calls.stage, calls.calls) == ("baselines", planned.inputs["held-out questions"])
+    assert calls.output_tokens == 120 * calls.calls and calls.cost > 0
+    assert any("embedding for hyde" in note for note in planned.notes)
+
+
 def test_an_unknown_price_is_told_with_the_fix(world, mesh):
     c = settings(world, "openai")
     c.llm.model = "somebody/new-model"

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from support import tiny
+from support.brute_force import bm25, fuse
 from support.paths import REPOSITORY
 
 import ark_jax as ark
@@ -25,8 +26,7 @@ from ark_jax.index import folder as folders
 from ark_jax.index.index import Hit
 from ark_jax.models.retriever import Retriever
 from ark_jax.retrieval import vector_files
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import Fusion, fuse
+from ark_jax.retrieval.fusion import Fusion
 
 SENTENCES = tiny.DOCUMENTS.read_text(encoding="utf-8").replace("\\n", " ").split(". ")
 QUESTIONS = ["Who founded the Tidal Board?", "salt and tide", "Wer ließ die Glocke gießen?"]

@@ -11,9 +11,9 @@ QUESTION = "Who founded the Tidal Board?"
 
 def test_answers_without_tags_name_the_passages_that_hold_them():
     passages = ["The tide rose in 1784.", "Josiah Penhallow founded it.", "by josiah  penhallow!"]
-    ask = lambda reply, fits=lambda prompt: True: Reader(lambda prompt: reply, fits, CITING).answer(
-        QUESTION, passages
-    )
+    ask = lambda reply, fits=lambda prompt: True: Reader(
+        lambda prompts: [reply], fits, CITING
+    ).answer(QUESTION, passages)
     assert ask("Josiah Penhallow.\nMore text").sources == (1, 2)
     cited = ask("<think>Doc [3], Doc [9]</think><answer>him</answer>")
     assert (cited.text, cited.sources, cited.cited) == ("him", (2,), True)
@@ -26,7 +26,8 @@ def test_answers_without_tags_name_the_passages_that_hold_them():
 def test_a_tuned_reader_is_asked_as_it_was_trained():
     asked = []
     form = ReadingPrompt("{passages}\nQ: {question}\nA:", chat=False)
-    reader = Reader(lambda prompt: asked.append(prompt) or " 1784\nQ:", lambda prompt: True, form)
+    write = lambda prompts: asked.extend(prompts) or [" 1784\nQ:"]
+    reader = Reader(write, lambda prompt: True, form)
     answer = reader.answer(QUESTION, ["The tide rose in 1784.", "by whom?"])
     assert asked == [f"The tide rose in 1784.\n\nby whom?\nQ: {QUESTION}\nA:"]
     assert (answer.text, answer.sources, answer.cited) == ("1784", (0,), False)

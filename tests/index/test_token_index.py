@@ -7,14 +7,13 @@ import jax
 import numpy as np
 import pytest
 from support import tiny
+from support.brute_force import bm25, fuse
 
 import ark_jax as ark
 from ark_jax import layout
 from ark_jax.data.records import Document
 from ark_jax.models.multi_vector import MultiVectorRetriever
 from ark_jax.retrieval import vector_files
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import fuse
 from ark_jax.retrieval.late import maxsim
 from ark_jax.text.token_vectors import TokenVectors
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from support import shard_work
 
 from ark_jax.retrieval import bm25_index
-from ark_jax.retrieval.bm25 import bm25, scored_bm25
 from ark_jax.retrieval.bm25_index import best_texts, count_bm25, open_bm25, write_bm25
 from ark_jax.runtime import map_shards
 
@@ -45,10 +44,10 @@ def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block)
         patch.setattr(bm25_index, "BLOCK", block)  # texts of several blocks share words, and
         patch.setattr(bm25_index, "ENTRIES", 4)  # words are written a few at a time
         write_bm25(folder, iter(texts))
-    ((positions, scores),) = open_bm25(folder, len(texts)).search([query], k)
-    ranking = list(zip(positions.tolist(), scores.tolist(), strict=True))
-    assert [ranking] == scored_bm25([query], texts, [range(len(texts))], k)
-    if any(text for text in texts if bm25([text], [text], [[0]], 1)[0]):
+    ((positions, scores),) = mapped = open_bm25(folder, len(texts)).search([query], k)
+    (counted,) = count_bm25(texts).search([query], k, [list(range(len(texts)))])
+    assert mapped[0].pairs() == counted.pairs()
+    if any(text for text in texts if count_bm25([text]).search([text], 1)[0].ids.size):
         np.testing.assert_array_equal(scores, reference_scores(query, texts)[positions])
     else:
         assert not len(scores)

@@ -2,7 +2,16 @@
 
 import pytest
 
-from ark_jax.retrieval.fusion import Fusion, fuse, fused_scores, load_fusion, save_fusion
+from ark_jax.retrieval.fusion import Fusion, by_ranks, load_fusion, save_fusion
+
+
+def pairs(ids) -> list:
+    """A ranking whose scores do not matter."""
+    return [(id, 0.0) for id in ids]
+
+
+def fuse(rankings, k: int) -> list:
+    return [id for id, _ in by_ranks(*map(pairs, rankings))][:k]
 
 
 def test_fusion_by_hand():
@@ -24,11 +33,10 @@ def test_sums_of_equal_terms_are_equal_in_any_order():
 
 
 def test_scores_are_those_of_the_order():
-    lists = [["a", "b"], ["b", "c"]]
-    scores = dict(fused_scores(lists))
+    lists = [pairs("ab"), pairs("bc")]
+    scores = dict(by_ranks(*lists))
     assert scores == pytest.approx({"b": 1 / 62 + 1 / 61, "a": 1 / 61, "c": 1 / 62}, abs=1e-12)
-    assert [id for id, _ in fused_scores(lists)] == fuse(lists, 3)
-    weighed = fused_scores(lists, constant=7, weights=(0.5, 4.0))
+    weighed = by_ranks(*lists, constant=7, weights=(0.5, 4.0))
     assert weighed[0] == ("b", pytest.approx(0.5 / 9 + 4 / 8)) and weighed[1][0] == "c"
 
 

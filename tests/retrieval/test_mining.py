@@ -99,19 +99,6 @@ def test_questions_that_are_searched_together_find_what_each_finds_alone(asked, 
     assert together == mined_one_by_one(queries, pools, vectors, ids, top)
 
 
-def test_a_pool_of_all_chunks_is_neither_listed_nor_copied(monkeypatch, tmp_path):
-    np.save(tmp_path / "vectors.npy", CHUNKS)
-    vectors, searched = np.load(tmp_path / "vectors.npy", mmap_mode="r"), []
-
-    def nearest(queries, texts, k):
-        searched.append(texts)
-        return top_k(queries, texts, k)
-
-    monkeypatch.setattr(mining, "nearest", nearest)
-    mined({"q": unit(0), "r": unit(90)}, dict.fromkeys("qr", range(6)), vectors, top=2)
-    assert len(searched) == 1 and np.shares_memory(searched[0], vectors)
-
-
 def test_nothing_to_mine(mesh):
     assert mined({"q": unit(0)}, {"q": []}, top=3) == {"q": []}
     assert chosen(positives=list("abBcdef")) == ([], {"copies": 0, "margin": 0, "aligned": 0})

@@ -4,7 +4,7 @@ So it says, too, whether a run needs a graph and a language model that writes.
 """
 
 from ark_jax.pipeline.reads import element
-from ark_jax.recipes.common.systems import Systems
+from ark_jax.recipes.common.systems import HYDE, Systems
 from ark_jax.recipes.common.written_from import is_writing, joins_passages
 
 # stage -> whose rewritten questions mine its hard negatives. Stage 1 has none; stage 0 trains
@@ -32,7 +32,8 @@ def systems(config) -> Systems:
     """The systems that the closing table compares."""
     merged = ("merged",) if config.train.merge != 1 else ()
     reranker = RERANKER if config.train.kind == "cross" else ""
-    return Systems(config.evaluate, (*trained_stages(config), *merged), reranker)
+    tuned = (*trained_stages(config), *merged)
+    return Systems(config.evaluate, tuned, reranker, config.search.expand)
 
 
 def is_distilling(config) -> bool:
@@ -72,8 +73,9 @@ def builds_graph(config) -> bool:
 
 
 def asks_writer(config) -> bool:
-    """Whether `config.llm` is asked for anything: a graph, rewritten questions, or written ones."""
-    return builds_graph(config) or (is_writing(config) and not config.questions.replies)
+    """Whether `config.llm` is asked for a graph, rewritten or written questions, or passages."""
+    writes = is_writing(config) and not config.questions.replies
+    return builds_graph(config) or writes or config.search.expand == HYDE
 
 
 def training_inputs(stage: int) -> tuple[str, ...]:

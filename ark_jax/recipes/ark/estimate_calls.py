@@ -30,9 +30,12 @@ from ark_jax.recipes.common.estimate_questions import (
     foresee_questions,
     join_neighbours,
 )
+from ark_jax.recipes.common.hyde import passage_calls
+from ark_jax.recipes.common.systems import HYDE
 from ark_jax.recipes.common.write_questions import materials_to_ask, question_calls
 from ark_jax.recipes.common.written_from import is_writing
 
+PASSAGE_TOKENS = 120  # of a passage that HyDE searches for
 # How far a community goes from its least to its most entities.
 # In the demo it is 0.22 (large) and 0.36 (small).
 COMMUNITY_SHARE = 0.25
@@ -60,6 +63,7 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
         ("extract", _prepare_extraction, builds_graph(config)),
         ("questions", _prepare_writing, is_writing(config)),
         ("rewrite", _prepare_rewriting, mines_by_graph(config)),
+        (HYDE, _prepare_passages, config.search.expand == HYDE),
     )
     for kind, prepare, is_needed in kinds:
         if not is_needed:
@@ -68,7 +72,7 @@ def llm_calls(context: Context, done: set[str]) -> tuple[list[Calls], list[str]]
         replies = [row for row in cached if row.get("kind") == kind]
         notes += remarks
         made, more = _estimate_calls(
-            config, kind, kind in done, prompts_made, prompt_tokens, expected, replies, count
+            config, kind, done, prompts_made, prompt_tokens, expected, replies, count
         )
         calls += made
         notes += more
@@ -160,6 +164,19 @@ def _prepare_rewriting(
     return calls, tokens, expected, [note]
 
 
+def _prepare_passages(
+    context: Context, done: set[str], count: TokenCounter, recording: Recording
+) -> Prepared:
+    """As `_prepare_extraction`, of the passages that HyDE searches for."""
+    calls = passage_calls(context, load_questions(context, "held_out"))
+    return (
+        calls,
+        _prompt_tokens(calls, count),
+        dict.fromkeys((call.item for call in calls), PASSAGE_TOKENS),
+        [],
+    )
+
+
 def _prompt_tokens(calls: Sequence[complete.Call], count: TokenCounter) -> dict[str, float]:
     lengths = count([call.turns[0] for call in calls], asked=True)
     return {call.item: float(n) for call, n in zip(calls, lengths, strict=True)}
@@ -177,7 +194,7 @@ def _empty_communities(context: Context) -> list[dict]:
 def _estimate_calls(
     config,
     kind: str,
-    finished: bool,
+    done: set[str],
     calls: list[complete.Call],
     prompt_tokens: dict[str, float],
     expected: dict[str, float],
@@ -186,7 +203,8 @@ def _estimate_calls(
 ) -> tuple[list[Calls], list[str]]:
     """One kind of calls, and gleaning beside extraction; notes on their figures."""
     settings = llm_settings(config, "questions" if kind == "questions" else "llm")
-    pending = [] if finished else unanswered(settings, calls, replies)
+    stage = "baselines" if kind == HYDE else kind
+    pending = [] if stage in done else unanswered(settings, calls, replies)
     ratio, measured = measured_ratio(replies, prompt_tokens, count)
     source = f"{measured:,} replies at hand" if ratio else "the recording in the package"
     written = 0.0
@@ -212,7 +230,7 @@ def _estimate_calls(
     made = [
         Calls(
             label,
-            kind,
+            stage,
             times * len(calls),
             times * len(pending),
             round(tokens_in),

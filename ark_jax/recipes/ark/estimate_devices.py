@@ -44,6 +44,7 @@ from ark_jax.recipes.common.corpus_vectors import stored_systems
 from ark_jax.recipes.common.estimate_questions import foresee_questions, pairs_to_score
 from ark_jax.recipes.common.models import WARM_READER, keeps_tokens
 from ark_jax.recipes.common.reader import questions_to_answer
+from ark_jax.recipes.common.systems import HYDE
 from ark_jax.recipes.common.written_from import is_writing
 
 SCORE_BYTES = 32  # of scores.parquet for a pair
@@ -409,7 +410,9 @@ class _Forecaster:
         compared = "baselines" not in self.done and settings.retrievers
         whole = "evaluate" not in self.done and "full" in settings.baselines
         reranked = "evaluate" not in self.done and settings.rerank
+        expanded = "baselines" not in self.done and self.config.search.expand == HYDE
         omitted = [
+            *(["embedding for hyde"] if expanded else []),
             *(["embedding with evaluate.retrievers"] if compared else []),
             *(["reading whole documents (full)"] if whole else []),
             *(["reranking with evaluate.rerank"] if reranked else []),

@@ -5,7 +5,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +25,9 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
+from ark_jax.retrieval.searcher import Ranking
 from ark_jax.runtime import distributed
 from ark_jax.text.token_vectors import Vectors
-
-if TYPE_CHECKING:  # its module starts jax
-    from ark_jax.retrieval.mining import Candidates
 
 POSITIVES = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
 NEGATIVES = POSITIVES.insert(2, pa.field("mined_by", pa.float64()))
@@ -105,7 +102,7 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
 
 def _search(
     context: Context, system: str, stage: int, corpus: _Corpus
-) -> Callable[[], dict[str, "Candidates"]]:
+) -> Callable[[], dict[str, Ranking]]:
     """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
 
     The devices of all processes search by vectors. The rest is for the first process alone, which
@@ -121,7 +118,7 @@ def _search(
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
-    def rank() -> dict[str, mining.Candidates]:
+    def rank() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
         if own_functions.is_own(settings.by):
             queries = {question: of_one[0] for question, of_one in corpus.queries.items()}
@@ -132,9 +129,7 @@ def _search(
                 settings.by, words, pools, corpus.texts, top=settings.top
             )
         return {
-            question: mining.Candidates(
-                np.array(chunks, np.int32), corpus.cosines(question, chunks)
-            )
+            question: Ranking(np.array(chunks, np.int32), corpus.cosines(question, chunks))
             for question, chunks in ranked.items()
         }
 
@@ -170,9 +165,7 @@ class _Tally:
     above_the_positive: int = 0
 
 
-def _choose(
-    context: Context, folder: Path, corpus: _Corpus, mined: Mapping[str, "Candidates"]
-) -> dict:
+def _choose(context: Context, folder: Path, corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict:
     """Stores the negatives among the mined chunks, and the positives, each with its cosine."""
     tally = _Tally()
     spared = load_next_best(context, context.config.mine.spare)
@@ -198,7 +191,7 @@ def _positives(corpus: _Corpus) -> Iterator[dict]:
 def _negatives(
     settings,
     corpus: _Corpus,
-    mined: Mapping[str, "Candidates"],
+    mined: Mapping[str, Ranking],
     spared: Mapping[str, Sequence[str]],
     tally: _Tally,
 ) -> Iterator[dict]:
@@ -238,13 +231,13 @@ def _negatives(
             }
 
 
-def _first_copies(corpus: _Corpus, mined: Mapping[str, "Candidates"]) -> dict[int, int]:
+def _first_copies(corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict[int, int]:
     """As `mining.first_copies`, of the chunks that were mined and the positives."""
     from ark_jax.retrieval import mining
 
     is_known = np.zeros(len(corpus.chunk_ids), bool)
     for question, positives in corpus.positives.items():
-        is_known[positives] = is_known[mined[question].positions] = True
+        is_known[positives] = is_known[mined[question].ids] = True
     known = np.flatnonzero(is_known).tolist()
     copies = mining.first_copies(corpus.texts[chunk] for chunk in known)
     return {known[copy]: known[first] for copy, first in copies.items()}

@@ -15,7 +15,8 @@ from ark_jax.recipes.common.corpus import gold_passages, load_questions, passage
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
 from ark_jax.recipes.common.reader_training import PooledQuestion
-from ark_jax.recipes.common.retrieve import search_scopes, searched_chunks
+from ark_jax.recipes.common.retrieve import searched_chunks
+from ark_jax.retrieval.searcher import nearest_texts
 from ark_jax.runtime.distributed import is_first_process
 from ark_jax.runtime.log import say
 
@@ -90,11 +91,11 @@ def _search(
     keys, _ = encode_passages(context, "base", passages_of(searched), f"embed chunks, {part}")
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", f"embed questions, {part}")
-    nearest = search_scopes(queries, keys, scopes, context.config.pool.size)
+    found = nearest_texts(queries, keys, context.config.pool.size, scopes)
     rows = []
-    for question, query, places, cosines in zip(questions, queries, *nearest, strict=True):
+    for question, query, ranking in zip(questions, queries, found, strict=True):
         vectors["questions"][question.id] = query
-        vectors["chunks"] |= {searched[place].id: np.asarray(keys[place]) for place in places}
+        vectors["chunks"] |= {searched[place].id: np.asarray(keys[place]) for place in ranking.ids}
         needed = {chunk for holders in gold[question.id] for chunk in holders}
         rows += [
             {
@@ -102,10 +103,10 @@ def _search(
                 "part": part,
                 "chunk_id": searched[place].id,
                 "rank": rank,
-                "cosine": float(cosine),
+                "cosine": cosine,
                 "gold": searched[place].id in needed,
             }
-            for rank, (place, cosine) in enumerate(zip(places, cosines, strict=True))
+            for rank, (place, cosine) in enumerate(ranking.pairs())
         ]
     return rows
 

@@ -20,9 +20,8 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import fuse
-from ark_jax.runtime import distributed
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, nearest_texts
 from ark_jax.text.token_vectors import Vectors
 
 SCHEMA = pa.schema([("question", pa.string()), ("chunk", pa.string()), ("cosine", pa.float64())])
@@ -63,19 +62,16 @@ def _search(
     Args:
         vectors: of the questions `[q e]` and of the chunks `[n e]`, or their `TokenVectors`.
     """
-    from ark_jax.retrieval.late import nearest
-
-    count, everything = settings.candidates, range(len(searched.ids))
-    by_vectors, _ = nearest(*vectors, count)
-    question_texts = [question.question for question in questions]
+    count = settings.candidates
+    texts = [question.question for question in questions]
     answered = [" ".join((question.question, *question.answers)) for question in questions]
-    queries, scopes = [*question_texts, *answered], [everything] * (2 * len(questions))
-    by_words = distributed.on_first_process(lambda: bm25(queries, searched.texts, scopes, count))
+    by_words = OnFirstProcess(lambda: count_bm25(searched.texts)).search([*texts, *answered], count)
+    parts = (nearest_texts(*vectors, count), by_words[: len(texts)], by_words[len(texts) :])
+    found = Fused(list(map(Known, parts)), count).search(texts, count)
     pools = {}
-    for i, question in enumerate(questions):
-        rankings = (by_vectors[i].tolist(), by_words[i], by_words[len(questions) + i])
+    for question, ranking in zip(questions, found, strict=True):
         named = _own_chunks(question, chunks, searched)[: count // 2].tolist()
-        pool = list(dict.fromkeys([*named, *fuse(rankings, count)]))[:count]
+        pool = list(dict.fromkeys([*named, *ranking.ids]))[:count]
         pools[question.id] = np.array(pool, np.int32)
     return pools
 

@@ -9,9 +9,10 @@ from ark_jax.evaluate.retrieval import measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.common.corpus import gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.common.retrieve import scored_rankings
+from ark_jax.recipes.common.retrieve import search_each
 from ark_jax.recipes.common.systems import WORDS, Systems
 from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
+from ark_jax.retrieval.searcher import Fused
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 
@@ -61,10 +62,11 @@ def choose_fusion(
     if judged:
         names = (WORDS, systems.last)
         # Of all questions, so that as many documents are searched, whichever choose.
-        parts = scored_rankings(context, systems, names, judged, chunks, folder)
+        parts = search_each(context, systems, names, judged, chunks, folder).values()
+        texts, depth = [question.question for question in judged], systems.depth
         for fusion, row in zip(fusions, rows, strict=True):
-            fused = {q.id: fusion.join(*(part[q.id] for part in parts)) for q in choosing}
-            run = {id: [chunk for chunk, _ in ranking] for id, ranking in fused.items()}
+            fused = Fused(tuple(parts), depth, fusion.join).search(texts, depth)
+            run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}
             values = measures(run, {id: gold[id] for id in run}, [METRIC])
             row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))
     best = max(range(len(fusions)), key=lambda i: rows[i][METRIC])

@@ -11,10 +11,10 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.corpus import given_questions, passages_of, stored_chunks, views_of
-from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_generator
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import fuse
+from ark_jax.recipes.common.retrieve import searcher_of
+from ark_jax.recipes.common.systems import WORDS
+from ark_jax.retrieval.searcher import Fused
 from ark_jax.runtime import distributed
 from ark_jax.text import prompts
 from ark_jax.text.token_vectors import Vectors
@@ -202,23 +202,15 @@ def scored_pairs(context: Context, candidate: Candidate) -> list[tuple[str, str]
 
 def drop_unfound(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Drops questions none of whose passages is among the first of base and BM25 fused."""
-    from ark_jax.retrieval.late import nearest
-
     limit = context.config.questions.round_trip
     chunks = views_of(stored_chunks(context))
     texts = passages_of(chunks)
-    question_texts = [x.question.question for x in candidates]
-    vectors, _ = encode_passages(context, "base", texts, "embed chunks, round trip")
-    queries = encode(context, "base", question_texts, "query", "embed written questions")
-    dense = nearest(queries, vectors, min(DEPTH, len(chunks)))[0].tolist()
-    everything = range(len(chunks))
-    lexical = distributed.on_first_process(
-        lambda: bm25(question_texts, texts, [everything] * len(question_texts), DEPTH)
-    )
+    parts = [searcher_of(context, system, texts, "round trip") for system in ("base", WORDS)]
+    found = Fused(parts, DEPTH).search([x.question.question for x in candidates], limit)
     checked = []
-    for x, *rankings in zip(candidates, dense, lexical, strict=True):
+    for x, ranking in zip(candidates, found, strict=True):
         sources = {chunk.id for chunk in x.chunks}
-        best = [chunks[i].id for i in fuse(rankings, limit)]
+        best = [chunks[i].id for i in ranking.ids]
         rank = next((i for i, id in enumerate(best, 1) if id in sources), None)
         reason = "" if rank else "the passage is not found"
         checked.append(dataclasses.replace(x, reason=reason, rank=rank))

@@ -1,7 +1,8 @@
 """What each system retrieves for the held-out questions."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.data.chunk_files import StoredChunks
@@ -9,6 +10,7 @@ from ark_jax.data.records import Chunk, Question
 from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
+from ark_jax.recipes.common import hyde
 from ark_jax.recipes.common.corpus import (
     Passages,
     candidate_chunks,
@@ -20,11 +22,19 @@ from ark_jax.recipes.common.corpus import (
 )
 from ark_jax.recipes.common.corpus_vectors import encode_passages
 from ark_jax.recipes.common.models import encode, load_reranker
-from ark_jax.recipes.common.systems import WORDS, Systems
-from ark_jax.retrieval.bm25 import scored_bm25
-from ark_jax.retrieval.fusion import Fusion, Ranking, fuse
-from ark_jax.runtime import distributed
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.recipes.common.systems import HYDE, WORDS, Systems
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.fusion import Fusion
+from ark_jax.retrieval.searcher import (
+    Dense,
+    Fused,
+    Known,
+    OnFirstProcess,
+    Ranking,
+    Reranked,
+    Scopes,
+    Searcher,
+)
 
 Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 
@@ -32,8 +42,8 @@ Rankings = dict[str, list[str]]  # question -> chunk ids, best first
 def retrieve_baselines(context: Context, folder: Path) -> dict:
     """The baselines stage: what systems that no training changes retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
-    systems = Systems(context.config.evaluate)
-    _retrieve(context, systems, systems.untuned, questions, chunks, folder)
+    systems = Systems(context.config.evaluate, expand=context.config.search.expand)
+    search_each(context, systems, systems.untuned, questions, chunks, folder)
     return {"systems": len(systems.untuned)}
 
 
@@ -50,88 +60,107 @@ def retrieve_all(
     Args:
         fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
     """
-    fusion = fusion or Fusion()
-    rankings = {"full": {question.id: [] for question in questions}}
-    scored = {name: load_rows(_file(context / "baselines", name)) for name in systems.untuned}
-    scored |= _retrieve(context, systems, systems.tuned, questions, chunks, folder)
-    rankings |= {name: _as_rankings(rows) for name, rows in scored.items()}
+    fusion, depth = fusion or Fusion(), systems.depth
+    load = lambda name: load_kept(_file(context / "baselines", name), questions)
+    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
+    searchers |= search_each(context, systems, systems.tuned, questions, chunks, folder)
+    searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
-        if name == systems.shipped_hybrid:
-            words, vectors = (_as_scored(scored[part]) for part in (WORDS, systems.last))
-            fused = {id: fusion.join(ranking, vectors[id]) for id, ranking in words.items()}
-            rankings[name] = {
-                id: [chunk for chunk, _ in ranking[: systems.depth]]
-                for id, ranking in fused.items()
-            }
-        else:
-            parts = [rankings[part] for part in names]
-            rankings[name] = {
-                question.id: fuse([part[question.id] for part in parts], systems.depth)
-                for question in questions
-            }
+        searchers[name] = Fused([searchers[part] for part in names], depth)
+    if name := systems.shipped_hybrid:
+        parts = (searchers[WORDS], searchers[systems.last])
+        searchers[name] = Fused(parts, depth, fusion.join)
     for name, part in systems.reranked.items():
-        rows = functools.partial(
-            _rerank, context, systems.reranker, questions, chunks, rankings[part]
-        )
-        rankings[name] = _as_rankings(stored_rows(_file(folder, name), rows))
-    return {name: rankings[name] for name in systems.names}
+        score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
+        make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
+        searchers[name] = kept(_file(folder, name), questions, make, depth)
+    return ids_found(searchers, systems.names, questions, depth)
 
 
-def _retrieve(
+def search_each(
     context: Context,
     systems: Systems,
     names: Sequence[str],
     questions: list[Question],
     chunks: StoredChunks,
     folder: Path,
-) -> dict[str, list[dict]]:
-    """The rows of `names`. Each is stored in `folder`, so that a killed run goes on."""
+) -> dict[str, Known]:
+    """What each of `names` finds. It is stored in `folder`, so that a killed run goes on."""
     searched, scopes = searched_chunks(context, questions, chunks)
 
-    def rows(name: str) -> list[dict]:
-        search = _search_words if name == WORDS else _search_vectors
-        matches = search(context, name, questions, searched, scopes, systems.depth)
-        return [
-            {
-                "question": question.id,
-                "ranked": [searched[i].id for i, _ in ranking],
-                "scores": [score for _, score in ranking],
-            }
-            for question, ranking in zip(questions, matches, strict=True)
-        ]
+    def make(name: str) -> Searcher:
+        base = "base" if name == HYDE else name
+        searcher = searcher_of(context, base, passages_of(searched), name)
+        if name == HYDE:
+            searcher = dataclasses.replace(searcher, embed=hyde.embedding(context, questions))
+        return searcher
 
-    return {name: stored_rows(_file(folder, name), lambda name=name: rows(name)) for name in names}
+    def keep(name: str) -> Known:
+        of_system = functools.partial(make, name)
+        return kept(_file(folder, name), questions, of_system, systems.depth, scopes, searched)
 
-
-def scored_rankings(
-    context: Context,
-    systems: Systems,
-    names: Sequence[str],
-    questions: list[Question],
-    chunks: StoredChunks,
-    folder: Path,
-) -> list[dict[str, Ranking]]:
-    """For each of `names`: question -> its chunks with their scores, best first."""
-    rows = _retrieve(context, systems, names, questions, chunks, folder)
-    return [_as_scored(rows[name]) for name in names]
+    return {name: keep(name) for name in names}
 
 
-def _rerank(
-    context: Context,
-    stage: str,
-    questions: list[Question],
-    chunks: StoredChunks,
-    rankings: Rankings,
-) -> list[dict]:
-    """The same chunks in the order of the reranker's scores; equal ones keep theirs."""
-    passages = Passages(chunks)
-    pairs = [(x.question, passages[chunk]) for x in questions for chunk in rankings[x.id]]
-    scores = iter(load_reranker(context, stage).score(pairs, label="rerank").tolist())
-    rows = []
-    for question in questions:
-        scored = [(-next(scores), place, x) for place, x in enumerate(rankings[question.id])]
-        rows.append({"question": question.id, "ranked": [chunk for _, _, chunk in sorted(scored)]})
-    return rows
+def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
+    """BM25, or a retriever by the name of its system, over texts; every process must search."""
+    if system == WORDS:
+        return OnFirstProcess(lambda: count_bm25(texts))
+    vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
+    embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
+    return Dense(vectors, embed)
+
+
+def kept(
+    path: Path,
+    questions: Sequence,
+    make: Callable[[], Searcher],
+    k: int,
+    scopes: Scopes = None,
+    chunks: Sequence[Chunk] | None = None,
+) -> Known:
+    """What a searcher finds for questions: stored in a file, and read where that is whole.
+
+    Every process must call this.
+
+    Args:
+        chunks: that the searcher finds by their positions: ids are stored, and scores. None: what
+            it finds is stored as it is, without scores, as fusions by ranks need none.
+    """
+
+    def rows() -> list[dict]:
+        found = make().search([question.question for question in questions], k, scopes)
+        rows = []
+        for question, pairs in zip(questions, map(Ranking.pairs, found), strict=True):
+            ids, scores = [id for id, _ in pairs], [score for _, score in pairs]
+            row = {"ranked": ids}
+            if chunks is not None:
+                row = {"ranked": [chunks[i].id for i in ids], "scores": scores}
+            rows.append({"question": question.id, **row})
+        return rows
+
+    return _known(stored_rows(path, rows), questions)
+
+
+def load_kept(path: Path, questions: Sequence) -> Known:
+    """What `kept` has stored."""
+    return _known(load_rows(path), questions)
+
+
+def _known(rows: Sequence[dict], questions: Sequence) -> Known:
+    by_id = {row["question"]: row for row in rows}
+    found = [by_id[question.id] for question in questions]
+    scores = lambda row: row.get("scores", [0.0] * len(row["ranked"]))
+    return Known([Ranking(row["ranked"], scores(row)) for row in found])
+
+
+def ids_found(
+    searchers: Mapping[str, Searcher], names: Sequence[str], questions: Sequence, k: int
+) -> dict[str, dict]:
+    """system -> question -> the ids of the first k that its searcher finds."""
+    texts = [question.question for question in questions]
+    pairs = lambda name: zip(questions, searchers[name].search(texts, k), strict=True)
+    return {name: {x.id: list(ranking.ids) for x, ranking in pairs(name)} for name in names}
 
 
 def searched_chunks(
@@ -170,65 +199,3 @@ def chunks_in_scope(
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"ranked-{name}.parquet"
-
-
-def _as_rankings(rows: list[dict]) -> Rankings:
-    return {row["question"]: row["ranked"] for row in rows}
-
-
-def _as_scored(rows: list[dict]) -> dict[str, Ranking]:
-    return {row["question"]: list(zip(row["ranked"], row["scores"], strict=True)) for row in rows}
-
-
-def _search_words(
-    context: Context,
-    name: str,
-    questions: list[Question],
-    chunks: Sequence[Chunk],
-    scopes: list[Sequence[int]],
-    depth: int,
-) -> list[Sequence[tuple[int, float]]]:
-    queries = [question.question for question in questions]
-    return distributed.on_first_process(
-        lambda: scored_bm25(queries, passages_of(chunks), scopes, depth)
-    )
-
-
-def _search_vectors(
-    context: Context,
-    name: str,
-    questions: list[Question],
-    chunks: Sequence[Chunk],
-    scopes: list[Sequence[int]],
-    depth: int,
-) -> list[Sequence[tuple[int, float]]]:
-    vectors, _ = encode_passages(context, name, passages_of(chunks), f"embed chunks, {name}")
-    question_texts = [question.question for question in questions]
-    queries = encode(context, name, question_texts, "query", f"embed questions, {name}")
-    pairs = zip(*search_scopes(queries, vectors, scopes, depth), strict=True)
-    return [list(zip(*pair, strict=True)) for pair in pairs]
-
-
-def search_scopes(
-    queries: Vectors, vectors: Vectors, scopes: Sequence[Sequence[int]], depth: int
-) -> tuple[list[list[int]], list[list[float]]]:
-    """The nearest vectors of each query among those of its scope, and their cosines, best first.
-
-    Args:
-        queries: unit vectors `[q e]`, or `TokenVectors`.
-        vectors: unit vectors `[n e]`, or `TokenVectors`.
-        scopes: numbers of vectors, for each query.
-    """
-    from ark_jax.retrieval.late import nearest
-
-    queries_by_scope: dict[Sequence[int], list[int]] = {}
-    for i, scope in enumerate(scopes):
-        queries_by_scope.setdefault(scope, []).append(i)
-    matches: list[list[int]] = [[]] * len(queries)
-    cosines: list[list[float]] = [[]] * len(queries)
-    for scope, rows in queries_by_scope.items():
-        keys = vectors if len(scope) == len(vectors) else vectors[list(scope)]
-        best, scores = nearest(queries[rows], keys, depth)
-        for i, indices, values in zip(rows, best, scores.tolist(), strict=True):
-            matches[i], cosines[i] = [scope[j] for j in indices], values
-    return matches, cosines

@@ -202,7 +202,7 @@ class EndpointSection:
 
 @dataclasses.dataclass(frozen=True)
 class LLMSection(EndpointSection):
-    """The language model that extracts the graph, writes and rewrites questions; its limits."""
+    """The language model that extracts the graph, writes questions and passages; its limits."""
 
     backend: str = field(
         "none",
@@ -318,6 +318,21 @@ class PromptsSection:
     backward: str = field("", "Scores the question given answer and chunk.", content="prompt")
     read: str = field("", "Answers a question from retrieved passages.", content="prompt")
     judge: str = field("", "Compares the answers of two systems.", content="prompt")
+    hyde: str = field(
+        "", "Writes a passage that answers a question, for `search.expand`.", content="prompt"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSection:
+    """How held-out questions are searched for, beside their own words."""
+
+    expand: str = field(
+        "none",
+        "A further row of the table. hyde: the base retriever searches for the mean of a question "
+        "and of a passage that the model of `llm` writes to answer it (HyDE, Gao et al. 2022).",
+        choices=("none", "hyde"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -454,5 +469,6 @@ class Common(Basics):
     data: DataSection = DataSection()
     questions: QuestionsSection = QuestionsSection()
     prompts: PromptsSection = PromptsSection()
+    search: SearchSection = SearchSection()
     evaluate: EvaluateSection = EvaluateSection()
     judge: JudgeSection = JudgeSection()

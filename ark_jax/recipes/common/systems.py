@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from ark_jax.evaluate import answers, retrieval
+from ark_jax.retrieval.hyde import NAME as HYDE
 
 DEPTH = 20  # retrieved chunks stored per question, or as many as the metrics look at
 WORDS = "bm25"
@@ -19,11 +20,13 @@ class Systems:
         settings: `config.evaluate`.
         tuned: the stages whose folder holds a tuned retriever, first to last.
         reranker: the stage whose folder holds a trained reranker, if there is one.
+        expand: `config.search.expand`; "hyde" is a system of that name.
     """
 
     settings: object
     tuned: tuple[str, ...] = ()
     reranker: str = ""
+    expand: str = "none"
 
     @property
     def last(self) -> str:
@@ -32,13 +35,19 @@ class Systems:
 
     @property
     def compared(self) -> list[str]:
-        """Baselines, other retrievers by the last part of their path, hybrids, and the reranked."""
-        return [*self.settings.baselines, *self.retrievers, *self.hybrids, *self.reranked]
+        """Baselines, other retrievers by the last part of their path, HyDE, hybrids, reranked."""
+        fixed = (*self.settings.baselines, *self.retrievers, *self.expanded)
+        return [*fixed, *self.hybrids, *self.reranked]
 
     @property
     def retrievers(self) -> list[str]:
         """Other retrievers, by the last part of their path."""
         return [Path(path).name for path in self.settings.retrievers]
+
+    @property
+    def expanded(self) -> list[str]:
+        """The system that searches for more than the question, if there is one."""
+        return [HYDE] if self.expand == HYDE else []
 
     @property
     def hybrids(self) -> dict[str, list[str]]:
@@ -78,7 +87,7 @@ class Systems:
     def untuned(self) -> list[str]:
         """Those that retrieve the same in all runs of a sweep, since no training changes them."""
         baselines = [name for name in self.settings.baselines if name != "full"]
-        return ["base", *baselines, *self.retrievers]
+        return ["base", *baselines, *self.retrievers, *self.expanded]
 
     @property
     def depth(self) -> int:

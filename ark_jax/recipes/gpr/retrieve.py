@@ -3,22 +3,19 @@
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from ark_jax.graph.triple_walk import WalkRules
 from ark_jax.graph.triples import Triples
-from ark_jax.pipeline.parts import is_whole, store_part
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows, save_rows
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
-from ark_jax.recipes.gpr.data import TestQuestion, load_test
+from ark_jax.recipes.common.retrieve import ids_found, kept, load_kept
+from ark_jax.recipes.gpr.data import load_test
 from ark_jax.recipes.gpr.train import load_tuned
-from ark_jax.retrieval.bm25 import bm25
-from ark_jax.retrieval.fusion import fuse
+from ark_jax.retrieval.bm25_index import count_bm25
+from ark_jax.retrieval.searcher import Fused, Known, OnFirstProcess, Searcher
 from ark_jax.runtime import distributed
 
 DEPTH = 100  # triples stored for a question, or as many as the metrics look at
@@ -120,7 +117,8 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
     if not questions:
         return {"systems": 0}
     if "bm25" in systems.untrained:
-        _stored(folder, "bm25", lambda: _search_words(context, graph, questions, systems.depth))
+        words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
+        kept(_file(folder, "bm25"), questions, lambda: words, systems.depth)
     load = lambda: Towers(base := load_retriever(context), base)
     _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
@@ -130,17 +128,16 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
 
 def retrieve_all(context: Context, systems: Systems, folder: Path) -> dict[str, Rankings]:
     """system -> question -> the rows of its first `systems.depth` triples."""
-    rankings = {name: _load(context / "baselines", name) for name in systems.untrained}
-    _search_vectors(
-        context, systems, TUNED, lambda: load_tuned(context), folder, context / "index" / VECTORS
+    questions, depth = load_test(context), systems.depth
+    load = lambda name: load_kept(_file(context / "baselines", name), questions)
+    searchers: dict[str, Searcher] = {name: load(name) for name in systems.untrained}
+    vectors = context / "index" / VECTORS
+    searchers |= _search_vectors(
+        context, systems, TUNED, lambda: load_tuned(context), folder, vectors
     )
-    rankings |= {name: _load(folder, name) for name in systems.trained}
     for name, parts in systems.hybrids.items():
-        rankings[name] = {
-            question: fuse([rankings[part][question] for part in parts], systems.depth)
-            for question in rankings["base"]
-        }
-    return {name: rankings[name] for name in systems.names}
+        searchers[name] = Fused([searchers[part] for part in parts], depth)
+    return ids_found(searchers, systems.names, questions, depth)
 
 
 def _open_index(context: Context, towers, graph: Triples, folder: Path):
@@ -154,55 +151,25 @@ def _open_index(context: Context, towers, graph: Triples, folder: Path):
 
 def _search_vectors(
     context: Context, systems: Systems, name: str, load: Callable, folder: Path, vectors: Path
-) -> None:
+) -> dict[str, Known]:
     """Stores what a retriever finds by cosines, and what the walk from there finds."""
-    names = [name, *systems.walked(name)]
-    if all(is_whole(_file(folder, system)) for system in names):
-        return
-    from ark_jax.graph.triple_retriever import TripleRetriever
 
-    graph, towers = load_graph(context), load()
-    index = _open_index(context, towers, graph, vectors)
-    config = context.config
-    retriever = TripleRetriever(
-        towers, graph, index, config.data.relations, config.retriever.batch_tokens
-    )
-    questions = load_test(context)
-    texts = [question.question for question in questions]
-    for system in names:
+    @functools.cache
+    def along_graph() -> Callable[[WalkRules], Searcher]:
+        from ark_jax.graph.triple_retriever import AlongGraph, TripleRetriever
+
+        graph, towers, config = load_graph(context), load(), context.config
+        index = _open_index(context, towers, graph, vectors)
+        limits = (config.data.relations, config.retriever.batch_tokens)
+        return functools.partial(AlongGraph, TripleRetriever(towers, graph, index, *limits))
+
+    def keep(system: str) -> Known:
         rules = systems.walk if system != name else WalkRules(hops=1)
-        rows, _ = retriever.search_rows(texts, k=systems.depth, rules=rules)
-        _stored(folder, system, lambda rows=rows: _rankings(questions, rows))
+        make = lambda: along_graph()(rules)
+        return kept(_file(folder, system), load_test(context), make, systems.depth)
 
-
-def _search_words(
-    context: Context, graph: Triples, questions: Sequence[TestQuestion], depth: int
-) -> list[dict]:
-    texts = texts_of(graph, context.config)
-    question_texts = [question.question for question in questions]
-    matches = bm25(question_texts, texts, [range(len(texts))] * len(question_texts), depth)
-    return _rankings(questions, matches)
-
-
-def _rankings(
-    questions: Sequence[TestQuestion], matches: Sequence[Sequence[int]] | np.ndarray
-) -> list[dict]:
-    return [
-        {"question": question.id, "ranked": [int(row) for row in rows]}
-        for question, rows in zip(questions, matches, strict=True)
-    ]
-
-
-def _stored(folder: Path, system: str, make_rows: Callable[[], list[dict]]) -> None:
-    """Stores a ranking unless it is there and whole."""
-    if not is_whole(_file(folder, system)):
-        write = lambda: store_part(_file(folder, system), functools.partial(save_rows, make_rows()))
-        distributed.on_first_process(write)
+    return {system: keep(system) for system in [name, *systems.walked(name)]}
 
 
 def _file(folder: Path, system: str) -> Path:
     return folder / f"ranked-{system.replace(', ', '-').replace(' ', '-')}.parquet"
-
-
-def _load(folder: Path, system: str) -> Rankings:
-    return {row["question"]: row["ranked"] for row in load_rows(_file(folder, system))}

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from support.brute_force import bm25
 from support.world import make_world, tiny_config
 
 from ark_jax.data.records import Question
@@ -12,7 +13,6 @@ from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.candidates import load_candidates
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.retrieval.bm25 import bm25
 from ark_jax.runtime.log import Metrics
 
 pytestmark = pytest.mark.usefixtures("mesh")

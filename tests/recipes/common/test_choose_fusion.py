@@ -14,7 +14,7 @@ from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common.choose_fusion import STAGE, candidates, choose_fusion
 from ark_jax.recipes.common.corpus import gold_passages, stored_chunks
-from ark_jax.recipes.common.retrieve import retrieve_all, scored_rankings
+from ark_jax.recipes.common.retrieve import retrieve_all, search_each
 from ark_jax.retrieval.fusion import Fusion, load_fusion
 
 
@@ -39,8 +39,11 @@ def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run)
     chosen, rows = load_fusion(folder), load_json(folder / "candidates.json")
     chunks = stored_chunks(run.context)
     gold, _ = gold_passages(run.context, asked, chunks.by_document)
-    words, vectors = scored_rankings(
-        run.context, systems(run.c), ("bm25", "stage3"), asked[:3], chunks, folder
+    names = ("bm25", "stage3")
+    found = search_each(run.context, systems(run.c), names, asked[:3], chunks, folder)
+    words, vectors = (
+        {q.id: x.pairs() for q, x in zip(asked[:3], found[name].rankings, strict=True)}
+        for name in names
     )
     means = []
     for fusion in candidates(20):

@@ -1,0 +1,47 @@
+"""HyDE: a question is searched for by a passage that a language model writes to answer it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from ark_jax.llm.reply_cache import strip_thinking
+from ark_jax.text import prompts
+from ark_jax.text.token_vectors import Vectors, check_one_each
+
+NAME = "hyde"
+Write = Callable[[Sequence[str]], Sequence[str]]  # prompts -> the replies of a language model
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyde:
+    """Embeds questions for `searcher.Dense`: hypothetical document embeddings.
+
+    A question's vector is the mean of its own and that of the passage, of unit length (Gao et al.
+    2022, "Precise Zero-Shot Dense Retrieval without Relevance Labels", equation 8). What the
+    passage says may be wrong: only what it is about counts.
+
+    Attributes:
+        write: may leave a reply empty: the question then stands alone.
+        embed: texts, and "query" or "document" -> their unit vectors.
+        template: the prompt, with the slot {question}.
+    """
+
+    write: Write
+    embed: Callable[[Sequence[str], str], Vectors]
+    template: str
+
+    def __call__(self, questions: Sequence[str]) -> Float[np.ndarray, "q e"]:
+        """The unit vectors of questions.
+
+        Raises:
+            ValueError: the retriever keeps a vector for each token, of which there is no mean.
+        """
+        sums = np.array(check_one_each(self.embed(questions, "query"), "HyDE"))
+        replies = self.write(tuple(prompts.fill(self.template, question=x) for x in questions))
+        passages = [strip_thinking(reply).strip() for reply in replies]
+        written = [i for i, passage in enumerate(passages) if passage]
+        if written:
+            sums[written] += self.embed([passages[i] for i in written], "document")
+        return sums / np.linalg.norm(sums, axis=1, keepdims=True)

@@ -1,0 +1,162 @@
+"""Searchers: what ranks the texts of a corpus for questions. All have one method, `search`.
+
+`Dense` compares vectors, `bm25_index.BM25Index` words, and `triple_retriever.AlongGraph` goes along
+a graph. `Fused` and `Reranked` are made of other searchers.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ark_jax.retrieval.fusion import Fusion, by_ranks
+from ark_jax.runtime import distributed
+from ark_jax.text.token_vectors import Vectors
+
+Scopes = Sequence[Sequence[int]] | None  # for each question the texts that it may find; None: all
+Embed = Callable[[Sequence[str]], Vectors]  # questions -> their unit vectors
+
+
+class Ranking(NamedTuple):
+    """The best texts of a question, best first: `[k]` ids, positions in the corpus or names of
+    texts, and as many scores."""
+
+    ids: Sequence
+    scores: Sequence[float]
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Any, float]]) -> "Ranking":
+        return cls(*zip(*pairs, strict=True)) if pairs else cls((), ())
+
+    def pairs(self) -> list[tuple[Any, float]]:
+        """Each id with its score, as plain values."""
+        columns = (x.tolist() if isinstance(x, np.ndarray) else x for x in self)
+        return list(zip(*columns, strict=True))
+
+
+class Searcher(Protocol):
+    """Ranks the texts of a corpus for questions."""
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        """The k best texts of each question, or fewer where there are no more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """Exact search by cosines, or by `late.maxsim` where each token has a vector.
+
+    Of equal scores that which stands first in the scope is first. Every process must search.
+
+    Attributes:
+        vectors: unit vectors of the texts, `[n e]`, or their `TokenVectors`; maps stay maps.
+    """
+
+    vectors: Vectors
+    embed: Embed
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        return nearest_texts(self.embed(questions), self.vectors, k, scopes)
+
+
+def nearest_texts(
+    queries: Vectors, vectors: Vectors, k: int, scopes: Scopes = None
+) -> list[Ranking]:
+    """The k best of `vectors` for each of `queries`, as of `Dense`.
+
+    Those with one scope are searched for together.
+    """
+    from ark_jax.retrieval.late import nearest  # starts jax
+
+    rows_of: dict[Sequence[int], list[int]] = {}
+    for row, scope in enumerate([range(len(vectors))] * len(queries) if scopes is None else scopes):
+        rows_of.setdefault(scope if isinstance(scope, range) else tuple(scope), []).append(row)
+    found = [Ranking((), ())] * len(queries)
+    for scope, rows in rows_of.items():
+        # A range may be a whole corpus, which is neither listed nor copied.
+        is_range = isinstance(scope, range)
+        keys = vectors[slice(scope.start, scope.stop, scope.step) if is_range else list(scope)]
+        asked = queries if len(rows) == len(queries) else queries[rows]
+        places, scores = nearest(asked, keys, k)
+        ids = scope.start + scope.step * places if is_range else np.asarray(scope, int)[places]
+        for row, *ranking in zip(rows, ids, scores, strict=True):
+            found[row] = Ranking(*ranking)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """Joins what several searchers find.
+
+    Attributes:
+        join: rankings of one question as pairs -> all their texts with new scores, best first.
+        depth: how many texts of each part are joined.
+    """
+
+    parts: Sequence[Searcher]
+    depth: int
+    join: Callable[..., list[tuple[Any, float]]] = by_ranks
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        found = [part.search(questions, self.depth, scopes) for part in self.parts]
+        return [
+            Ranking.of(self.join(*(ranking.pairs() for ranking in of_question))[:k])
+            for of_question in zip(*found, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reranked:
+    """Orders what another searcher finds by new scores; equal ones keep their order.
+
+    Attributes:
+        texts: id -> text.
+        score: (question, text) pairs -> scores `[pairs]`.
+    """
+
+    first: Searcher
+    texts: Mapping[Any, str] | Sequence[str]
+    score: Callable[[list[tuple[str, str]]], np.ndarray]
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        ids = [ranking.ids for ranking in self.first.search(questions, k, scopes)]
+        pairs = [
+            (x, self.texts[id]) for x, found in zip(questions, ids, strict=True) for id in found
+        ]
+        scores = np.split(self.score(pairs), np.cumsum([len(found) for found in ids])[:-1])
+        order = [np.argsort(-values, kind="stable") for values in scores]
+        return [
+            Ranking([found[i] for i in best], values[best])
+            for found, values, best in zip(ids, scores, order, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What was found before for the questions that are asked, in their order."""
+
+    rankings: Sequence[Ranking]
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        pairs = zip(questions, self.rankings, strict=True)
+        return [Ranking(ranking.ids[:k], ranking.scores[:k]) for _, ranking in pairs]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnFirstProcess:
+    """Lets the first of several processes make a searcher and search; all get what it finds."""
+
+    make: Callable[[], Searcher]
+
+    def search(self, questions: Sequence[str], k: int, scopes: Scopes = None) -> list[Ranking]:
+        found = distributed.on_first_process(
+            lambda: [ranking.pairs() for ranking in self.make().search(questions, k, scopes)]
+        )
+        return list(map(Ranking.of, found))
+
+
+def by_name(by: str, words: Searcher, vectors: Searcher, fusion: Fusion, k: int) -> Searcher:
+    """The searcher that "bm25", "dense" or "hybrid" names, for k texts of each question."""
+    if by == "hybrid":
+        return Fused((words, vectors), max(k, fusion.depth), fusion.join)
+    return words if by == "bm25" else vectors
