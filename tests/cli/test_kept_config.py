@@ -107,7 +107,10 @@ def test_what_no_flag_changed_is_done_again_as_ever(place):
     """The text is another one, and a stage is damaged; neither is asked for."""
     (place / "text.txt").write_text("Another tide")
     done = call(place, "run")
-    assert done.returncode == 0 and "[1/3] split (again: text changed)" in done.stdout
+    assert (
+        done.returncode == 0
+        and "[1/3] split (again: the file of config.text changed)" in done.stdout
+    )
     (place / "work" / "split" / "words.txt").unlink()
     done = call(place, "run", "--config.fold_case=True")
     assert done.returncode == 0 and "words.txt is missing" in done.stdout

@@ -156,11 +156,10 @@ def test_a_runs_held_out_questions_give_its_figures(scope, world, place, tmp_pat
     config.evaluate.scope, config.evaluate.retrievers = scope, (str(place / "a"),)
     config.evaluate.baselines, config.evaluate.hybrids = ("bm25",), ("bm25+base",)
     context = Context(config, tmp_path / "run", Metrics(tmp_path / "metrics.jsonl"))
-    systems = Systems(config.evaluate, tuned=())
     for name, run in (
         ("data", ingest),
-        ("baselines", functools.partial(retrieve_baselines, systems=systems)),
-        ("evaluate", functools.partial(evaluate, systems=systems)),
+        ("baselines", retrieve_baselines),
+        ("evaluate", functools.partial(evaluate, systems_of=lambda c: Systems(c.evaluate))),
     ):
         (context / name).mkdir(parents=True)
         run(context, context / name)

@@ -27,7 +27,7 @@ QUESTIONS = [
 def rank(run) -> dict:
     (run.folder / "w" / "baselines").mkdir(exist_ok=True)
     folder = run.folder / "w" / "baselines"
-    counts = retrieve.retrieve_baselines(run.context, folder, systems=systems(run.c))
+    counts = retrieve.retrieve_baselines(run.context, folder)
     assert counts == {"systems": len(list(folder.glob("ranked-*")))}
     chunks = stored_chunks(run.context)
     return retrieve.retrieve_all(run.context, systems(run.c), QUESTIONS, chunks, run.folder)

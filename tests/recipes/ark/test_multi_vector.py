@@ -83,4 +83,4 @@ def test_another_kind_of_vectors_keeps_the_data_and_nothing_else(world, tmp_path
     c.retriever.vectors = "text"
     states = {status.stage: status for status in examine(stages(c), c, tmp_path)}
     assert states["data"].state == "done"
-    assert states["candidates"].why == "retriever changed"
+    assert states["candidates"].why == "config.retriever.vectors was tokens, is text"

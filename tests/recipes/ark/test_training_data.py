@@ -1,6 +1,7 @@
 """`ark-jax export --format`: each stage's examples as files for another trainer."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -38,12 +39,13 @@ def workdir(tmp_path):
     )
     default_models.suit_device(c)  # as the command line does
 
-    def run(name: str, context, folder: Path) -> dict:
+    def run(name: str, context, folder: Path, **given) -> dict:
         if name == "data":
             questions = [Question(id, text, ("x",), ("doc",)) for id, text in QUESTIONS.items()]
             save_rows(questions, folder / "questions_train.parquet")
             save_chunks([Chunk(id, "doc", 0, 0, 0, text) for id, text in PASSAGES.items()], folder)
         if name == "positives":
+            assert context.config.score.positives
             save_rows(
                 [
                     {"question": e.question, "chunk": chunk, "score": -float(i), "positive": True}
@@ -71,7 +73,7 @@ def workdir(tmp_path):
     def make(until: str = "") -> tuple:
         every = [
             dataclasses.replace(
-                stage, run=lambda *arguments, name=stage.name: run(name, *arguments), alone=True
+                stage, run=functools.partial(run, stage.name, **stage.arguments), alone=True
             )
             for stage in stages(c)
         ]

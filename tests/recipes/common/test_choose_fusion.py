@@ -22,9 +22,7 @@ def choose(run, questions: list[Question], learned=frozenset()) -> dict:
     save_rows(questions, run.context / "data" / "questions_train.parquet", Question)
     folder = run.context / STAGE
     folder.mkdir()
-    return choose_fusion(
-        run.context, folder, systems=systems(run.c), learned=lambda context: learned
-    )
+    return choose_fusion(run.context, folder, systems_of=systems, learned=lambda context: learned)
 
 
 def test_the_fusion_with_the_highest_metric_on_training_questions_is_chosen(run):

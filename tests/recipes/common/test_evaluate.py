@@ -27,8 +27,8 @@ def test_a_question_whose_answer_is_nowhere_is_not_measured(run):
         shutil.rmtree(run.folder / "w" / "baselines")
         (run.folder / "w" / "baselines").mkdir()
         baselines = run.folder / "w" / "baselines"
-        retrieve.retrieve_baselines(run.context, baselines, systems=systems(run.c))
-        counts = evaluate.evaluate(run.context, folder, systems=systems(run.c))
+        retrieve.retrieve_baselines(run.context, baselines)
+        counts = evaluate.evaluate(run.context, folder, systems_of=systems)
         assert counts.get("without_gold", 0) == (nowhere in questions)
         values = load_json(folder / "metrics.json")["table"][0]["values"]["recall@5"]
         assert values["mean"] == (

@@ -3,6 +3,7 @@
 import pytest
 
 from ark_jax.pipeline.manifest import write_manifest
+from ark_jax.pipeline.reads import nothing_read
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common.folds import pool_folds
 from ark_jax.recipes.common.table import tabulate
@@ -21,8 +22,8 @@ def finished(workdir, fold: int, rows, gold=None, digest="one", seed=3, metrics=
     for stage in ("data", "evaluate"):
         (workdir / stage).mkdir(parents=True)
     divided = {"config": {"data.fold": (fold, 2), "seed": seed}, "external": {"input": digest}}
-    write_manifest(workdir / "data", "data", {"inputs": {}, "version": "", **divided}, {}, {})
-    measured = {"inputs": {}, "version": "", "config": EVALUATION, "external": {}}
+    write_manifest(workdir / "data", "data", nothing_read({}) | divided, {}, {})
+    measured = nothing_read({}) | {"config": EVALUATION}
     write_manifest(workdir / "evaluate", "evaluate", measured, {}, {})
     table = tabulate(rows, metrics, draws=10, flips=10, seed=0)
     gold = gold or {each["question"]: [["c"]] for each in rows}

@@ -10,9 +10,11 @@ from ark_jax.data.records import BadInput
 from ark_jax.models import sentence_folder
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.fingerprints import input_digest
+from ark_jax.pipeline.stage import Context
+from ark_jax.pipeline.status import examine
+from ark_jax.recipes.ark.recipe import stages
 from ark_jax.recipes.common import ingest
 from ark_jax.recipes.common.corpus import chunks_by_document
-from ark_jax.recipes.common.dependencies import input_files
 from ark_jax.runtime.log import Metrics
 from ark_jax.text.tokens import load_tokenizer
 
@@ -86,11 +88,12 @@ def test_questions_may_lie_elsewhere(world, tmp_path):
     apart = ingested(world, tmp_path / "apart", path=str(documents), questions=str(elsewhere))
     for name in ("questions_train.parquet", "questions_held_out.parquet", "chunks.arrow"):
         assert (apart / "data" / name).read_bytes() == (beside / "data" / name).read_bytes()
-    c = apart.config
-    digests = input_files(c)
+    c, data = apart.config, stages(apart.config)[:1]
+    engine.run(data, Context(c, tmp_path / "run", apart.metrics))
     elsewhere.write_text("[]")
     input_digest.cache_clear()
-    assert input_files(c)["questions"] != digests["questions"]
+    (status,) = examine(data, c, tmp_path / "run")
+    assert status.why == "the input of config.data.questions changed"
     with pytest.raises(BadInput, match=r"asked\.json"):
         ingest.look_at(c.data)
 
