@@ -57,6 +57,15 @@ class Adapter:
     def rank(self) -> int:
         return next(iter(self.b.values())).shape[1]
 
+    @property
+    def entries(self) -> int:
+        """How many numbers the factors have."""
+        return sum(x.size for x in jax.tree.leaves(self))
+
+    def merged_into(self, model):
+        """`merge(model, self)`."""
+        return merge(model, self)
+
 
 def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]:
     """The block matrices that `targets` name (q k v o gate up down), or all if it is empty.
@@ -132,15 +141,15 @@ class AdapterSettings(typing.Protocol):
     lora_rank: int  # 0 trains all weights
     lora_alpha: float
     lora_targets: Sequence[str]  # as in `target_weights`
-    seed: int  # decides the adapter's factors
 
 
-def new_adapter(base: Path, cfg, settings: AdapterSettings) -> Adapter:
+def new_adapter(base: Path, cfg, settings: AdapterSettings, seed: int) -> Adapter:
     """An adapter that changes nothing yet.
 
     Args:
         base: as in `target_weights`.
         cfg: of the model.
+        seed: decides the factors.
     """
     weights = target_weights(base, settings.lora_targets)
 
@@ -151,14 +160,14 @@ def new_adapter(base: Path, cfg, settings: AdapterSettings) -> Adapter:
             cfg,
             rank=settings.lora_rank,
             alpha=settings.lora_alpha,
-            key=jax.random.key(settings.seed),
+            key=jax.random.key(seed),
         )
 
     return create()
 
 
 def split_weights(
-    model, cfg, base: Path, settings: AdapterSettings
+    model, cfg, base: Path, settings: AdapterSettings, seed: int
 ) -> tuple[typing.Any, typing.Any]:
     """(trainable, frozen): the model and None if the rank is 0, else a new adapter and the model.
 
@@ -166,7 +175,7 @@ def split_weights(
     """
     if not settings.lora_rank:
         return model, None
-    return new_adapter(base, cfg, settings), model
+    return new_adapter(base, cfg, settings, seed), model
 
 
 def merge(model, adapter: Adapter):

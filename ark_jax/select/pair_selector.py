@@ -17,13 +17,7 @@ from ark_jax.models.pairs import Capacities, PairConfig, PairScorer, pair_logits
 from ark_jax.select import plackett_luce as pl
 from ark_jax.select.pools import TextPool
 from ark_jax.select.scorer import DrawnSets, drawn_sets, round_up, with_log_probs
-from ark_jax.select.training import (
-    PolicyGradient,
-    SelectorGroup,
-    SelectorTraining,
-    place_draws,
-    training_run,
-)
+from ark_jax.select.training import PolicyGradient, SelectorGroup, SelectorTraining, place_draws
 from ark_jax.train import fit, memory
 from ark_jax.train.list_batches import ListTexts, ListwiseBatches
 from ark_jax.train.lists import ListEpochs, PairList
@@ -128,22 +122,16 @@ def train(
     steps: Sequence[Sequence[TextPool]],
     make_groups: Callable[[int, PairSelector], Sequence[SelectorGroup]],
     config: SelectorTraining,
-    folder: Path,
-    *,
-    remat: str = "products",
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> tuple[PairSelector, list[dict]]:
+    run: fit.Run,
+) -> fit.Trained:
     """Trains a copy of the selector by the policy gradient of the sets that it drew.
 
     Args:
         steps: the questions of each step.
         make_groups: as in `training.train`; the groups are in the order of the step's questions.
-        remat: what the backward pass computes again: of `memory.REMATS`, or "auto" for what fits.
-        folder, on_step, on_pace: as in `training.train`.
 
     Returns:
-        The trained selector, and the curve, as `training.train` does.
+        As `training.train`.
 
     Raises:
         ValueError, FloatingPointError, preemption.Preempted, OSError: see `training.train`.
@@ -156,7 +144,7 @@ def train(
     epochs = _GivenSteps(lists, chosen, config.questions)
     batches = ListwiseBatches.create(epochs, ListTexts.create(lists), scorer, len(steps))
     body = memory.choose_remat(
-        scorer.cfg.body, remat, batches.texts_of_device(), scorer.model, None, "select"
+        scorer.cfg.body, config.remat, batches.texts_of_device(), scorer.model, None, run.label
     )
     candidates = PairCandidates(dataclasses.replace(scorer.cfg, body=body), batches.capacities)
 
@@ -166,13 +154,15 @@ def train(
         batch = batches(step)
         return dataclasses.replace(batch, arrays=batch.arrays | draws)
 
-    trained, curve = fit.fit(
-        training_run(config, folder),
+    trained = fit.train(
         PolicyGradient(candidates),
         make_batch,
+        config,
+        run,
         scorer.model,
-        on_step=on_step,
-        on_pace=on_pace,
+        steps=config.steps,
+        learning_rate=config.learning_rate,
+        reads_weights=True,
     )
-    tuned = dataclasses.replace(scorer, model=trained)
-    return dataclasses.replace(selector, scorer=tuned), curve
+    tuned = dataclasses.replace(scorer, model=trained.model)
+    return trained._replace(model=dataclasses.replace(selector, scorer=tuned))

@@ -17,8 +17,10 @@ from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
-from ark_jax.recipes.common.pair_training import train_pair_scorer
+from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.runtime import storage
+from ark_jax.schema import section_of
+from ark_jax.train.config import ListwiseConfig
 
 RERANKER_SETTINGS = (
     *(f"reranker.{name}" for name in ("candidates", "temperature", "epochs", "learning_rate")),
@@ -66,21 +68,21 @@ def _family(path: str) -> str:
 
 def train_reranker(context: Context, folder: Path) -> dict:
     """Trains a scorer of question and chunk; stores it under `model`."""
-    from ark_jax.train import losses
+    from ark_jax.train import listwise, losses
 
-    return train_pair_scorer(
-        context,
-        folder,
+    config, lists = context.config, load_lists(context)
+    tuned, _, curve = listwise.train(
         _load_base(context),
-        load_lists(context),
+        lists,
+        section_of(config.train, ListwiseConfig),
+        training_run(context, folder, RERANKER),
+        epochs=config.reranker.epochs,
+        learning_rate=config.reranker.learning_rate,
+        seed=config.seed,
         loss=losses.list_cross_entropy,
-        label=RERANKER,
-        epochs=context.config.reranker.epochs,
-        learning_rate=context.config.reranker.learning_rate,
-        negatives=0,
-        choose_again=False,
-        temperature=1.0,
     )
+    tuned.save_pretrained(folder / "model")
+    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
 def _load_base(context: Context):

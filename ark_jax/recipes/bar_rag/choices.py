@@ -3,9 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ark_jax.recipes.common.reader_training import PooledQuestion
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.train.fit import Run, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +38,9 @@ class EvidenceSelector(Protocol):
         ...
 
     def train(
-        self,
-        steps: Sequence[Sequence[PooledQuestion]],
-        make_rows: MakeRows,
-        folder: Path,
-        on_step: Callable[[dict], None],
-        on_pace: Callable[..., None],
-    ) -> "tuple[EvidenceSelector, list[dict]]":
-        """A trained copy, and its curve; `folder` gets what a killed run continues from.
+        self, steps: Sequence[Sequence[PooledQuestion]], make_rows: MakeRows, run: "Run"
+    ) -> "Trained":
+        """Trains a copy.
 
         Args:
             steps: the questions of each step.

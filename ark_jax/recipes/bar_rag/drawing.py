@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # their modules start jax
     from ark_jax.select.pools import Pool, TextPool
     from ark_jax.select.scorer import DrawnSets, Selector
     from ark_jax.select.training import SelectorGroup, SelectorTraining
+    from ark_jax.train.fit import Run, Trained
 
 LEARNING_RATES = {"vectors": 0.03, "pairs": 2e-5}  # kind of selector -> peak, unless it is set
 
@@ -81,13 +82,8 @@ class DrawingSelector:
         return [_chosen(*of_question)[0] for of_question in zip(questions, best, strict=True)]
 
     def train(
-        self,
-        steps: Sequence[Sequence[PooledQuestion]],
-        make_rows: MakeRows,
-        folder: Path,
-        on_step: Callable[[dict], None],
-        on_pace: Callable[..., None],
-    ) -> "tuple[DrawingSelector, list[dict]]":
+        self, steps: Sequence[Sequence[PooledQuestion]], make_rows: MakeRows, run: "Run"
+    ) -> "Trained":
         """See `EvidenceSelector.train`."""
         from ark_jax.select import pair_selector, training
         from ark_jax.select.scorer import Selector
@@ -100,20 +96,10 @@ class DrawingSelector:
         if isinstance(self.selector, Selector):
             train = functools.partial(training.train, self.selector)
         else:
-            train = functools.partial(
-                pair_selector.train,
-                self.selector,
-                list(map(self.make_pools, steps)),
-                remat=self.config.train.remat,
-            )
-        tuned, curve = train(
-            make_groups=make_groups,
-            config=_training(self.config, steps),
-            folder=folder,
-            on_step=on_step,
-            on_pace=on_pace,
-        )
-        return dataclasses.replace(self, selector=tuned), curve
+            pools = list(map(self.make_pools, steps))
+            train = functools.partial(pair_selector.train, self.selector, pools)
+        trained = train(make_groups, _training(self.config, steps), run)
+        return trained._replace(model=dataclasses.replace(self, selector=trained.model))
 
     def save(self, folder: Path) -> None:
         """See `EvidenceSelector.save`."""
@@ -156,6 +142,7 @@ def _training(config, steps: Sequence[Sequence[PooledQuestion]]) -> "SelectorTra
         warmup=config.train.warmup,
         weight_decay=config.train.weight_decay,
         clip=config.train.clip,
+        remat=config.train.remat,
         save_every=config.train.save_every,
         questions=max(map(len, steps)),
         candidates=config.pool.size,

@@ -1,5 +1,6 @@
 """The read stages: the reader learns from its own answers to the sets of evidence."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.answers import Asked, draw_answers, group_of, summary
 from ark_jax.recipes.bar_rag.evidence import load_evidence
+from ark_jax.recipes.bar_rag.read_settings import ReadSection
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import (
@@ -18,10 +20,8 @@ from ark_jax.recipes.bar_rag.updates import (
     SAMPLING_SETTINGS,
     UPDATE_SETTINGS,
     StepRows,
-    policy_loss,
     stage_seed,
     steps_for,
-    update_settings,
 )
 from ark_jax.recipes.bar_rag.warm import save_reader, train_on_references
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
@@ -30,10 +30,12 @@ from ark_jax.recipes.common.reader_training import (
     questions_of_steps,
     reading_prompts,
 )
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
+from ark_jax.schema import section_of
+from ark_jax.train.config import LanguageModelConfig
 
-if TYPE_CHECKING:  # their modules start jax
-    from ark_jax.train import tuning
+if TYPE_CHECKING:  # its module starts jax
     from ark_jax.train.groups import Group
 
 READ_SETTINGS = (
@@ -78,10 +80,10 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
             batch=min(settings.prompts, len(sets)),
             learning_rate=settings.learning_rate,
         )
-    return _reinforce(context, folder, sets, chosen, before, stage)
+    return _grpo(context, folder, sets, chosen, before, stage)
 
 
-def _reinforce(
+def _grpo(
     context: Context,
     folder: Path,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
@@ -128,45 +130,22 @@ def _reinforce(
         shared = summaries.get((row["step"] - 1) // settings.updates, {})
         context.metrics.step(stage, row | shared)
 
-    tuned, adapter, curve = tuning.reinforce(
+    run = training_run(context, folder, stage)
+    tuned, adapter, curve = tuning.grpo(
         reader,
         make_groups,
-        _training(config, chosen, max(len(item.ids) for item in items)),
-        folder,
-        label=stage,
-        on_step=on_step,
-        on_pace=functools.partial(context.metrics.write, stage),
+        section_of(config.train, LanguageModelConfig),
+        dataclasses.replace(run, on_step=on_step),
+        policy=section_of(settings, ReadSection),
+        steps=len(chosen),
+        prompts=max(map(len, chosen)),
+        prompt_tokens=max(len(item.ids) for item in items),
+        completion_tokens=settings.max_new_tokens,
+        learning_rate=settings.learning_rate,
+        seed=config.seed,
     )
     save_reader(context, folder, before, tuned, adapter)
     return _counts(drawn.join(), len(curve), len(sets), prompts.cut)
-
-
-def _training(
-    config, chosen: Sequence[Sequence[int]], prompt_tokens: int
-) -> "tuning.ReinforceConfig":
-    """The settings of the policy gradients.
-
-    Args:
-        chosen: the numbers of each step's sets.
-        prompt_tokens: of the longest prompt.
-    """
-    from ark_jax.train import tuning
-
-    settings = config.read
-    return tuning.ReinforceConfig(
-        **update_settings(config),
-        learning_rate=settings.learning_rate,
-        steps=len(chosen),
-        updates=settings.updates,
-        loss=policy_loss(config, kl=settings.kl),
-        keep_dead=settings.keep_dead,
-        keep_cut_off=settings.keep_cut_off,
-        entropy=True,
-        prompts=max(map(len, chosen)),
-        samples=settings.samples,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=settings.max_new_tokens,
-    )
 
 
 def _counts(rows: Sequence[dict], steps: int, questions: int, cut: int) -> dict:

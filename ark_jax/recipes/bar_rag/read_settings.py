@@ -3,10 +3,11 @@
 import dataclasses
 
 from ark_jax.schema import field
+from ark_jax.train.config import GrpoConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadSection:
+class ReadSection(GrpoConfig):
     """The reader: how it is asked, and how it learns from its own answers (eq. 14 to 18)."""
 
     train: str = field(
@@ -23,7 +24,6 @@ class ReadSection:
     )
     steps: int = field(60, "Steps; 0: one pass over its questions.", unit="steps", minimum=0)
     prompts: int = field(4, "Questions of a step.", unit="questions", minimum=1)
-    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
     learning_rate: float = field(1e-5, "Peak learning rate.", minimum=0)
     temperature: float = field(1.0, "Of sampled answers.", above=0)
     top_p: float = field(
@@ -59,11 +59,6 @@ class ReadSection:
         minimum=0,
         maximum=1,
     )
-    updates: int = field(
-        1,
-        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
-        minimum=1,
-    )
     scale: str = field(
         "sd",
         "As `select.scale`, of the answers to a question.",
@@ -78,30 +73,4 @@ class ReadSection:
         "f1",
         "Of what the answers to a question must differ so that it teaches.",
         choices=("f1", "exact_match"),
-    )
-    mean: str = field(
-        "token",
-        "Mean of the loss: over the tokens of a step, or over each answer and then over answers.",
-        choices=("token", "sequence"),
-    )
-    ratio: str = field(
-        "token",
-        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
-        choices=("token", "sequence"),
-    )
-    clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
-    clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
-    kl: str = field(
-        "none",
-        "Estimate of the distance to the reader before the stage that is added to the loss; the "
-        "released code: k3.",
-        choices=("none", "k2", "k3"),
-    )
-    kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
-    keep_dead: bool = field(
-        False,
-        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
-    )
-    keep_cut_off: bool = field(
-        True, "Whether answers that were cut off at `max_new_tokens` are trained on."
     )

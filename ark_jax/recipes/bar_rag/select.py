@@ -1,5 +1,6 @@
 """The select stages: a selector learns to draw sets from which the frozen reader may be right."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from ark_jax.recipes.bar_rag.updates import (
     steps_for,
 )
 from ark_jax.recipes.common.reader_training import PooledQuestion, questions_of_steps
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 from ark_jax.select.rewards import MALFORMED, SetReward
@@ -85,13 +87,9 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         summaries[step + 1] = summary(rows)
         return rows
 
-    trained, curve = selector.train(
-        chosen,
-        make_rows,
-        folder,
-        lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {})),
-        functools.partial(context.metrics.write, stage),
-    )
+    on_step = lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {}))
+    run = training_run(context, folder, stage, label="select")
+    trained, _, curve = selector.train(chosen, make_rows, dataclasses.replace(run, on_step=on_step))
     trained.save(folder / "selector")
     sizes = {"questions": len(questions), "steps": len(curve)}
     return sizes | _counts(drawn.join(), known)

@@ -8,12 +8,13 @@ import dataclasses
 from ark_jax.recipes.bar_rag.evaluate_settings import EvaluateSection
 from ark_jax.recipes.bar_rag.read_settings import ReadSection
 from ark_jax.recipes.bar_rag.select_settings import SelectorSection, SelectSection
-from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.settings import Core, InputSection
 from ark_jax.schema import field
+from ark_jax.train.config import LanguageModelConfig
 
 INPUT, EVALUATION = InputSection(), EvaluateSection()
 SELECTOR, SELECTION, READING = SelectorSection(), SelectSection(), ReadSection()
+TRAINING = LanguageModelConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,24 +116,6 @@ class FilterSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection:
-    """Updates of the reader's weights, in `warm` and in `read`."""
-
-    warmup: float = fields.warmup(0.02)
-    decay: str = field("cosine", "How the learning rate falls.", choices=("linear", "cosine"))
-    floor: float = field(
-        0.1, "What it falls to.", unit="fraction of the peak", minimum=0, maximum=1
-    )
-    weight_decay: float = fields.weight_decay(0.0)
-    clip: float = fields.clip()
-    remat: str = fields.remat()
-    save_every: int = fields.save_every(20)
-    lora_rank: int = fields.lora_rank("Paper: 32.")
-    lora_alpha: float = fields.lora_alpha(16.0)
-    lora_targets: tuple[str, ...] = fields.lora_targets()
-
-
-@dataclasses.dataclass(frozen=True)
 class PromptsSection:
     """Prompt texts: a file, or a packaged variant such as `plain`; empty: the packaged text."""
 
@@ -162,6 +145,6 @@ class BarRag(Core):
     selector: SelectorSection = SELECTOR
     select: SelectSection = SELECTION
     read: ReadSection = READING
-    train: TrainSection = TrainSection()
+    train: LanguageModelConfig = TRAINING
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EVALUATION

@@ -13,21 +13,21 @@ from ark_jax.pipeline.parts import is_whole, store_part, whole_parts
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
 from ark_jax.runtime import distributed
 
-UPDATE_FIELDS = (
-    "warmup",
-    "decay",
-    "floor",
-    "weight_decay",
-    "clip",
-    "save_every",
-    "remat",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-)
 # Those that decide which weights come out.
 UPDATE_SETTINGS = (
-    *(f"train.{name}" for name in UPDATE_FIELDS if name not in ("save_every", "remat")),
+    *(
+        f"train.{name}"
+        for name in (
+            "warmup",
+            "decay",
+            "floor",
+            "weight_decay",
+            "clip",
+            "lora_rank",
+            "lora_alpha",
+            "lora_targets",
+        )
+    ),
     "generator.dtype",
 )
 # How the tokens of a policy's replies become a loss.
@@ -48,30 +48,6 @@ ASKING_SETTINGS = ("read.chat", "read.cite")
 REWARD_SETTINGS = ("read.citation", "read.citations", "read.citable", "read.f1")
 SAMPLING_SETTINGS = ("read.temperature", "read.top_p", "read.max_new_tokens")
 STEPS = "step-*.parquet"
-
-
-def update_settings(config) -> dict:
-    """The fields of `tuning.UpdateConfig` but for the learning rate."""
-    return {name: config.train[name] for name in UPDATE_FIELDS} | {"seed": config.seed}
-
-
-def policy_loss(config, *, kl: str):
-    """The loss of a policy's tokens, with the switches of `config.read`.
-
-    Args:
-        kl: as `read.kl`.
-    """
-    from ark_jax.train import policy  # its module starts jax
-
-    settings = config.read
-    return policy.PolicyLoss(
-        mean=settings.mean,
-        ratio=settings.ratio,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        kl=kl,
-        kl_coefficient=settings.kl_coefficient,
-    )
 
 
 def stage_seed(config, stage: str) -> int:
