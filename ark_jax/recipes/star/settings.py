@@ -130,13 +130,6 @@ class TrainSection(ListwiseConfig):
     learning_rate: float = field(
         5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
     )
-    batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
-    lora_rank: int = field(
-        0,
-        "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
-        "head is trained whole. 0: train all weights.",
-        minimum=0,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
