@@ -13,6 +13,7 @@ from ark_jax.recipes.bar_rag.evidence import load_evidence
 from ark_jax.recipes.bar_rag.read_settings import ReadSection
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
+from ark_jax.recipes.bar_rag.rollouts import Answer
 from ark_jax.recipes.bar_rag.updates import (
     ASKING_SETTINGS,
     POLICY_SETTINGS,
@@ -113,17 +114,17 @@ def _grpo(
         Asked(pooled, len(chunks), *prompt)
         for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
-    drawn, summaries = StepRows(folder / "answers.parquet"), {}
+    drawn, summaries = StepRows(folder / "answers.parquet", Answer), {}
 
     def make_groups(step: int, model) -> "list[Group]":
         batch = [items[i] for i in chosen[step]]
         draw = functools.partial(
             draw_answers, model, reader, form, batch, config, seed=seed, step=step
         )
-        rows = drawn.rows(step, draw)
-        summaries[step] = summary(rows)
-        rows_of_item = lambda item: [row for row in rows if row["question_id"] == item.pooled.id]
-        return [group_of(rows_of_item(item), item.ids, item.pooled.id) for item in batch]
+        answers = drawn.rows(step, draw)
+        summaries[step] = summary(answers)
+        of_item = lambda item: [x for x in answers if x.question_id == item.pooled.id]
+        return [group_of(of_item(item), item.ids, item.pooled.id) for item in batch]
 
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.
@@ -148,22 +149,22 @@ def _grpo(
     return _counts(drawn.join(), len(curve), len(sets), prompts.cut)
 
 
-def _counts(rows: Sequence[dict], steps: int, questions: int, cut: int) -> dict:
+def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> dict:
     """Counts for the manifest."""
-    if not any(row["live"] for row in rows):
+    if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "
             "nothing; keep questions of other p (config.filter), draw more answers "
             "(config.read.samples) or warm it up longer (config.warm.steps)"
         )
-    last = max(row["step"] for row in rows)
-    first = [row for row in rows if row["step"] <= last // 4]
-    final = [row for row in rows if row["step"] >= last - last // 4]
-    overall = summary(rows)
+    last = max(answer.step for answer in answers)
+    first = [answer for answer in answers if answer.step <= last // 4]
+    final = [answer for answer in answers if answer.step >= last - last // 4]
+    overall = summary(answers)
     return {
         "questions": questions,
         "steps": steps,
-        "answers": len(rows),
+        "answers": len(answers),
         "live_share": overall["live"],
         "phantom_share": overall["phantom"],
         "ended_share": overall["ended"],

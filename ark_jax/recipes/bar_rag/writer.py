@@ -9,8 +9,9 @@ import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.answers import group_of, reply_rows
-from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
+from ark_jax.recipes.bar_rag.answers import group_of, read_replies
+from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeSets, by_question
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.text import prompts
@@ -33,7 +34,7 @@ class WritingSelector:
     form: ReadingPrompt
     passages: Mapping[str, str]
     config: object
-    reference: "LanguageModel | None" = None  # that a KL is measured to, in training
+    policy_reference: "LanguageModel | None" = None  # that a KL is measured to, in training
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "WritingSelector":
@@ -54,7 +55,7 @@ class WritingSelector:
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
-    ) -> list[list[ChosenSet]]:
+    ) -> list[list[DrawnSet]]:
         """See `EvidenceSelector.draw`."""
         settings, texts = self.config.selector, self._prompts(questions)
         batch_tokens = self.config.generator.batch_tokens
@@ -69,10 +70,17 @@ class WritingSelector:
             log_probs=False,
             batch_tokens=batch_tokens,
         )
-        rows = reply_rows(rollouts, self.lm.prompt_ids(texts), self.reference, batch_tokens)
-        drawn: list[list[ChosenSet]] = [[] for _ in questions]
-        for row, owner in zip(rows, rollouts.prompts, strict=True):
-            drawn[owner].append(self._parse(questions[owner], row["text"], row))
+        replies = read_replies(
+            rollouts,
+            [pooled.id for pooled in questions],
+            self.lm.prompt_ids(texts),
+            self.policy_reference,
+            batch_tokens,
+        )
+        drawn: list[list[DrawnSet]] = [[] for _ in questions]
+        for reply, owner in zip(replies, rollouts.prompts, strict=True):
+            chosen = self._parse(questions[owner], reply.text)
+            drawn[owner].append(DrawnSet(**vars(reply), **vars(chosen), p=None))
         return drawn
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
@@ -93,22 +101,24 @@ class WritingSelector:
         ]
 
     def train(
-        self, steps: Sequence[Sequence[PooledQuestion]], make_rows: MakeRows, run: "Run"
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
     ) -> "Trained":
         """See `EvidenceSelector.train`."""
         from ark_jax.train import tuning
 
-        reference = self.lm if self.config.selector.kl != "none" else None
+        policy_reference = self.lm if self.config.selector.kl != "none" else None
         distinct = list({pooled.id: pooled for step in steps for pooled in step}.values())
         texts = self._prompts(distinct)
         ids = dict(zip([x.id for x in distinct], self.lm.prompt_ids(texts), strict=True))
 
         def make_groups(step: int, lm: "LanguageModel") -> "list[Group]":
-            rows = make_rows(step, dataclasses.replace(self, lm=lm, reference=reference))
+            sets = make_sets(
+                step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
+            )
             return [
-                group_of(set_rows, ids[pooled.id], pooled.id)
-                for pooled, set_rows in zip(
-                    steps[step], rows_by_question(steps[step], rows), strict=True
+                group_of(of_question, ids[pooled.id], pooled.id)
+                for pooled, of_question in zip(
+                    steps[step], by_question(steps[step], sets), strict=True
                 )
             ]
 
@@ -173,13 +183,7 @@ class WritingSelector:
             self.lm, self.form, readings, self.config.selector.max_new_tokens
         ).texts
 
-    def _parse(
-        self, pooled: PooledQuestion, text: str, columns: Mapping | None = None
-    ) -> ChosenSet:
+    def _parse(self, pooled: PooledQuestion, text: str) -> ChosenSet:
         choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
         numbers = () if choice.problem else choice.numbers
-        return ChosenSet(
-            [pooled.chunk_ids[number - 1] for number in numbers],
-            choice.problem,
-            {**(columns or {}), "problem": choice.problem},
-        )
+        return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)
