@@ -134,21 +134,13 @@ def init(
     return Adapter(a, b, weights, alpha)
 
 
-@typing.runtime_checkable
-class AdapterSettings(typing.Protocol):
-    """What the settings of a training run say of its adapter."""
-
-    lora_rank: int  # 0 trains all weights
-    lora_alpha: float
-    lora_targets: Sequence[str]  # as in `target_weights`
-
-
-def new_adapter(base: Path, cfg, settings: AdapterSettings, seed: int) -> Adapter:
+def new_adapter(base: Path, cfg, settings, seed: int) -> Adapter:
     """An adapter that changes nothing yet.
 
     Args:
         base: as in `target_weights`.
         cfg: of the model.
+        settings: has `lora_rank`, `lora_alpha` and `lora_targets`, see `target_weights`.
         seed: decides the factors.
     """
     weights = target_weights(base, settings.lora_targets)
@@ -166,9 +158,7 @@ def new_adapter(base: Path, cfg, settings: AdapterSettings, seed: int) -> Adapte
     return create()
 
 
-def split_weights(
-    model, cfg, base: Path, settings: AdapterSettings, seed: int
-) -> tuple[typing.Any, typing.Any]:
+def split_weights(model, cfg, base: Path, settings, seed: int) -> tuple[typing.Any, typing.Any]:
     """(trainable, frozen): the model and None if the rank is 0, else a new adapter and the model.
 
     The arguments are those of `new_adapter`.

@@ -116,19 +116,6 @@ class TripletConfig(UpdateConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class ListwiseConfig(AdapterConfig):
-    """How a scorer of pairs learns from lists."""
-
-    lora_rank: int = field(
-        0,
-        "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
-        "head is trained whole. 0: train all weights.",
-        minimum=0,
-    )
-    batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
-
-
-@dataclasses.dataclass(frozen=True)
 class LanguageModelConfig(AdapterConfig):
     """How a language model's weights are updated, by given answers or by its own."""
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from ark_jax.models import lora
 from ark_jax.models.pairs import Capacities, PairConfig, PairModel, PairScorer, pair_logits
 from ark_jax.train import fit, losses, memory
-from ark_jax.train.config import ListwiseConfig
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.list_batches import ListTexts, ListwiseBatches
 from ark_jax.train.lists import ListEpochs, PairList
 
@@ -37,9 +37,10 @@ class AdaptedScorer:
 def train(
     scorer: PairScorer,
     lists: Sequence[PairList],
-    config: ListwiseConfig,
+    config: AdapterConfig,
     run: fit.Run,
     *,
+    batch: int,
     epochs: int,
     learning_rate: float,
     seed: int,
@@ -51,6 +52,7 @@ def train(
     """Trains a copy of the scorer, whichever head it has.
 
     Args:
+        batch: lists a step.
         run: its folder gets the choices of `ListEpochs`, too.
         negatives: most of a list; 0 for all.
         choose_again: whether the scorer itself chooses them before each epoch after the first.
@@ -72,7 +74,7 @@ def train(
 
     drawn = ListEpochs(
         lists,
-        batch=config.batch,
+        batch=batch,
         negatives=negatives,
         seed=seed,
         folder=run.folder,
@@ -100,7 +102,7 @@ def train(
 
 
 def _split_weights(
-    scorer: PairScorer, config: ListwiseConfig, seed: int
+    scorer: PairScorer, config: AdapterConfig, seed: int
 ) -> tuple[PairModel | AdaptedScorer, PairModel | None]:
     """(trainable, frozen): the model and None, or what is trained beside a frozen body, and it."""
     if not config.lora_rank:

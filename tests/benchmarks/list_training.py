@@ -26,7 +26,7 @@ from ark_jax import PairScorer
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.steps import Steps, path_text
 from ark_jax.train import fit, listwise
-from ark_jax.train.config import ListwiseConfig
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import PairList
 
 LISTS, BATCH, ROUNDS = (
@@ -54,11 +54,18 @@ def lists() -> list[PairList]:
 
 
 def train_ours(trained_on: list[PairList], head: str, losses: list[float]) -> None:
-    config = ListwiseConfig(batch=BATCH, save_every=10**6, remat="products")
+    config = AdapterConfig(save_every=10**6, remat="products")
     with tempfile.TemporaryDirectory() as folder:
         scorer = PairScorer.from_pretrained(FOLDER, head=head)
         _, _, curve = listwise.train(
-            scorer, trained_on, config, fit.Run(Path(folder)), epochs=1, learning_rate=1e-5, seed=0
+            scorer,
+            trained_on,
+            config,
+            fit.Run(Path(folder)),
+            batch=BATCH,
+            epochs=1,
+            learning_rate=1e-5,
+            seed=0,
         )
     losses.append(float(np.mean([row["loss"] for row in curve])))
 

@@ -14,7 +14,7 @@ from ark_jax.models import hf
 from ark_jax.models.pairs import HEADS, PairScorer
 from ark_jax.runtime import preemption
 from ark_jax.train import fit, list_batches, listwise, losses
-from ark_jax.train.config import ListwiseConfig
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import ListEpochs, PairList
 from ark_jax.train.placement import TextGrid
 
@@ -31,8 +31,9 @@ def pair_list(number: int) -> PairList:
 
 
 LISTS = [pair_list(number) for number in range(10)]
-CONFIG = ListwiseConfig(batch=4, save_every=2, remat="products")
+CONFIG = AdapterConfig(save_every=2, remat="products")
 TRAINING = {
+    "batch": 4,
     "epochs": 2,
     "learning_rate": 2e-3,
     "seed": 3,

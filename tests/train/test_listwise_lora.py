@@ -7,7 +7,7 @@ from support import pairs
 from ark_jax.models import lora
 from ark_jax.models.pairs import PairScorer
 from ark_jax.train import fit, listwise
-from ark_jax.train.config import ListwiseConfig
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import PairList
 
 torch = pytest.importorskip("torch", reason="the reference implementation")
@@ -22,11 +22,10 @@ LISTS = [
     )
     for i, word in enumerate(WORDS)
 ]
-CONFIG = ListwiseConfig(
+CONFIG = AdapterConfig(
     warmup=0.0,
     weight_decay=0.02,
     clip=1e6,
-    batch=5,
     remat="products",
     lora_rank=2,
     lora_alpha=5.0,
@@ -48,6 +47,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
         LISTS,
         CONFIG,
         fit.Run(tmp_path / "run"),
+        batch=5,
         epochs=6,
         learning_rate=3e-3,
         seed=3,

@@ -15,12 +15,12 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.curriculum import RERANKER, last_mining, systems
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
+from ark_jax.recipes.ark.settings import TrainSection
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.runtime import storage
 from ark_jax.schema import section_of
-from ark_jax.train.config import ListwiseConfig
 
 RERANKER_SETTINGS = (
     *(f"reranker.{name}" for name in ("candidates", "temperature", "epochs", "learning_rate")),
@@ -74,8 +74,9 @@ def train_reranker(context: Context, folder: Path) -> dict:
     tuned, _, curve = listwise.train(
         _load_base(context),
         lists,
-        section_of(config.train, ListwiseConfig),
+        section_of(config.train, TrainSection),
         training_run(context, folder, RERANKER),
+        batch=config.train.batch,
         epochs=config.reranker.epochs,
         learning_rate=config.reranker.learning_rate,
         seed=config.seed,

@@ -11,7 +11,7 @@ from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
-from ark_jax.train.config import ListwiseConfig
+from ark_jax.train.config import AdapterConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ class MineSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection(ListwiseConfig):
+class TrainSection(AdapterConfig):
     """Training of the pair scorer on lists."""
 
     head: str = field(
@@ -129,6 +129,13 @@ class TrainSection(ListwiseConfig):
     epochs: int = field(5, "Passes over the lists.", unit="epochs", minimum=1)
     learning_rate: float = field(
         5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
+    )
+    batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
+    lora_rank: int = field(
+        0,
+        "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
+        "head is trained whole. 0: train all weights.",
+        minimum=0,
     )
 
 

@@ -54,6 +54,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         lists,
         section_of(config.train, TrainSection),
         training_run(context, folder, "train"),
+        batch=config.train.batch,
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
         seed=config.seed,
