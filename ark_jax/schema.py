@@ -16,6 +16,8 @@ dataclasses themselves:
         seed: int = field(0, "Seed of every random draw.", minimum=0)
         optimizer: Optimizer = Optimizer()
 
+A section that inherits another may give a field another default alone: `seed: int = 1`.
+
 `to_config_dict(Training)` is the `ConfigDict` that users change, in a file or by flags. `check`
 refuses inadmissible values before any work is spent on them. `reference` documents every field.
 """
@@ -196,12 +198,19 @@ def fields(schema: type, prefix: str = "") -> Iterator[FieldSpec]:
         if declared.name in nested:
             yield from fields(nested[declared.name], f"{name}.")
         else:
-            yield _spec(name, declared, annotations[declared.name])
+            metadata = _metadata(schema, declared.name)
+            yield _spec(name, declared.default, metadata, annotations[declared.name])
 
 
-def _spec(name: str, declared: dataclasses.Field, annotation) -> FieldSpec:
+def _metadata(schema: type, name: str) -> typing.Mapping:
+    """What `field` said of a field, in the section or in one that it inherits."""
+    declared = (vars(kind).get("__dataclass_fields__", {}).get(name) for kind in schema.__mro__)
+    return next(field.metadata for field in declared if field and field.metadata)
+
+
+def _spec(name: str, default: object, metadata: typing.Mapping, annotation) -> FieldSpec:
     """Reads an annotation: a scalar type, a union of them, `tuple[T, ...]` or `tuple[T, T]`."""
-    metadata, is_tuple = declared.metadata, typing.get_origin(annotation) is tuple
+    is_tuple = typing.get_origin(annotation) is tuple
     elements = typing.get_args(annotation) if is_tuple else (annotation,)
     is_fixed = is_tuple and elements[-1] is not ...
     lengths = (len(elements),) if is_fixed else metadata["lengths"]
@@ -209,7 +218,7 @@ def _spec(name: str, declared: dataclasses.Field, annotation) -> FieldSpec:
     kinds = typing.get_args(scalar) if isinstance(scalar, types.UnionType) else (scalar,)
     rule = Rule(kinds, **metadata["limits"])
     said = {key: metadata[key] for key in ("meaning", "unit", "content", "affects_output")}
-    return FieldSpec(name, declared.default, rule=rule, is_tuple=is_tuple, lengths=lengths, **said)
+    return FieldSpec(name, default, rule=rule, is_tuple=is_tuple, lengths=lengths, **said)
 
 
 @functools.cache
@@ -221,6 +230,18 @@ def own_fields(schema: type) -> dict[str, FieldSpec]:
 def to_config_dict(schema: type) -> ConfigDict:
     """A config with the default of every field."""
     return ConfigDict(dataclasses.asdict(schema()))
+
+
+def section_of(config: ConfigDict, schema: type):
+    """A section of a config as an instance of its schema.
+
+    One that is an instance stays as it is: a run records what is read of it.
+    """
+    if isinstance(config, schema):
+        return config
+    return schema(
+        **{declared.name: config[declared.name] for declared in dataclasses.fields(schema)}
+    )
 
 
 def from_json(plain: dict, schema: type | None) -> ConfigDict:

@@ -57,6 +57,15 @@ class Adapter:
     def rank(self) -> int:
         return next(iter(self.b.values())).shape[1]
 
+    @property
+    def entries(self) -> int:
+        """How many numbers the factors have."""
+        return sum(x.size for x in jax.tree.leaves(self))
+
+    def merged_into(self, model):
+        """`merge(model, self)`."""
+        return merge(model, self)
+
 
 def target_weights(base: Path, targets: Sequence[str]) -> tuple[WeightName, ...]:
     """The block matrices that `targets` name (q k v o gate up down), or all if it is empty.
@@ -125,22 +134,14 @@ def init(
     return Adapter(a, b, weights, alpha)
 
 
-@typing.runtime_checkable
-class AdapterSettings(typing.Protocol):
-    """What the settings of a training run say of its adapter."""
-
-    lora_rank: int  # 0 trains all weights
-    lora_alpha: float
-    lora_targets: Sequence[str]  # as in `target_weights`
-    seed: int  # decides the adapter's factors
-
-
-def new_adapter(base: Path, cfg, settings: AdapterSettings) -> Adapter:
+def new_adapter(base: Path, cfg, settings, seed: int) -> Adapter:
     """An adapter that changes nothing yet.
 
     Args:
         base: as in `target_weights`.
         cfg: of the model.
+        settings: has `lora_rank`, `lora_alpha` and `lora_targets`, see `target_weights`.
+        seed: decides the factors.
     """
     weights = target_weights(base, settings.lora_targets)
 
@@ -151,22 +152,20 @@ def new_adapter(base: Path, cfg, settings: AdapterSettings) -> Adapter:
             cfg,
             rank=settings.lora_rank,
             alpha=settings.lora_alpha,
-            key=jax.random.key(settings.seed),
+            key=jax.random.key(seed),
         )
 
     return create()
 
 
-def split_weights(
-    model, cfg, base: Path, settings: AdapterSettings
-) -> tuple[typing.Any, typing.Any]:
+def split_weights(model, cfg, base: Path, settings, seed: int) -> tuple[typing.Any, typing.Any]:
     """(trainable, frozen): the model and None if the rank is 0, else a new adapter and the model.
 
     The arguments are those of `new_adapter`.
     """
     if not settings.lora_rank:
         return model, None
-    return new_adapter(base, cfg, settings), model
+    return new_adapter(base, cfg, settings, seed), model
 
 
 def merge(model, adapter: Adapter):

@@ -6,7 +6,6 @@ acts, and the gradient is that of advantage x log-probability.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +17,8 @@ from ark_jax import layout
 from ark_jax.select import plackett_luce as pl
 from ark_jax.select.pools import Pool, place_pools
 from ark_jax.select.scorer import Selector, SmallSelector, candidates_of
-from ark_jax.train import fit, optim
+from ark_jax.train import fit
+from ark_jax.train.config import UpdateConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,16 +32,12 @@ class SelectorGroup:
     advantages: Sequence[float] | np.ndarray  # of each set; 0 throughout for a dead group
 
 
-@dataclasses.dataclass(frozen=True)
-class SelectorTraining:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectorTraining(UpdateConfig):
     """How a selector is trained. The sizes give all steps one shape."""
 
     steps: int
     learning_rate: float  # at its peak
-    warmup: float  # share of the steps
-    weight_decay: float
-    clip: float  # largest global norm of a gradient
-    save_every: int  # steps
     questions: int  # most of a step
     candidates: int  # most of a question
     draws: int  # most sets of a question
@@ -55,27 +51,16 @@ MakeGroups = Callable[[int, Selector], Sequence[SelectorGroup]]
 
 
 def train(
-    selector: Selector,
-    make_groups: MakeGroups,
-    config: SelectorTraining,
-    folder: Path,
-    *,
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> tuple[Selector, list[dict]]:
+    selector: Selector, make_groups: MakeGroups, config: SelectorTraining, run: fit.Run
+) -> fit.Trained:
     """Trains a copy of the selector.
 
-    Args:
-        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues.
-        on_step, on_pace: see `fit.fit`.
-
     Returns:
-        The trained selector, and the curve: loss, mean reward, live share of the groups and entropy
-        (nats) of each step.
+        The curve has loss, mean reward, live share of the groups and entropy (nats) of each step.
 
     Raises:
         ValueError: a step has no group; see `place_groups`.
-        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:
@@ -84,28 +69,17 @@ def train(
         ids = {"questions": [group.id for group in groups]}
         return fit.TrainingBatch(arrays, ids, tokens=0, flops=0.0)
 
-    trained, curve = fit.fit(
-        training_run(config, folder),
+    trained = fit.train(
         PolicyGradient(vector_candidates),
         make_batch,
+        config,
+        run,
         selector.model,
-        on_step=on_step,
-        on_pace=on_pace,
-    )
-    return dataclasses.replace(selector, model=trained), curve
-
-
-def training_run(config: SelectorTraining, folder: Path) -> fit.TrainingRun:
-    """How long and how fast a selector is trained."""
-    return fit.TrainingRun(
-        label="select",
-        folder=folder,
         steps=config.steps,
-        schedule=optim.schedule(config.learning_rate, config.steps, config.warmup),
-        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
-        save_every=config.save_every,
+        learning_rate=config.learning_rate,
         reads_weights=True,
     )
+    return trained._replace(model=dataclasses.replace(selector, model=trained.model))
 
 
 def vector_candidates(trainable: SmallSelector, frozen: Any, batch: Mapping) -> pl.Candidates:

@@ -1,10 +1,9 @@
-"""Contrastive training of a retriever: a loss of pairs as an objective of `fit`, its batches."""
+"""Contrastive training of a retriever: a loss of pairs as an objective, and its batches."""
 
 import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,36 +14,12 @@ from ark_jax.models import lora
 from ark_jax.models.retriever import Retriever, embed
 from ark_jax.runtime import distributed
 from ark_jax.text.token_rows import RowsByKey, TokenIds
-from ark_jax.train import batches, fit, flops, losses, memory, optim
+from ark_jax.train import batches, fit, flops, losses, memory
 from ark_jax.train.batches import Example, NumberedExample
+from ark_jax.train.config import ContrastiveConfig
 from ark_jax.train.placement import TextGrid, encode_in_pieces
 
 TokensById = Mapping[str, TokenIds]  # id of a text -> its token ids
-
-
-@dataclasses.dataclass(frozen=True)
-class ContrastiveConfig:
-    """How one stage is trained; the fields have the names of `config.train`."""
-
-    epochs: int
-    learning_rate: float  # at its peak
-    warmup: float  # share of the steps
-    weight_decay: float
-    clip: float  # largest global norm of a gradient
-    batch: int  # questions a step
-    chunks: int  # pieces that the passages of a batch are encoded in (GradCache); 0: what fits
-    temperature: float
-    matryoshka: tuple[int, ...]  # narrower widths that are trained too
-    denominator: str  # of `batches.DENOMINATORS`
-    order: str  # "question" or "document", see `batches.shuffled_order`
-    save_every: int  # steps
-    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
-    seed: int
-    use_negatives: bool
-    lora_rank: int  # 0 trains all weights
-    lora_alpha: float
-    lora_targets: tuple[str, ...]  # () adapts every matrix of the blocks
-    loss: losses.Loss = losses.info_nce
 
 
 def train(
@@ -53,34 +28,39 @@ def train(
     questions: Mapping[str, str],
     passages: Mapping[str, str],
     config: ContrastiveConfig,
-    folder: Path,
-    label: str,
+    run: fit.Run,
     *,
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> tuple[Retriever, lora.Adapter | None, list[dict]]:
+    epochs: int,
+    learning_rate: float,
+    seed: int,
+    use_negatives: bool = True,
+    loss: losses.Loss = losses.info_nce,
+) -> fit.Trained:
     """Trains a copy of `retriever` on questions and their passages.
 
     Args:
         questions, passages: id -> text of all that the examples name. Each of several processes
-        looks up its share. folder: gets checkpoints/ and curve.jsonl, from which a stopped run
-        continues. label: for progress lines and errors. on_step, on_pace: see `fit.fit`.
-
-    Returns:
-        The trained retriever, the adapter that is merged into it (None if all weights are trained),
-        and the curve.
+        looks up its share. use_negatives: see `batches.pair_masks`.
 
     Raises:
         ValueError: a setting that cannot be, or no examples.
-        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
-    _check(config, retriever, examples, label)
-    tokens = _tokenize(retriever, examples, questions, passages, config, label)
-    trainable, frozen = lora.split_weights(retriever.model, retriever.cfg, retriever.base, config)
-    adapter_size = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
-    count_flops = functools.partial(flops.training, retriever.cfg, adapter=adapter_size)
+    _check(config, epochs, retriever, examples, run.label)
+    tokens = _tokenize(retriever, examples, questions, passages, use_negatives, run.label)
+    trainable, frozen = lora.split_weights(
+        retriever.model, retriever.cfg, retriever.base, config, seed
+    )
+    order = batches.shuffled_order(examples, epochs=epochs, seed=seed, by=config.order)
+    steps = batches.split_batches(order, config.batch)
+    batched = [[examples[i] for i in steps[step]] for step in range(len(steps))]
+    adapter = 0 if frozen is None else trainable.entries
     maker = ContrastiveBatches.from_examples(
-        _batched(examples, config), *tokens, config, count_flops
+        batched,
+        *tokens,
+        config,
+        use_negatives=use_negatives,
+        count_flops=functools.partial(flops.training, retriever.cfg, adapter=adapter),
     )
     choice = memory.choose(
         retriever.cfg,
@@ -91,16 +71,8 @@ def train(
         frozen=memory.bytes_of(frozen),
         most_pieces=maker.passages.rows // layout.batch_multiple(),
     )
-    memory.say_choice(choice, label)
+    memory.say_choice(choice, run.label)
     maker = maker.in_pieces(choice.pieces)
-    run = fit.TrainingRun(
-        label=label,
-        folder=folder,
-        steps=len(maker.examples),
-        schedule=optim.schedule(config.learning_rate, len(maker.examples), config.warmup),
-        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
-        save_every=config.save_every,
-    )
     objective = ContrastiveObjective(
         dataclasses.replace(retriever.cfg, remat=choice.remat),
         retriever.pooling,
@@ -109,15 +81,19 @@ def train(
         maker.piece_tokens,
         config.temperature,
         tuple(config.matryoshka),
-        config.loss,
+        loss,
     )
-    trained, curve = fit.fit(
-        run, objective, maker, trainable, frozen, on_step=on_step, on_pace=on_pace
+    trained = fit.train(
+        objective,
+        maker,
+        config,
+        run,
+        trainable,
+        frozen,
+        steps=len(batched),
+        learning_rate=learning_rate,
     )
-    if frozen is None:
-        return dataclasses.replace(retriever, model=trained), None, curve
-    merged = jax.jit(lora.merge)(frozen, trained)
-    return dataclasses.replace(retriever, model=merged), trained, curve
+    return trained._replace(model=dataclasses.replace(retriever, model=trained.model))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +143,8 @@ class ContrastiveBatches:
     passage_tokens: TokensById
     questions: TextGrid
     passages: TextGrid
-    config: ContrastiveConfig
+    denominator: str  # of `batches.DENOMINATORS`
+    use_negatives: bool
     count_flops: Callable[[Sequence[int]], float]  # tokens of each text of a batch -> FLOPs
 
     @classmethod
@@ -177,6 +154,8 @@ class ContrastiveBatches:
         question_tokens: TokensById,
         passage_tokens: TokensById,
         config: ContrastiveConfig,
+        *,
+        use_negatives: bool = True,
         count_flops: Callable[[Sequence[int]], float] = lambda lengths: 0.0,
     ) -> "ContrastiveBatches":
         """Finds the two shapes that hold every batch on the current mesh.
@@ -187,8 +166,8 @@ class ContrastiveBatches:
         """
         # An example is in every epoch.
         distinct = list({id(x): x for x in itertools.chain(*examples)}.values())
-        chunks = batches.distinct_chunks(distinct, use_negatives=config.use_negatives)
-        numbered = batches.number_chunks(distinct, chunks, use_negatives=config.use_negatives)
+        chunks = batches.distinct_chunks(distinct, use_negatives=use_negatives)
+        numbered = batches.number_chunks(distinct, chunks, use_negatives=use_negatives)
         by_example = {id(x): numbers for x, numbers in zip(distinct, numbered, strict=True)}
         numbered_steps = [[by_example[id(x)] for x in step] for step in examples]
         return cls(
@@ -202,7 +181,8 @@ class ContrastiveBatches:
             TextGrid.from_lengths(
                 _passage_lengths(numbered_steps, chunks, passage_tokens), config.chunks or 1
             ),
-            config,
+            config.denominator,
+            use_negatives,
             count_flops,
         )
 
@@ -240,8 +220,8 @@ class ContrastiveBatches:
             return batches.pair_masks(
                 [examples[i] for i in chosen],
                 numbers,
-                use_negatives=self.config.use_negatives,
-                denominator=self.config.denominator,
+                use_negatives=self.use_negatives,
+                denominator=self.denominator,
                 has_shares=len(examples[0].shares) > 0,
             )
 
@@ -268,10 +248,19 @@ def _passage_lengths(
 
 
 def _check(
-    config: ContrastiveConfig, retriever: Retriever, examples: Sequence[Example], label: str
+    config: ContrastiveConfig,
+    epochs: int,
+    retriever: Retriever,
+    examples: Sequence[Example],
+    label: str,
 ) -> None:
-    for name, least in (("epochs", 1), ("batch", 1), ("chunks", 0), ("save_every", 1)):
-        if (value := getattr(config, name)) < least:
+    for name, value, least in (
+        ("epochs", epochs, 1),
+        ("batch", config.batch, 1),
+        ("chunks", config.chunks, 0),
+        ("save_every", config.save_every, 1),
+    ):
+        if value < least:
             raise ValueError(f"config.train.{name}={value}: must be at least {least}")
     if not examples:
         raise ValueError(
@@ -286,21 +275,12 @@ def _check(
             )
 
 
-def _batched(examples: Sequence[Example], config: ContrastiveConfig) -> list[list[Example]]:
-    """The examples of each step, all epochs one after another."""
-    order = batches.shuffled_order(
-        examples, epochs=config.epochs, seed=config.seed, by=config.order
-    )
-    steps = batches.split_batches(order, config.batch)
-    return [[examples[i] for i in steps[step]] for step in range(len(steps))]
-
-
 def _tokenize(
     retriever: Retriever,
     examples: Sequence[Example],
     questions: Mapping[str, str],
     passages: Mapping[str, str],
-    config: ContrastiveConfig,
+    use_negatives: bool,
     label: str,
 ) -> tuple[TokensById, TokensById]:
     """Token ids of the questions and of the passages that the examples name."""
@@ -312,7 +292,7 @@ def _tokenize(
         rows = retriever.tokenize(lookup, kind=kind, label=f"{label}, {what}")
         return RowsByKey(names, rows)
 
-    chunks = batches.distinct_chunks(examples, use_negatives=config.use_negatives)
+    chunks = batches.distinct_chunks(examples, use_negatives=use_negatives)
     return (
         tokenize(questions, [e.question for e in examples], "query", "questions"),
         tokenize(passages, chunks, "document", "chunks"),

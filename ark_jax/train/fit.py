@@ -1,8 +1,7 @@
 """The training loop: state, compiled step, checkpoints, curve and pace.
 
-A run minimises an `Objective` over the batches of a `MakeBatch`; the loop knows neither the loss
-nor how texts become batches. `contrastive.py` holds both for InfoNCE. A triplet loss, a
-cross-encoder or a policy gradient brings its own two.
+`train` minimises an `Objective` over the batches of a `MakeBatch`, as a config says; it knows
+neither the loss nor how texts become batches. A method's trainer is these three.
 
 A run that is stopped at any moment continues bitwise the same from its last checkpoint. On another
 mesh it continues with equal losses.
@@ -27,11 +26,11 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ark_jax.models import lora
 from ark_jax.runtime import distributed, preemption
 from ark_jax.runtime.log import Progress, say
-from ark_jax.train import flops
+from ark_jax.train import flops, optim
 from ark_jax.train.checkpoints import Checkpoints
+from ark_jax.train.config import UpdateConfig
 from ark_jax.train.curve import Curve
 
 NON_FINITE = "non_finite.json"
@@ -49,8 +48,8 @@ class Objective(typing.Protocol):
 
         Args:
             trainable: what the step updates: a model, an adapter, or any tree of arrays.
-                `merged_model` gives the model in the first two cases.
-            frozen: what no step changes: the model beside an adapter, a reference policy, or None.
+            frozen: the model beside an adapter, which no step changes, or None. `merged_model`
+                gives the model that is trained.
             batch: `TrainingBatch.arrays`.
         """
         ...
@@ -68,23 +67,35 @@ class TrainingBatch:
 
 # (steps made so far, trainable) -> the next batch. It must depend on nothing else, so that a
 # resumed run makes the same batches. Most ignore the second argument; a policy gradient samples its
-# texts from it, see `TrainingRun.reads_weights`.
+# texts from it, see `reads_weights` of `train`.
 MakeBatch = Callable[[int, Any], TrainingBatch]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingRun:
-    """How long and how fast a run trains, and where it writes."""
+class Run:
+    """Where a run writes, and to whom it reports.
 
-    label: str  # for progress lines and errors
-    folder: Path  # gets checkpoints/, curve.jsonl and, after a discarded step, non_finite.json
-    steps: int
-    schedule: optax.Schedule  # steps made so far -> learning rate
-    optimizer: optax.GradientTransformation  # for a learning rate of 1, see `optim.adamw`
-    save_every: int  # steps
-    # Whether the batches depend on the weights. Then a step is checked before the next batch is
-    # made, so that none is drawn from the weights before a step that is discarded.
-    reads_weights: bool = False
+    Attributes:
+        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues, and, after a
+            discarded step, non_finite.json.
+        label: for progress lines and errors.
+        on_step: gets each row of the curve once, even if a resumed run makes the step again.
+        on_pace: gets the pace as keywords whenever a checkpoint is due, and once at the end. The
+            pace is no part of the curve, which is the same in every run.
+    """
+
+    folder: Path
+    label: str = "train"
+    on_step: Callable[[dict], None] = lambda row: None
+    on_pace: Callable[..., None] = lambda **pace: None
+
+
+class Trained(typing.NamedTuple):
+    """What training returns."""
+
+    model: Any  # with its adapter merged in
+    adapter: Any  # what was trained beside a frozen model; None if that is the model itself
+    curve: list[dict]  # a row a step, as in curve.jsonl
 
 
 @typing.no_type_check  # tree operations put other leaves into it
@@ -106,8 +117,16 @@ class State:
 
 
 def merged_model(trainable: Any, frozen: Any) -> Any:
-    """The model that is trained: `trainable` itself or, if it is an adapter, `frozen` with it."""
-    return lora.merge(frozen, trainable) if isinstance(trainable, lora.Adapter) else trainable
+    """The model that is trained: `trainable` itself or, beside a frozen model, that with it."""
+    return trainable if frozen is None else trainable.merged_into(frozen)
+
+
+_merge = jax.jit(merged_model)
+
+
+def current_model(trainable: Any, frozen: Any) -> Any:
+    """`merged_model`, compiled."""
+    return trainable if frozen is None else _merge(trainable, frozen)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
@@ -144,28 +163,31 @@ def train_step(
     return state, {"loss": loss, "gradient_norm": gradient_norm, **metrics}
 
 
-def fit(
-    run: TrainingRun,
+def train(
     objective: Objective,
     make_batch: MakeBatch,
+    config: UpdateConfig,
+    run: Run,
     trainable: Any,
     frozen: Any = None,
     *,
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> tuple[Any, list[dict]]:
+    steps: int,
+    learning_rate: float,
+    decay: str = "linear",
+    floor: float = 0.0,
+    reads_weights: bool = False,
+) -> Trained:
     """Trains a copy of `trainable`, from the last checkpoint in the run's folder if there is one.
 
     Every process must call it with the same arguments.
 
     Args:
         trainable, frozen: as the objective takes them, with the shardings they are to keep.
-        on_step: gets each row of the curve once, even if a resumed run makes the step again.
-        on_pace: gets the pace as keywords whenever a checkpoint is due, and once at the end. The
-            pace is no part of the curve, which is the same in every run.
-
-    Returns:
-        The trained copy, and the curve: a row a step, as in curve.jsonl.
+        learning_rate: at its peak.
+        decay, floor: how it falls, see `optim.schedule`.
+        reads_weights: whether the batches depend on the weights. Then a step is checked before the
+            next batch is made, so that none is drawn from the weights before a step that is
+            discarded.
 
     Raises:
         FloatingPointError: a loss or gradient is NaN or infinite. The step is discarded, the last
@@ -173,18 +195,26 @@ def fit(
         preemption.Preempted: a signal came. The step under way is finished and saved.
         OSError: a checkpoint could not be written.
     """
+    schedule = optim.schedule(learning_rate, steps, config.warmup, decay=decay, floor=floor)
+    optimizer = optim.adamw(weight_decay=config.weight_decay, clip=config.clip)
+    save_every = config.save_every
     folder, curve_file = run.folder / "checkpoints", run.folder / "curve.jsonl"
 
     def history(step: int) -> int:
         return distributed.on_first_process(lambda: _rows_digest(run.label, curve_file, step))
 
     with preemption.defer_signals() as stop_requested, Checkpoints(folder, history) as checkpoints:
-        state = _restore_or_create(run, checkpoints, trainable)
+        create = functools.partial(_first_state, optimizer=optimizer)
+        state = checkpoints.restore(_abstract_state(create, trainable))
+        if state is None:
+            state = jax.jit(create)(trainable)
+        else:
+            say(f"  {run.label}: goes on after step {int(state.step)} of {steps}")
         start = int(state.step)
         curve, meter = Curve(curve_file, start), flops.Meter()
         (run.folder / NON_FINITE).unlink(missing_ok=True)
         # All at once: each is computed on a device, where it would wait for the step under way.
-        rates = [float(run.schedule(step)) for step in range(start, run.steps)]
+        rates = [float(schedule(step)) for step in range(start, steps)]
         queued: _QueuedStep | None = None
         may_queue = distributed.may_queue_programs()
 
@@ -195,53 +225,46 @@ def fit(
                 return
             row = _read_row(run, state, queued, checkpoints)
             meter.add(queued.batch.tokens, queued.batch.flops)
-            pace = meter.pace(run.save_every)
+            pace = meter.pace(save_every)
             curve.add(row)
             if queued.step > curve.reported:
-                on_step(row)
+                run.on_step(row)
             bar.add(note=f"loss {row['loss']:.3f}, {flops.describe(pace)}")
-            if queued.step % run.save_every == 0:
-                on_pace(step=queued.step, **pace)
+            if queued.step % save_every == 0:
+                run.on_pace(step=queued.step, **pace)
             queued = None
 
-        with Progress(run.label, run.steps, "steps") as bar:
+        with Progress(run.label, steps, "steps") as bar:
             bar.add(start)
-            for step in range(start + 1, run.steps + 1):
+            for step in range(start + 1, steps + 1):
                 batch, rate = make_batch(step - 1, state.trainable), rates[step - 1 - start]
                 arguments = (frozen, batch.arrays, rate, step - 1)
-                state, metrics = train_step(objective, run.optimizer, state, *arguments)
+                state, metrics = train_step(objective, optimizer, state, *arguments)
                 finish()
                 queued = _QueuedStep(step, dataclasses.replace(batch, arrays=None), rate, metrics)
-                if run.reads_weights or not may_queue:
+                if reads_weights or not may_queue:
                     finish()
-                is_stopped, is_due = stop_requested(), step % run.save_every == 0
+                is_stopped, is_due = stop_requested(), step % save_every == 0
                 if is_stopped or is_due:
                     finish()
                     curve.sync()
                     checkpoints.save(step, state, wait=is_stopped)
                     meter.skip()
                 if is_stopped:
-                    raise preemption.Preempted(f"{run.label}: step {step} of {run.steps} is saved")
+                    raise preemption.Preempted(f"{run.label}: step {step} of {steps} is saved")
             finish()
         curve.finish()
     if pace := meter.pace():
-        on_pace(steps=run.steps, **pace)
+        run.on_pace(steps=steps, **pace)
         say(f"  {run.label}: {flops.describe(pace)}")
-    return state.trainable, curve.rows
+    trained = state.trainable
+    adapter = None if frozen is None else trained
+    return Trained(current_model(trained, frozen), adapter, curve.rows)
 
 
-def _restore_or_create(run: TrainingRun, checkpoints: Checkpoints, trainable: Any) -> State:
-    """The state of the last checkpoint, or a first one."""
-
-    def create(trainable: Any) -> State:
-        # Copied, because the step donates its state and the caller keeps its model.
-        return State.create(jax.tree.map(jnp.copy, trainable), run.optimizer)
-
-    state = checkpoints.restore(_abstract_state(create, trainable))
-    if state is None:
-        return jax.jit(create)(trainable)
-    say(f"  {run.label}: goes on after step {int(state.step)} of {run.steps}")
-    return state
+def _first_state(trainable: Any, optimizer: optax.GradientTransformation) -> State:
+    """The state before the first step. The caller keeps its model, since the step donates this."""
+    return State.create(jax.tree.map(jnp.copy, trainable), optimizer)
 
 
 def _abstract_state(create: Callable[[Any], State], trainable: Any) -> State:
@@ -265,9 +288,7 @@ class _QueuedStep:
     metrics: Mapping[str, jax.Array]
 
 
-def _read_row(
-    run: TrainingRun, state: State, queued: _QueuedStep, checkpoints: Checkpoints
-) -> dict:
+def _read_row(run: Run, state: State, queued: _QueuedStep, checkpoints: Checkpoints) -> dict:
     """The row of the curve.
 
     Args:

@@ -23,7 +23,7 @@ class Group:
     completions: Sequence[TokenIds]  # with the token that ends a text, which is trained on as well
     advantages: Sequence[float] | np.ndarray  # of each completion: the weight of its likelihood
     old: TokenValues | None = None  # log-probabilities by the policy that drew the completions
-    reference: TokenValues | None = None  # by the reference policy
+    policy_reference: TokenValues | None = None  # by the policy that a KL is measured to
     ended: Sequence[bool] | np.ndarray | None = None  # False: cut off, without a token that ends it
     name: str = ""  # for errors and non_finite.json
 
@@ -40,7 +40,7 @@ class Group:
 
     def select(self, keep: Sequence[bool] | np.ndarray) -> "Group":
         """The group with some of its completions."""
-        fields = ("completions", "advantages", "old", "reference", "ended")
+        fields = ("completions", "advantages", "old", "policy_reference", "ended")
         by_field = {field: getattr(self, field) for field in fields}
         return dataclasses.replace(
             self,
@@ -67,7 +67,7 @@ def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
         if not len(group.prompt_ids):
             raise ValueError(f"{name}: its prompt has no token; give at least one")
         count = len(group.completions)
-        for field in ("advantages", "old", "reference", "ended"):
+        for field in ("advantages", "old", "policy_reference", "ended"):
             values = getattr(group, field)
             if values is not None and len(values) != count:
                 raise ValueError(f"{name}: {len(values)} {field} of {count} completions")
@@ -84,7 +84,7 @@ def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
                     f"{name}, completion {i}: {total} tokens with its prompt, the model takes "
                     f"{max_length}; shorten the prompt or draw shorter completions"
                 )
-            for field in ("old", "reference"):
+            for field in ("old", "policy_reference"):
                 values = getattr(group, field)
                 if values is not None and len(values[i]) != length:
                     raise ValueError(
@@ -97,7 +97,7 @@ def check_groups(groups: Sequence[Group], max_length: int, vocab: int) -> None:
         if ids.min() < 0 or ids.max() >= vocab:
             wrong = ids[(ids < 0) | (ids >= vocab)][0]
             raise ValueError(f"{name}: token id {wrong}, the model has {vocab} ids")
-    for field in ("old", "reference"):
+    for field in ("old", "policy_reference"):
         if len({getattr(group, field) is None for group in groups}) > 1:
             raise ValueError(f"some groups of the step have `{field}`, others have not")
 

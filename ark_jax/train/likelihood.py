@@ -40,7 +40,7 @@ LOGIT_BLOCK = 256  # positions whose logits a device holds at a time
         "labels",
         "advantages",
         "old",
-        "reference",
+        "policy_reference",
     ],
     meta_fields=["prompt_room", "room"],
 )
@@ -59,7 +59,7 @@ class GroupArrays:
     labels: Int[Array, "b t"]
     advantages: Float[Array, " b"]
     old: Float[Array, "b t"] | None
-    reference: Float[Array, "b t"] | None
+    policy_reference: Float[Array, "b t"] | None
     prompt_room: int  # tokens of all prompts, on each device
     room: int  # tokens of all completions, on each device
 
@@ -123,7 +123,7 @@ def group_arrays(groups: Sequence[Group], shape: BatchShape) -> GroupArrays:
         layout.rows(labels),
         layout.rows(advantages),
         values("old"),
-        values("reference"),
+        values("policy_reference"),
         shape.prompt_room,
         shape.room,
     )
@@ -174,7 +174,13 @@ class LikelihoodObjective:
         model = fit.merged_model(trainable, frozen)
         log_probs, entropy = completion_log_probs(model, self.cfg, batch, entropy=self.entropy)
         loss, metrics = token_loss(
-            log_probs, batch.old, batch.reference, batch.advantages, batch.mask, self.loss, counts
+            log_probs,
+            batch.old,
+            batch.policy_reference,
+            batch.advantages,
+            batch.mask,
+            self.loss,
+            counts,
         )
         if entropy is not None:
             metrics["entropy"] = entropy.sum() / counts.tokens

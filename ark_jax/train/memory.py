@@ -224,7 +224,7 @@ def choose_remat(
     """`cfg` with the remat of a step that encodes these texts, "auto" resolved.
 
     Args:
-        trainable, frozen: as `fit.fit` takes them.
+        trainable, frozen: as `fit.train` takes them.
         label: for the line that tells a choice which is slower than the fastest.
     """
     if remat != "auto":

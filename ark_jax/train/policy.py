@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from ark_jax.train.config import GrpoConfig
+
 SCALES = ("sd", "none", "leave_one_out")
 MEANS = ("token", "sequence", "constant")
 RATIOS = ("none", "token", "sequence")
@@ -127,8 +129,9 @@ class PolicyLoss:
             geometric mean over the completion (GSPO, arXiv 2507.18071). "none": no ratio, the loss
             is -advantage · log p (supervised training, REINFORCE).
         clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
-        kl: estimate of the distance to the reference that is added. With x = log reference - log p,
-            "k2" is x² / 2, whose gradient is that of the KL divergence, "k3" is exp(x) - x - 1.
+        kl: estimate of the distance to the reference policy that is added. With x =
+            log p_reference - log p, "k2" is x² / 2, whose gradient is that of the KL divergence,
+            "k3" is exp(x) - x - 1.
         kl_coefficient: factor of that estimate.
         constant: tokens, for `mean="constant"`.
     """
@@ -140,6 +143,18 @@ class PolicyLoss:
     kl: str = "none"
     kl_coefficient: float = 0.001
     constant: int = 1
+
+    @classmethod
+    def from_config(cls, config: GrpoConfig) -> "PolicyLoss":
+        """The loss that a config describes."""
+        return cls(
+            config.mean,
+            config.ratio,
+            config.clip_low,
+            config.clip_high,
+            config.kl,
+            config.kl_coefficient,
+        )
 
     def __post_init__(self):
         for name, choices in (("mean", MEANS), ("ratio", RATIOS), ("kl", KLS)):
@@ -168,7 +183,7 @@ class Counts(NamedTuple):
 def token_loss(
     log_probs: Float[Array, "n t"],
     old: Float[Array, "n t"] | None,
-    reference: Float[Array, "n t"] | None,
+    policy_reference: Float[Array, "n t"] | None,
     advantages: Float[Array, " n"],
     mask: Bool[Array, "n t"],
     settings: PolicyLoss,
@@ -182,13 +197,14 @@ def token_loss(
     Args:
         log_probs: log-probabilities of the completions' tokens, in nats.
         old: by the policy that drew them; None: by this one.
-        reference: by the reference policy.
+        policy_reference: by the policy that a KL is measured to.
         mask: the tokens that are trained on.
         counts: of the step that these are a part of; None: these are all.
 
     Returns:
         The loss, and for the curve, as means over tokens: with `old` the share whose ratio the clip
-        holds back (`clip_fraction`), with `reference` the mean log p - log reference (`k1`).
+        holds back (`clip_fraction`), with `policy_reference` the mean log p - log p_reference
+        (`k1`).
 
     Raises:
         ValueError: a KL is asked for without a reference.
@@ -209,10 +225,10 @@ def token_loss(
         clipped = jnp.clip(ratio, 1 - settings.clip_low, 1 + settings.clip_high) * gains
         loss = -jnp.minimum(ratio * gains, clipped)
         metrics["clip_fraction"] = token_mean(clipped < ratio * gains)
-    if settings.kl != "none" and reference is None:
+    if settings.kl != "none" and policy_reference is None:
         raise ValueError(f"kl={settings.kl!r} needs the log-probabilities of a reference")
-    if reference is not None:
-        x = jnp.where(mask, reference - log_probs, 0)
+    if policy_reference is not None:
+        x = jnp.where(mask, policy_reference - log_probs, 0)
         metrics["k1"] = -token_mean(x)
         if settings.kl != "none":
             kl = x**2 / 2 if settings.kl == "k2" else jnp.exp(x) - x - 1

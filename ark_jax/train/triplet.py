@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,34 +12,9 @@ from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import embed
 from ark_jax.models.towers import Towers
 from ark_jax.text.token_rows import RowsByKey, TokenIds
-from ark_jax.train import fit, flops, losses, memory, optim
+from ark_jax.train import fit, flops, losses, memory
+from ark_jax.train.config import TripletConfig
 from ark_jax.train.placement import TextGrid
-
-
-@dataclasses.dataclass(frozen=True)
-class TripletConfig:
-    """How the towers are trained; the fields have the names of `config.train`."""
-
-    epochs: int
-    learning_rate: float  # at its peak
-    warmup: float  # share of the steps
-    weight_decay: float
-    clip: float  # largest global norm of a gradient
-    batch: int  # questions a step
-    loss: str  # "triplet": two margins; "nce": InfoNCE
-    margins: tuple[float, float]  # of "triplet": neighbour below positive, negative below it
-    temperature: float  # of "nce"
-    negatives: str  # "random": the drawn one; "batch": all of the batch that may be
-    siblings: str  # see `levels.DrawRules`, as the next two
-    neighbours: str
-    hub: int
-    save_every: int  # steps
-    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
-    seed: int
-
-    @property
-    def draw_rules(self) -> DrawRules:
-        return DrawRules(self.siblings, self.neighbours, self.hub)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,24 +35,20 @@ def train(
     questions: MaskedQuestions,
     triple_texts: Callable[[np.ndarray], list[str]],
     config: TripletConfig,
-    folder: Path,
+    run: fit.Run,
     *,
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> tuple[Towers, list[dict]]:
+    epochs: int,
+    learning_rate: float,
+    seed: int,
+) -> fit.Trained:
     """Trains a copy of the towers.
 
     Args:
         triple_texts: rows of the graph -> the texts of these triples.
-        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues.
-        on_step, on_pace: see `fit.fit`.
-
-    Returns:
-        The trained towers, and the curve.
 
     Raises:
         ValueError: there are no questions, or no negative for any.
-        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
     if not len(questions):
         raise ValueError(
@@ -87,29 +57,21 @@ def train(
         )
     sides = (towers.query, towers.document)
     configs = tuple(tower.cfg for tower in sides)
-    epochs = Epochs(graph, questions, config)
-    query_tokens = towers.query.tokenize(questions.texts, kind="query", label="train, questions")
-    used = epochs.rows_used()
+    drawn = Epochs(graph, questions, config, epochs=epochs, seed=seed)
+    query_tokens = towers.query.tokenize(
+        questions.texts, kind="query", label=f"{run.label}, questions"
+    )
+    used = drawn.rows_used()
     triple_tokens = towers.document.tokenize(
-        triple_texts(used), kind="document", label="train, triples"
+        triple_texts(used), kind="document", label=f"{run.label}, triples"
     )
     maker = TripletBatches.create(
-        epochs, query_tokens, RowsByKey(used.tolist(), triple_tokens), configs
+        drawn, query_tokens, RowsByKey(used.tolist(), triple_tokens), configs
     )
-    steps = epochs.steps * config.epochs
-    run = fit.TrainingRun(
-        label="train",
-        folder=folder,
-        steps=steps,
-        schedule=optim.schedule(config.learning_rate, steps, config.warmup),
-        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
-        save_every=config.save_every,
-    )
-    is_shared = towers.query is towers.document
-    models = (towers.query.model,) if is_shared else tuple(tower.model for tower in sides)
+    models = (towers.query.model,) if towers.is_one else tuple(tower.model for tower in sides)
     grids = (maker.questions, maker.triples)
     texts = map(memory.Texts.from_grid, grids)
-    cfg = memory.choose_remat(configs[1], config.remat, texts, models, None, "train")
+    cfg = memory.choose_remat(configs[1], config.remat, texts, models, None, run.label)
     objective = TripletObjective(
         tuple(dataclasses.replace(tower_cfg, remat=cfg.remat) for tower_cfg in configs),
         tuple(tower.pooling for tower in sides),
@@ -119,10 +81,14 @@ def train(
         tuple(config.margins),
         config.temperature,
     )
-    trained, curve = fit.fit(run, objective, maker, models, on_step=on_step, on_pace=on_pace)
-    query = dataclasses.replace(towers.query, model=trained[0])
-    document = query if is_shared else dataclasses.replace(towers.document, model=trained[1])
-    return Towers(query, document), curve
+    trained = fit.train(
+        objective, maker, config, run, models, steps=len(drawn), learning_rate=learning_rate
+    )
+    query = dataclasses.replace(towers.query, model=trained.model[0])
+    document = (
+        query if towers.is_one else dataclasses.replace(towers.document, model=trained.model[1])
+    )
+    return trained._replace(model=Towers(query, document))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,21 +141,34 @@ class TripletObjective:
 class Epochs:
     """The questions of each step, and the triples drawn for them; drawn anew in each epoch."""
 
-    def __init__(self, graph: Triples, questions: MaskedQuestions, config: TripletConfig):
+    def __init__(
+        self,
+        graph: Triples,
+        questions: MaskedQuestions,
+        config: TripletConfig,
+        *,
+        epochs: int,
+        seed: int,
+    ):
         self.graph, self.questions, self.config = graph, questions, config
+        self.epochs, self.seed = epochs, seed
         self.steps = -(-len(questions) // config.batch)  # of one epoch
         self._drawn: tuple[int, np.ndarray, Levels] | None = None
+
+    def __len__(self) -> int:
+        """The steps of all epochs."""
+        return self.steps * self.epochs
 
     def draw(self, epoch: int) -> tuple[np.ndarray, Levels]:
         """The order of the questions in an epoch, and for each question its triples."""
         if self._drawn is None or self._drawn[0] != epoch:
-            rng = np.random.default_rng([self.config.seed, epoch])
+            rng = np.random.default_rng([self.seed, epoch])
             order = rng.permutation(len(self.questions))
             levels = draw_levels(
                 self.graph,
                 self.questions.rows,
                 self.questions.asks_tail,
-                self.config.draw_rules,
+                DrawRules(self.config.siblings, self.config.neighbours, self.config.hub),
                 rng,
             )
             self._drawn = epoch, order, levels
@@ -205,7 +184,7 @@ class Epochs:
     def rows_used(self) -> np.ndarray:
         """All triples that some step encodes, ascending."""
         used = np.zeros(len(self.graph), bool)
-        for epoch in range(self.config.epochs):
+        for epoch in range(self.epochs):
             levels = self.draw(epoch)[1]
             for rows in (levels.positives, levels.neighbours, levels.negatives):
                 used[rows[rows != NONE]] = True
@@ -233,7 +212,7 @@ class TripletBatches:
     ) -> "TripletBatches":
         """Finds the two shapes that hold every batch on the current mesh."""
         lengths: tuple[list, list] = ([], [])
-        for step in range(epochs.steps * epochs.config.epochs):
+        for step in range(len(epochs)):
             chosen, levels = epochs.step(step)
             lengths[0].append([len(question_tokens[number]) for number in chosen])
             lengths[1].append([len(triple_tokens[row]) for row in distinct_rows(levels).tolist()])

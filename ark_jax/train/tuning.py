@@ -4,10 +4,8 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ark_jax import layout
@@ -15,53 +13,11 @@ from ark_jax.models import lora
 from ark_jax.models.batching import batch_tokens_of_device
 from ark_jax.models.language import LanguageModel
 from ark_jax.text.token_rows import TokenIds
-from ark_jax.train import fit, memory, optim, parts
+from ark_jax.train import fit, memory, parts
+from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 from ark_jax.train.groups import BatchShape, Group, check_groups
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
 from ark_jax.train.policy import PolicyLoss
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class UpdateConfig:
-    """How weights are updated; the fields have the names of `config.train`."""
-
-    learning_rate: float  # at its peak
-    warmup: float  # share of the steps
-    decay: str  # "linear" or "cosine"
-    floor: float  # share of the peak that the rate falls to
-    weight_decay: float
-    clip: float  # largest global norm of a gradient
-    save_every: int  # steps
-    remat: str  # what is computed again: of `memory.REMATS`, or "auto" for what fits
-    seed: int
-    lora_rank: int  # 0 trains all weights
-    lora_alpha: float
-    lora_targets: tuple[str, ...]  # () adapts every matrix of the blocks
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SuperviseConfig(UpdateConfig):
-    """How a model learns given answers."""
-
-    epochs: int
-    batch: int  # answers a step
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReinforceConfig(UpdateConfig):
-    """How a model learns from its own answers."""
-
-    steps: int  # that answers are drawn for
-    updates: int  # of the weights after each of them; above 1, `PolicyLoss` clips
-    loss: PolicyLoss
-    keep_dead: bool  # groups without an advantage stay in the denominator, and in a KL
-    keep_cut_off: bool  # trains on completions that were cut off before they ended
-    entropy: bool  # adds the mean entropy of the next token to the curve
-    # The sizes of a full step; a larger one compiles the step again.
-    prompts: int
-    samples: int  # completions of a prompt
-    prompt_tokens: int
-    completion_tokens: int
 
 
 class Demonstration(NamedTuple):
@@ -73,53 +29,44 @@ class Demonstration(NamedTuple):
     name: str = ""  # for errors and non_finite.json
 
 
-Trained = tuple[LanguageModel, lora.Adapter | None, list[dict]]
-
-
-def supervise(
+def sft(
     model: LanguageModel,
     demonstrations: Sequence[Demonstration],
-    config: SuperviseConfig,
-    folder: Path,
+    config: LanguageModelConfig,
+    run: fit.Run,
     *,
-    label: str = "supervise",
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> Trained:
+    batch: int,
+    epochs: int = 1,
+    learning_rate: float,
+    seed: int,
+) -> fit.Trained:
     """Trains a copy of `model` on given answers, by the mean negative log-likelihood of a token.
 
     Args:
-        folder: gets checkpoints/ and curve.jsonl, from which a stopped run continues.
-        label: for progress lines and errors.
-        on_step, on_pace: see `fit.fit`.
-
-    Returns:
-        The trained model, the adapter that is merged into it (None if all weights are trained), and
-        the curve.
+        batch: answers a step.
 
     Raises:
         ValueError: there is nothing to train on, or an answer cannot be trained on.
-        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
     if not demonstrations:
-        raise ValueError(f"{label}: no answer to train on")
+        raise ValueError(f"{run.label}: no answer to train on")
     groups = [
         Group(x.prompt_ids, [x.completion_ids], [x.weight], name=x.name or str(i))
         for i, x in enumerate(demonstrations)
     ]
     check_groups(groups, model.max_length, model.cfg.vocab)
-    steps_per_epoch = -(-len(groups) // config.batch)
+    steps_per_epoch = -(-len(groups) // batch)
     orders = [
-        np.random.default_rng([config.seed, epoch]).permutation(len(groups))
-        for epoch in range(config.epochs)
+        np.random.default_rng([seed, epoch]).permutation(len(groups)) for epoch in range(epochs)
     ]
 
     def chosen(step: int) -> list[Group]:
         epoch, place = divmod(step, steps_per_epoch)
-        part = orders[epoch][place * config.batch : (place + 1) * config.batch]
+        part = orders[epoch][place * batch : (place + 1) * batch]
         return [groups[i] for i in part]
 
-    steps = steps_per_epoch * config.epochs
+    steps = steps_per_epoch * epochs
     step_shape = BatchShape.holding(map(chosen, range(steps)))
     prompts = parts.prompts_of_part(step_shape, batch_tokens_of_device())
     in_parts = [parts.split(chosen(step), prompts) for step in range(steps)]
@@ -128,14 +75,12 @@ def supervise(
         model,
         lambda step, trainable: (in_parts[step], shape),
         shape,
-        steps,
         LikelihoodObjective(model.cfg, PolicyLoss(ratio="none")),
         config,
-        folder,
-        label,
-        on_step,
-        on_pace,
-        reads_weights=False,
+        run,
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
     )
 
 
@@ -143,16 +88,20 @@ def supervise(
 MakeGroups = Callable[[int, LanguageModel], Sequence[Group]]
 
 
-def reinforce(
+def grpo(
     model: LanguageModel,
     make_groups: MakeGroups,
-    config: ReinforceConfig,
-    folder: Path,
+    config: LanguageModelConfig,
+    run: fit.Run,
     *,
-    label: str = "reinforce",
-    on_step: Callable[[dict], None] = lambda row: None,
-    on_pace: Callable[..., None] = lambda **pace: None,
-) -> Trained:
+    policy: GrpoConfig,
+    steps: int,
+    prompts: int,
+    prompt_tokens: int,
+    completion_tokens: int,
+    learning_rate: float,
+    seed: int,
+) -> fit.Trained:
     """Trains a copy of `model` on answers that it draws itself.
 
     Args:
@@ -160,67 +109,67 @@ def reinforce(
             whose update was lost, and inside a step of several updates with a model that has moved
             on. So it writes what it draws to a file before it returns, reads the file if it is
             there, and its draws depend on the step alone.
-        folder, label, on_step, on_pace: as in `supervise`.
+        steps: that answers are drawn for; each has `policy.updates`.
+        prompts, prompt_tokens, completion_tokens: of a full step, with `policy.samples` of each
+            prompt; a larger one compiles the step again.
+        seed: of an adapter.
 
     Returns:
-        As `supervise`. The curve has the `policy.token_loss` metrics and `completions`, the number
-        that a step trained on.
+        The curve has the `policy.token_loss` metrics, the mean entropy of the next token and
+        `completions`, the number that a step trained on.
 
     Raises:
         ValueError: a group cannot be trained on.
-        FloatingPointError, preemption.Preempted, OSError: see `fit.fit`.
+        FloatingPointError, preemption.Preempted, OSError: see `fit.train`.
     """
     full = functools.partial(
         BatchShape.full,
-        samples=config.samples,
-        prompt_tokens=config.prompt_tokens,
-        completion_tokens=config.completion_tokens,
+        samples=policy.samples,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
     )
-    prompts = parts.prompts_of_part(full(prompts=config.prompts), batch_tokens_of_device())
-    shape_of_part = full(prompts=prompts * layout.batch_multiple())
+    prompts_of_part = parts.prompts_of_part(full(prompts=prompts), batch_tokens_of_device())
+    shape_of_part = full(prompts=prompts_of_part * layout.batch_multiple())
     drawn: tuple[int, list[Group]] = (-1, [])
-    frozen_model = model.model
+    frozen = model.model if config.lora_rank else None
 
     def choose(step: int, trainable: Any) -> tuple[list[list[Group]], BatchShape]:
         nonlocal drawn
-        number = step // config.updates
+        number = step // policy.updates
         if drawn[0] != number:
-            current = _merged(trainable, frozen_model)
-            groups = make_groups(number, dataclasses.replace(model, model=current))
-            drawn = number, _selected(groups, config, model, f"{label}, step {number}")
-        in_parts = parts.split(drawn[1], prompts)
+            current = dataclasses.replace(model, model=fit.current_model(trainable, frozen))
+            groups = make_groups(number, current)
+            drawn = number, _selected(groups, policy, model, f"{run.label}, step {number}")
+        in_parts = parts.split(drawn[1], prompts_of_part)
         return in_parts, shape_of_part.shrunk(*in_parts)
 
-    objective = LikelihoodObjective(model.cfg, config.loss, config.entropy)
-    steps = config.steps * config.updates
     return _train(
         model,
         choose,
         shape_of_part,
-        steps,
-        objective,
+        LikelihoodObjective(model.cfg, PolicyLoss.from_config(policy), entropy=True),
         config,
-        folder,
-        label,
-        on_step,
-        on_pace,
+        run,
+        steps=steps * policy.updates,
+        learning_rate=learning_rate,
+        seed=seed,
         reads_weights=True,
     )
 
 
 def _selected(
-    groups: Sequence[Group], config: ReinforceConfig, model: LanguageModel, label: str
+    groups: Sequence[Group], policy: GrpoConfig, model: LanguageModel, label: str
 ) -> list[Group]:
     """The groups and completions that are trained on."""
-    if not config.keep_cut_off:
+    if not policy.keep_cut_off:
         groups = [group.without_cut_off() for group in groups]
     try:
         if not groups:
             raise ValueError("no group was drawn; end the run where no question is left")
         check_groups(groups, model.max_length, model.cfg.vocab)
         for field, needed, reason in (
-            ("old", config.updates > 1, f"{config.updates} updates a step need"),
-            ("reference", config.loss.kl != "none", f"kl={config.loss.kl!r} needs"),
+            ("old", policy.updates > 1, f"{policy.updates} updates a step need"),
+            ("policy_reference", policy.kl != "none", f"kl={policy.kl!r} needs"),
         ):
             if needed and getattr(groups[0], field) is None:
                 raise ValueError(f"{reason} the numbers `{field}` of each group")
@@ -229,44 +178,34 @@ def _selected(
     trained = [
         group
         for group in groups
-        if len(group.completions) and (config.keep_dead or not group.is_dead)
+        if len(group.completions) and (policy.keep_dead or not group.is_dead)
     ]
     # Where nothing is left, a group without completions says which numbers the step has.
     return trained or [groups[0].select([])]
-
-
-_merge = jax.jit(lora.merge)
-
-
-def _merged(trainable: Any, frozen: Any) -> Any:
-    """`fit.merged_model`, compiled."""
-    return _merge(frozen, trainable) if isinstance(trainable, lora.Adapter) else trainable
 
 
 def _train(
     model: LanguageModel,
     choose: Callable[[int, Any], tuple[Sequence[Sequence[Group]], BatchShape]],
     largest: BatchShape,
-    steps: int,
     objective: LikelihoodObjective,
-    config: UpdateConfig,
-    folder: Path,
-    label: str,
-    on_step: Callable[[dict], None],
-    on_pace: Callable[..., None],
+    config: LanguageModelConfig,
+    run: fit.Run,
     *,
-    reads_weights: bool,
-) -> Trained:
-    """Runs `fit.fit` on the parts that `choose` returns for a step, in arrays of its shape.
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    reads_weights: bool = False,
+) -> fit.Trained:
+    """Trains on the parts that `choose` returns for a step, in arrays of its shape.
 
     Args:
         largest: the shape of a part that takes most memory.
     """
-    trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config)
+    trainable, frozen = lora.split_weights(model.model, model.cfg, model.folder, config, seed)
     texts = largest.texts_of_device()
-    cfg = memory.choose_remat(model.cfg, config.remat, texts, trainable, frozen, label)
-    objective = dataclasses.replace(objective, cfg=cfg)
-    adapter = sum(x.size for x in jax.tree.leaves(trainable)) if frozen is not None else 0
+    cfg = memory.choose_remat(model.cfg, config.remat, texts, trainable, frozen, run.label)
+    adapter = 0 if frozen is None else trainable.entries
 
     def make_batch(step: int, trainable: Any) -> fit.TrainingBatch:
         in_parts, shape = choose(step, trainable)
@@ -275,19 +214,17 @@ def _train(
         names = {"prompts": [group.name for group in groups]}
         return fit.TrainingBatch(step_arrays(in_parts, shape), names, tokens, work)
 
-    run = fit.TrainingRun(
-        label=label,
-        folder=folder,
+    trained = fit.train(
+        dataclasses.replace(objective, cfg=cfg),
+        make_batch,
+        config,
+        run,
+        trainable,
+        frozen,
         steps=steps,
-        schedule=optim.schedule(
-            config.learning_rate, steps, config.warmup, decay=config.decay, floor=config.floor
-        ),
-        optimizer=optim.adamw(weight_decay=config.weight_decay, clip=config.clip),
-        save_every=config.save_every,
+        learning_rate=learning_rate,
+        decay=config.decay,
+        floor=config.floor,
         reads_weights=reads_weights,
     )
-    trained, curve = fit.fit(
-        run, objective, make_batch, trainable, frozen, on_step=on_step, on_pace=on_pace
-    )
-    tuned = dataclasses.replace(model, model=_merged(trained, frozen))
-    return tuned, None if frozen is None else trained, curve
+    return trained._replace(model=dataclasses.replace(model, model=trained.model))

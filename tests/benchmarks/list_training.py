@@ -25,7 +25,8 @@ from triple_search import metaqa
 from ark_jax import PairScorer
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.steps import Steps, path_text
-from ark_jax.train import listwise
+from ark_jax.train import fit, listwise
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import PairList
 
 LISTS, BATCH, ROUNDS = (
@@ -53,23 +54,19 @@ def lists() -> list[PairList]:
 
 
 def train_ours(trained_on: list[PairList], losses: list[float]) -> None:
-    config = listwise.ListwiseConfig(
-        epochs=1,
-        learning_rate=1e-5,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
-        batch=BATCH,
-        negatives=0,
-        choose_again=False,
-        temperature=1.0,
-        save_every=10**6,
-        remat="products",
-        seed=0,
-    )
+    config = AdapterConfig(save_every=10**6, remat="products")
     with tempfile.TemporaryDirectory() as folder:
         scorer = PairScorer.from_pretrained(FOLDER, head="linear")
-        _, curve = listwise.train(scorer, trained_on, config, Path(folder))
+        _, _, curve = listwise.train(
+            scorer,
+            trained_on,
+            config,
+            fit.Run(Path(folder)),
+            batch=BATCH,
+            epochs=1,
+            learning_rate=1e-5,
+            seed=0,
+        )
     losses.append(float(np.mean([row["loss"] for row in curve])))
 
 

@@ -29,6 +29,7 @@ from ark_jax.demo.models import demo_models
 from ark_jax.models import hf
 from ark_jax.train import contrastive, fit, optim
 from ark_jax.train.batches import Example
+from ark_jax.train.config import ContrastiveConfig
 
 DATA = Path(os.environ.get("ARK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 PRECISIONS = {"default": "highest", "tuned": "medium"}
@@ -111,26 +112,7 @@ def train_on(work: str, questions: list[str], passages: list[str], most: int) ->
         "document": {f"{i:02}": row for i, row in enumerate(cut(passages, "document"))},
     }
     examples = [Example(i, "", (f"{i:02}",), (f"{32 + i}",)) for i in range(32)]
-    config = contrastive.ContrastiveConfig(
-        epochs=1,
-        learning_rate=1e-5,
-        warmup=0,
-        weight_decay=0.01,
-        clip=1.0,
-        batch=32,
-        chunks=1,
-        temperature=0.05,
-        matryoshka=(),
-        denominator="batch",
-        order="question",
-        remat="products",
-        save_every=1,
-        seed=0,
-        use_negatives=True,
-        lora_rank=0,
-        lora_alpha=1.0,
-        lora_targets=(),
-    )
+    config = ContrastiveConfig(batch=32, chunks=1, order="question")
     make_batch = contrastive.ContrastiveBatches.from_examples([examples], *ids.values(), config)
     objective = contrastive.ContrastiveObjective(
         ours.cfg,

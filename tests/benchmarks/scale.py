@@ -40,7 +40,8 @@ from ark_jax.demo.models import demo_models
 from ark_jax.models import decoder, encoder
 from ark_jax.train import fit, flops, memory
 from ark_jax.train.batches import Example
-from ark_jax.train.contrastive import ContrastiveBatches, ContrastiveConfig, ContrastiveObjective
+from ark_jax.train.config import ContrastiveConfig
+from ark_jax.train.contrastive import ContrastiveBatches, ContrastiveObjective
 
 # Heads, key heads and ffn of Qwen3-0.6B's proportions, and small enough for eight steps on two
 # cores.
@@ -474,7 +475,7 @@ def batch(name: str) -> None:
     )
     with jax.set_mesh(layout.make_mesh((1, on_paper.devices, 1))):
         maker = ContrastiveBatches.from_examples(
-            [examples(work)], *tokens(work), settings(pieces), count_flops
+            [examples(work)], *tokens(work), settings(pieces), count_flops=count_flops
         )
         lengths = list(map(len, maker.passage_tokens.values()))
         seconds = {
@@ -523,26 +524,7 @@ def count_flops(lengths) -> float:
 
 def settings(pieces: int) -> ContrastiveConfig:
     """Only the fields that a batch depends on matter."""
-    return ContrastiveConfig(
-        epochs=1,
-        learning_rate=1e-5,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
-        batch=STEPS[1].queries,
-        chunks=pieces,
-        temperature=0.05,
-        matryoshka=(),
-        denominator="batch",
-        order="question",
-        remat="products",
-        save_every=10**6,
-        seed=0,
-        use_negatives=True,
-        lora_rank=0,
-        lora_alpha=1.0,
-        lora_targets=(),
-    )
+    return ContrastiveConfig(batch=STEPS[1].queries, chunks=pieces, order="question")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ from transformers import PrinterCallback
 from ark_jax import Retriever, layout
 from ark_jax.demo.models import demo_models
 from ark_jax.retrieval import mining
-from ark_jax.train import batches, contrastive
+from ark_jax.train import batches, contrastive, fit
+from ark_jax.train.config import ContrastiveConfig
 
 QUESTIONS, EACH = (
     int(os.environ.get(f"ARK_BENCH_{name}", n)) for name, n in (("QUESTIONS", 32), ("EACH", 16))
@@ -130,25 +131,8 @@ def trained(
         batches.Example(str(i), story, (section,), hard[i] if hard else ())
         for i, (story, _, section) in enumerate(TRIPLES)
     ]
-    config = contrastive.ContrastiveConfig(
-        epochs=1,
-        learning_rate=1e-5,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
-        batch=BATCH,
-        chunks=1,
-        temperature=0.05,
-        matryoshka=(),
-        denominator="batch",
-        order=order,
-        remat="products",
-        save_every=10**6,
-        seed=0,
-        use_negatives=bool(hard),
-        lora_rank=0,
-        lora_alpha=1.0,
-        lora_targets=(),
+    config = ContrastiveConfig(
+        batch=BATCH, chunks=1, order=order, remat="products", save_every=10**6
     )
     with tempfile.TemporaryDirectory() as folder:
         tuned, _, curve = contrastive.train(
@@ -157,8 +141,11 @@ def trained(
             {str(i): q for i, (_, q, _) in enumerate(TRIPLES)},
             SECTIONS,
             config,
-            Path(folder),
-            "training",
+            fit.Run(Path(folder), "training"),
+            epochs=1,
+            learning_rate=1e-5,
+            seed=0,
+            use_negatives=bool(hard),
         )
     losses.append(np.mean([row["loss"] for row in curve]))
     return tuned

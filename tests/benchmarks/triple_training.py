@@ -27,7 +27,8 @@ from triple_search import metaqa
 from ark_jax import Retriever, Towers, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.triple_texts import triple_texts
-from ark_jax.train import triplet
+from ark_jax.train import fit, triplet
+from ark_jax.train.config import TripletConfig
 
 QUESTIONS, BATCH, ROUNDS = (
     int(os.environ.get(name, value))
@@ -47,24 +48,15 @@ def questions(graph: Triples, rows: np.ndarray) -> triplet.MaskedQuestions:
     return triplet.MaskedQuestions(asked, np.tile(rows, 2), asks_tail)
 
 
-def config(batch: int) -> triplet.TripletConfig:
-    return triplet.TripletConfig(
-        epochs=1,
-        learning_rate=1e-5,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
+def config(batch: int) -> TripletConfig:
+    return TripletConfig(
         batch=batch,
         loss="triplet",
         margins=MARGINS,
-        temperature=0.05,
         negatives="random",
-        siblings="skip",
-        neighbours="entity",
         hub=0,
         save_every=10**6,
         remat="products",
-        seed=0,
     )
 
 
@@ -77,7 +69,10 @@ def train_ours(graph: Triples, masked: triplet.MaskedQuestions, batch: int) -> N
             masked,
             lambda rows: triple_texts(graph, rows),
             config(batch),
-            Path(folder),
+            fit.Run(Path(folder)),
+            epochs=1,
+            learning_rate=1e-5,
+            seed=0,
         )
 
 
@@ -102,7 +97,7 @@ class TwoMargins(torch.nn.Module):
 
 
 def train_theirs(graph: Triples, masked: triplet.MaskedQuestions, batch: int, best: bool) -> None:
-    order, levels = triplet.Epochs(graph, masked, config(batch)).draw(0)
+    order, levels = triplet.Epochs(graph, masked, config(batch), epochs=1, seed=0).draw(0)
     text = lambda rows: triple_texts(graph, np.where(rows < 0, levels.negatives, rows)[order])
     columns = {
         "anchor": [masked.texts[i] for i in order],

@@ -25,6 +25,7 @@ from ark_jax import Retriever, layout
 from ark_jax.models import hf, lora
 from ark_jax.train import contrastive, fit, optim
 from ark_jax.train.batches import Example
+from ark_jax.train.config import ContrastiveConfig
 
 FAMILIES = pytest.mark.parametrize("family", ["qwen3", "bert"])
 # What is adapted, with the number of inputs.
@@ -454,28 +455,27 @@ def train(base: str, folder: str) -> None:
         f"c{i}": f"every {word} was in the care of the clerk" for i, word in enumerate(WORDS)
     }
     examples = [Example(f"q{i}", "d", (f"c{i}",), ()) for i in range(len(WORDS))]
-    config = contrastive.ContrastiveConfig(
-        epochs=10,
-        learning_rate=1e-2,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
+    config = ContrastiveConfig(
         batch=4,
         chunks=1,
-        temperature=0.05,
-        matryoshka=(),
-        denominator="batch",
         order="question",
         save_every=3,
         remat="products",
-        seed=1,
-        use_negatives=False,
         lora_rank=2,
         lora_alpha=4.0,
         lora_targets=("q", "v", "down"),
     )
     tuned, adapter, _ = contrastive.train(
-        retriever, examples, questions, passages, config, Path(folder), "adapter"
+        retriever,
+        examples,
+        questions,
+        passages,
+        config,
+        fit.Run(Path(folder), "adapter"),
+        epochs=10,
+        learning_rate=1e-2,
+        seed=1,
+        use_negatives=False,
     )
     tuned.save_pretrained(Path(folder) / "model")
     lora.save_peft(adapter, Path(folder) / "adapter", base=base)

@@ -102,6 +102,7 @@ def train(base, folder: Path, stop_after: int = 0, passages: dict[str, str] | No
     """
     from ark_jax.train import contrastive, fit
     from ark_jax.train.batches import Example
+    from ark_jax.train.config import ContrastiveConfig
 
     texts, train_step = RecordedTexts(), fit.train_step
     is_multi_process = jax.process_count() > 1
@@ -114,30 +115,19 @@ def train(base, folder: Path, stop_after: int = 0, passages: dict[str, str] | No
         return train_step(*args)
 
     examples = [Example(str(i), "d", (str(i + 8),), (str(i + 16), str(i + 24))) for i in range(8)]
-    config = contrastive.ContrastiveConfig(
-        epochs=2,
-        learning_rate=1e-3,
-        warmup=0.1,
-        weight_decay=0.01,
-        clip=1.0,
-        batch=4,
-        chunks=1,
-        temperature=0.05,
-        matryoshka=(),
-        denominator="batch",
-        order="question",
-        save_every=3,
-        remat="products",
-        seed=0,
-        use_negatives=True,
-        lora_rank=0,
-        lora_alpha=1.0,
-        lora_targets=(),
-    )
+    config = ContrastiveConfig(batch=4, chunks=1, order="question", save_every=3, remat="products")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit, "train_step", step_and_signal)
         tuned, _, curve = contrastive.train(
-            base, examples, texts, texts if passages is None else passages, config, folder, "train"
+            base,
+            examples,
+            texts,
+            texts if passages is None else passages,
+            config,
+            fit.Run(folder),
+            epochs=2,
+            learning_rate=1e-3,
+            seed=0,
         )
     return tuned, curve
 

@@ -18,7 +18,7 @@ from ark_jax.select import rewards, training, zone
 from ark_jax.select.pools import Pool, place_pools
 from ark_jax.select.scorer import Selector, candidates_of
 from ark_jax.select.training import SelectorGroup, SelectorTraining
-from ark_jax.train import policy
+from ark_jax.train import fit, policy
 
 CONFIG = SelectorTraining(
     steps=6,
@@ -61,7 +61,8 @@ def run(folder, mesh=(1, 1, 1), **changes) -> list[dict]:
     folder.mkdir(exist_ok=True)
     with jax.set_mesh(layout.make_mesh(mesh)):
         config = dataclasses.replace(CONFIG, **changes)
-        trained, curve = training.train(Selector.new(6, rank=2), groups, config, folder)
+        selector = Selector.new(6, rank=2)
+        trained, _, curve = training.train(selector, groups, config, fit.Run(folder, "select"))
         trained.save_pretrained(folder / "model")
     return curve
 
@@ -268,7 +269,7 @@ def train_on(task: Task, folder, *, gated: bool, steps: int, seed: int = 0) -> f
 
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         selector = Selector.new(5, rank=2, seed=seed)
-        trained, _ = training.train(selector, make_groups, config, folder)
+        trained = training.train(selector, make_groups, config, fit.Run(folder)).model
         return task.value(trained)
 
 

@@ -9,7 +9,8 @@ from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.models.language import LanguageModel
 from ark_jax.text.cited import reply_in_tags
 from ark_jax.text.prompts import fill
-from ark_jax.train import tuning
+from ark_jax.train import fit, tuning
+from ark_jax.train.config import LanguageModelConfig
 
 
 def make_writer(root: Path) -> Path:
@@ -26,22 +27,8 @@ def make_writer(root: Path) -> Path:
         (prompt,) = lm.prompt_ids([form.for_model(lm, form.fill(asked, passages))])
         ids = lm.tokenizer(reply, add_special_tokens=False)["input_ids"]
         shown.append(tuning.Demonstration(prompt, [*ids, lm.end_id]))
-    settings = tuning.SuperviseConfig(
-        learning_rate=2e-2,
-        warmup=0.1,
-        decay="cosine",
-        floor=0.1,
-        weight_decay=0.0,
-        clip=1.0,
-        save_every=1000,
-        remat="products",
-        seed=0,
-        lora_rank=0,
-        lora_alpha=1.0,
-        lora_targets=(),
-        epochs=6,
-        batch=8,
-    )
-    tuned, _, _ = tuning.supervise(lm, shown, settings, root / "writing")
+    config = LanguageModelConfig(warmup=0.1, save_every=1000, remat="products")
+    run = fit.Run(root / "writing", "supervise")
+    tuned, _, _ = tuning.sft(lm, shown, config, run, batch=8, epochs=6, learning_rate=2e-2, seed=0)
     tuned.save_pretrained(root / "writer", dtype="float32")
     return root / "writer"

@@ -12,8 +12,9 @@ import pytest
 from ark_jax import Retriever, layout
 from ark_jax.runtime import preemption
 from ark_jax.runtime.log import append_row, read_rows
-from ark_jax.train import contrastive, losses
+from ark_jax.train import contrastive, fit, losses
 from ark_jax.train.batches import Example
+from ark_jax.train.config import ContrastiveConfig
 
 WORDS = ["tide", "lamp", "salt", "lathe", "wool", "pilot", "strike", "harbour", "bell", "ledger"]
 EXAMPLES = [Example(f"q{i}", f"d{i // 2}", (f"c{i}",), (f"c{(i + 3) % 10}",)) for i in range(10)]
@@ -23,26 +24,10 @@ PASSAGES = {
     f"c{i}": f"every {word} was in the care of the clerk" + " and of his wife" * (i == 4)
     for i, word in enumerate(WORDS)
 }
-CONFIG = contrastive.ContrastiveConfig(
-    epochs=5,
-    learning_rate=1e-3,
-    warmup=0.1,
-    weight_decay=0.01,
-    clip=1.0,
-    batch=4,
-    chunks=1,
-    temperature=0.05,
-    matryoshka=(),
-    denominator="batch",
-    order="document",
-    save_every=3,
-    remat="products",
-    seed=1,
-    use_negatives=True,
-    lora_rank=0,
-    lora_alpha=4.0,
-    lora_targets=(),
+CONFIG = ContrastiveConfig(
+    batch=4, chunks=1, order="document", save_every=3, remat="products", lora_alpha=4.0
 )
+TRAINING = {"epochs": 5, "learning_rate": 1e-3, "seed": 1, "loss": losses.info_nce}
 STEPS = 13
 # Distillation of two candidates, further negatives being those of the batch.
 DISTILLATION = {
@@ -58,6 +43,8 @@ ONE_DEVICE = (1, 1, 1)
 def train(base: Path, folder: Path, mesh=ONE_DEVICE, examples=EXAMPLES, **changes) -> list[dict]:
     """Trains from where `folder` stands and saves the model there. Returns the curve."""
     folder.mkdir(exist_ok=True)
+    settings = {name: changes.pop(name, value) for name, value in TRAINING.items()}
+    on_step = lambda row: append_row(row, folder / "reported.jsonl")
     with jax.set_mesh(layout.make_mesh(mesh)):
         tuned, _, curve = contrastive.train(
             Retriever.from_pretrained(base),
@@ -65,9 +52,8 @@ def train(base: Path, folder: Path, mesh=ONE_DEVICE, examples=EXAMPLES, **change
             QUESTIONS,
             PASSAGES,
             dataclasses.replace(CONFIG, **changes),
-            folder,
-            "stage 1",
-            on_step=lambda row: append_row(row, folder / "reported.jsonl"),
+            fit.Run(folder, "stage 1", on_step),
+            **settings,
         )
         tuned.save_pretrained(folder / "model")
     return curve

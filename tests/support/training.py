@@ -9,28 +9,14 @@ import numpy as np
 from ark_jax import layout
 from ark_jax.models import encoder
 from ark_jax.train.batches import Example
-from ark_jax.train.contrastive import ContrastiveConfig
+from ark_jax.train.config import ContrastiveConfig
 
 CONFIG = ContrastiveConfig(
-    epochs=2,
-    learning_rate=1e-3,
-    warmup=0.2,
-    weight_decay=0.01,
-    clip=1.0,
-    batch=3,
-    chunks=1,
-    temperature=0.05,
-    matryoshka=(),
-    denominator="batch",
-    order="question",
-    save_every=100,
-    remat="products",
-    seed=1,
-    use_negatives=True,
-    lora_rank=0,
-    lora_alpha=1.0,
-    lora_targets=(),
+    warmup=0.2, batch=3, chunks=1, order="question", remat="products", lora_alpha=1.0
 )
+
+
+TRAINING = {"epochs": 2, "learning_rate": 1e-3, "seed": 1}
 
 
 def contrastive_config(**changes) -> ContrastiveConfig:

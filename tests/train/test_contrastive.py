@@ -15,6 +15,7 @@ from support.training import (
     PAIRS,
     PASSAGES,
     QUESTIONS,
+    TRAINING,
     contrastive_config,
     place_weights,
     toy_encode,
@@ -24,7 +25,7 @@ from support.training import (
 from ark_jax import layout
 from ark_jax.models import encoder
 from ark_jax.models.retriever import Retriever
-from ark_jax.train import contrastive, losses, optim
+from ark_jax.train import contrastive, fit, losses, optim
 from ark_jax.train.batches import Example
 from ark_jax.train.placement import encode_in_pieces
 
@@ -134,7 +135,13 @@ def test_the_rate_of_a_stage_ends_with_its_last_batch(retriever, mesh, tmp_path)
     """Two epochs of seven questions, three a step: five steps, the last with two questions."""
     rows = []
     _, _, curve = contrastive.train(
-        retriever, PAIRS, QUESTIONS, PASSAGES, CONFIG, tmp_path, "stage", on_step=rows.append
+        retriever,
+        PAIRS,
+        QUESTIONS,
+        PASSAGES,
+        CONFIG,
+        fit.Run(tmp_path, "stage", on_step=rows.append),
+        **TRAINING,
     )
     assert rows == curve
     rate = optim.schedule(1e-3, 5, 0.2)
@@ -161,4 +168,6 @@ def test_the_rate_of_a_stage_ends_with_its_last_batch(retriever, mesh, tmp_path)
 def test_a_wrong_setting_is_refused_by_name(changes, message, retriever, mesh, tmp_path):
     config = contrastive_config(**changes)
     with pytest.raises(ValueError, match=re.escape(message)):
-        contrastive.train(retriever, PAIRS, QUESTIONS, PASSAGES, config, tmp_path, "stage")
+        contrastive.train(
+            retriever, PAIRS, QUESTIONS, PASSAGES, config, fit.Run(tmp_path), **TRAINING
+        )

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 from support import pod, tiny
-from support.training import PAIRS, PASSAGES, QUESTIONS, contrastive_config
+from support.training import PAIRS, PASSAGES, QUESTIONS, TRAINING, contrastive_config
 
 from ark_jax import Retriever, layout
 from ark_jax.models import decoder, encoder, hf
@@ -199,9 +199,10 @@ def test_training_reports_its_pace_beside_the_curve(rank, mesh, tmp_path, monkey
         QUESTIONS,
         PASSAGES,
         contrastive_config(save_every=2, lora_rank=rank),
-        tmp_path / "run",
-        "stage",
-        on_pace=lambda **values: metrics.write("stage9", **values),
+        fit.Run(
+            tmp_path / "run", "stage", on_pace=lambda **values: metrics.write("stage9", **values)
+        ),
+        **TRAINING,
     )
     rows = [json.loads(line) for line in metrics.path.read_text().splitlines()]
     assert len(steps) == 5 and [

@@ -55,7 +55,7 @@ def rows_in(arrays) -> list[tuple]:
                 inputs, labels = suffixes.tokens[row][visible], arrays.labels[row][visible]
                 assert (inputs[1:] == labels[:-1]).all()
                 assert suffixes.prefix_lengths[row] == len(head)
-                assert (arrays.reference[row] == arrays.old[row]).all()
+                assert (arrays.policy_reference[row] == arrays.old[row]).all()
                 prompt = (*head.tolist(), int(inputs[0]))
                 old = tuple(arrays.old[row][visible].tolist())
                 advantage = float(arrays.advantages[row])
@@ -126,7 +126,7 @@ LOGS = [[0.0, 0.0], [0.0]]
             "completion 0: 9 tokens with its prompt, the model takes 8",
         ),
         ({"old": [[0.0], [0.0]]}, "completion 0: 1 numbers in `old` for 2 tokens"),
-        ({"reference": [[0.0, 0.0]]}, "1 reference of 2 completions"),
+        ({"policy_reference": [[0.0, 0.0]]}, "1 policy_reference of 2 completions"),
         ({"completions": [[3, 16], [5]]}, "token id 16, the model has 16 ids"),
         ({"prompt_ids": [-1]}, "token id -1"),
     ],
@@ -146,7 +146,7 @@ def test_what_was_cut_off_is_left_out_with_its_numbers():
     group = dataclasses.replace(GROUP, old=LOGS, ended=[False, True])
     rest = group.without_cut_off()
     assert (rest.completions, rest.advantages, rest.old) == ([[5]], [-1.0], [[0.0]])
-    assert rest.reference is None and rest.name == "q7"
+    assert rest.policy_reference is None and rest.name == "q7"
     with pytest.raises(ValueError, match="q7: says of no completion whether it ended"):
         GROUP.without_cut_off()
     assert dataclasses.replace(GROUP, advantages=[0.0, 0.0]).is_dead and not GROUP.is_dead

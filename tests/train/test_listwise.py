@@ -13,7 +13,8 @@ from ark_jax import layout
 from ark_jax.models import hf
 from ark_jax.models.pairs import HEADS, PairScorer
 from ark_jax.runtime import preemption
-from ark_jax.train import list_batches, listwise
+from ark_jax.train import fit, list_batches, listwise, losses
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import ListEpochs, PairList
 from ark_jax.train.placement import TextGrid
 
@@ -30,20 +31,17 @@ def pair_list(number: int) -> PairList:
 
 
 LISTS = [pair_list(number) for number in range(10)]
-CONFIG = listwise.ListwiseConfig(
-    epochs=2,
-    learning_rate=2e-3,
-    warmup=0.1,
-    weight_decay=0.01,
-    clip=1.0,
-    batch=4,
-    negatives=3,
-    choose_again=True,
-    temperature=0.8,
-    save_every=2,
-    remat="products",
-    seed=3,
-)
+CONFIG = AdapterConfig(save_every=2, remat="products")
+TRAINING = {
+    "batch": 4,
+    "epochs": 2,
+    "learning_rate": 2e-3,
+    "seed": 3,
+    "negatives": 3,
+    "choose_again": True,
+    "temperature": 0.8,
+    "loss": losses.weighted_lists,
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +55,9 @@ def train(folder, run, *, head="linear", mesh=(1, 1, 1), lists=LISTS, **changes)
     run.mkdir(exist_ok=True)
     with jax.set_mesh(layout.make_mesh(mesh)):
         scorer = PairScorer.from_pretrained(str(folder), head=head)
-        return listwise.train(scorer, lists, dataclasses.replace(CONFIG, **changes), run)
+        settings = {name: changes.pop(name, value) for name, value in TRAINING.items()}
+        config = dataclasses.replace(CONFIG, **changes)
+        return listwise.train(scorer, lists, config, fit.Run(run), **settings)
 
 
 def losses_of(curve) -> list[float]:
@@ -74,7 +74,7 @@ def scores_of(scorer: PairScorer) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_learns(folder, tmp_path, head):
-    tuned, curve = train(folder, tmp_path, head=head, epochs=12, choose_again=False)
+    tuned, _, curve = train(folder, tmp_path, head=head, epochs=12, choose_again=False)
     assert np.mean(losses_of(curve)[-3:]) < 0.6 * np.mean(losses_of(curve)[:3])
     assert tuned.cfg.head == head and len(curve) == 12 * 3
     assert np.mean([np.argmax(scores) == 0 for scores in scores_of(tuned)]) >= 0.6  # of some 5
@@ -90,7 +90,7 @@ def list_loss(scores: np.ndarray, weights: np.ndarray) -> float:
 @pytest.mark.parametrize("head", ["cosine", "star"])
 def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
     """All lists in one batch: their order does not matter."""
-    _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
+    _, _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         scorer = PairScorer.from_pretrained(str(folder), head=head)
     expected = [
@@ -118,8 +118,8 @@ def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
     ],
 )
 def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again):
-    _, expected = train(folder, tmp_path / "one", head=head, choose_again=again)
-    _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
+    _, _, expected = train(folder, tmp_path / "one", head=head, choose_again=again)
+    _, _, curve = train(folder, tmp_path / "mesh", head=head, mesh=shape, choose_again=again)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
     assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
 
@@ -128,7 +128,8 @@ def test_losses_are_those_of_one_device(folder, tmp_path, shape, head, again):
 def finished(folder, tmp_path_factory):
     """A run that nothing stopped: its folder, the trained scorer and the curve."""
     run = tmp_path_factory.mktemp("whole")
-    return run, *train(folder, run)
+    trained = train(folder, run)
+    return run, trained.model, trained.curve
 
 
 # Before, inside and after the step that begins the second epoch, whose negatives are chosen anew.
@@ -139,7 +140,7 @@ def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step, step,
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match=f"step {step} of 6"):
         train(folder, tmp_path)
     at_step(0, None)
-    resumed, again = train(folder, tmp_path)
+    resumed, _, again = train(folder, tmp_path)
     assert again == curve
     for x, y in zip(*map(jax.tree.leaves, (resumed.model, wanted.model)), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -159,7 +160,7 @@ def adapted(folder, tmp_path_factory):
 def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
     before = PairScorer.from_pretrained(str(folder), head="linear")
     weights = lambda scorer: dict(hf.named_parameters(scorer.model))
-    old, new = weights(before), weights(adapted[0])
+    old, new = weights(before), weights(adapted.model)
     moved = {name for name in old if not np.array_equal(old[name][...], new[name][...])}
     of_head = {"dense", "dense_bias", "out", "out_bias"}
     assert {name.rsplit(".", 1)[-1] for name in moved} == {*ADAPTED["lora_targets"]} | of_head
@@ -169,14 +170,14 @@ def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
 
 
 def test_an_adapter_begins_as_the_whole_scorer_does(adapted, finished):
-    assert losses_of(adapted[1])[0] == pytest.approx(losses_of(finished[2])[0], rel=1e-5)
-    assert abs(losses_of(adapted[1])[-1] - losses_of(finished[2])[-1]) > 1e-4
+    assert losses_of(adapted.curve)[0] == pytest.approx(losses_of(finished[2])[0], rel=1e-5)
+    assert abs(losses_of(adapted.curve)[-1] - losses_of(finished[2])[-1]) > 1e-4
 
 
 @pytest.mark.parametrize("head", ["star", pytest.param("cosine", marks=pytest.mark.slow)])
 def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, head):
-    _, expected = train(folder, tmp_path / "one", head=head, **ADAPTED)
-    _, curve = train(folder, tmp_path / "mesh", head=head, mesh=(2, 2, 2), **ADAPTED)
+    _, _, expected = train(folder, tmp_path / "one", head=head, **ADAPTED)
+    _, _, curve = train(folder, tmp_path / "mesh", head=head, mesh=(2, 2, 2), **ADAPTED)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
     assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
 
@@ -187,15 +188,15 @@ def test_a_stopped_adapter_goes_on_bitwise_the_same(folder, tmp_path, at_step, a
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 4 of 6"):
         train(folder, tmp_path, **ADAPTED)
     at_step(0, None)
-    resumed, curve = train(folder, tmp_path, **ADAPTED)
-    assert curve == adapted[1]
-    for x, y in zip(*map(jax.tree.leaves, (resumed.model, adapted[0].model)), strict=True):
+    resumed, _, curve = train(folder, tmp_path, **ADAPTED)
+    assert curve == adapted.curve
+    for x, y in zip(*map(jax.tree.leaves, (resumed.model, adapted.model.model)), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
 def test_the_scorer_chooses_other_negatives(folder, tmp_path, finished):
     again = losses_of(finished[2])
-    once = losses_of(train(folder, tmp_path, choose_again=False)[1])
+    once = losses_of(train(folder, tmp_path, choose_again=False).curve)
     assert again[:3] == pytest.approx(once[:3], rel=1e-5)
     assert abs(again[3] - once[3]) > 1e-3
 
@@ -203,9 +204,8 @@ def test_the_scorer_chooses_other_negatives(folder, tmp_path, finished):
 def test_weights_count(folder, tmp_path, finished):
     plain = [dataclasses.replace(one, weights=(1.0,) * len(one.weights)) for one in LISTS]
     half = [dataclasses.replace(one, weights=(0.5, *one.weights[1:])) for one in plain]
-    first = lambda lists, name: losses_of(train(folder, tmp_path / name, lists=lists, epochs=1)[1])[
-        0
-    ]
+    curve = lambda lists, name: train(folder, tmp_path / name, lists=lists, epochs=1).curve
+    first = lambda lists, name: losses_of(curve(lists, name))[0]
     assert first(half, "half") == pytest.approx(first(plain, "plain") / 2, rel=1e-5)
     assert abs(losses_of(finished[2])[0] - first(plain, "again")) > 0.05
 

@@ -6,7 +6,8 @@ from support import pairs
 
 from ark_jax.models import lora
 from ark_jax.models.pairs import PairScorer
-from ark_jax.train import listwise
+from ark_jax.train import fit, listwise
+from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import PairList
 
 torch = pytest.importorskip("torch", reason="the reference implementation")
@@ -21,19 +22,11 @@ LISTS = [
     )
     for i, word in enumerate(WORDS)
 ]
-CONFIG = listwise.ListwiseConfig(
-    epochs=6,
-    learning_rate=3e-3,
+CONFIG = AdapterConfig(
     warmup=0.0,
     weight_decay=0.02,
     clip=1e6,
-    batch=5,
-    negatives=0,
-    choose_again=False,
-    temperature=0.7,
-    save_every=100,
     remat="products",
-    seed=3,
     lora_rank=2,
     lora_alpha=5.0,
     lora_targets=("q", "up"),
@@ -46,10 +39,20 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
 
     folder = pairs.write_classifier(tmp_path / "classifier", "bert")
     scorer = PairScorer.from_pretrained(folder)
-    adapter = lora.new_adapter(scorer.base, scorer.cfg.body, CONFIG)
+    adapter = lora.new_adapter(scorer.base, scorer.cfg.body, CONFIG, seed=3)
     lora.save_peft(adapter, tmp_path / "adapter", base=str(folder))
     (tmp_path / "run").mkdir()
-    _, curve = listwise.train(scorer, LISTS, CONFIG, tmp_path / "run")
+    _, _, curve = listwise.train(
+        scorer,
+        LISTS,
+        CONFIG,
+        fit.Run(tmp_path / "run"),
+        batch=5,
+        epochs=6,
+        learning_rate=3e-3,
+        seed=3,
+        temperature=0.7,
+    )
 
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
     model.bert = peft.PeftModel.from_pretrained(
@@ -71,7 +74,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
     for row in curve:
         for group in optimizer.param_groups:
             group["lr"] = row["learning_rate"]
-        logits = model(**inputs).logits.reshape(5, 5) / CONFIG.temperature
+        logits = model(**inputs).logits.reshape(5, 5) / 0.7
         loss = torch.nn.functional.cross_entropy(logits, torch.zeros(5, dtype=torch.long))
         optimizer.zero_grad()
         loss.backward()

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from support import pod, tiny
-from support.training import BERT, PAIRS, PASSAGES, QUESTIONS, contrastive_config
+from support.training import BERT, PAIRS, PASSAGES, QUESTIONS, TRAINING, contrastive_config
 
 from ark_jax import layout
 from ark_jax.models.retriever import Retriever
-from ark_jax.train import contrastive, memory
+from ark_jax.train import contrastive, fit, memory
 from ark_jax.train.memory import Texts
 
 ENCODER = dataclasses.replace(BERT, vocab=200, width=32, heads=4, ffn=64, positions=128)
@@ -154,9 +154,10 @@ def retriever(tmp_path_factory):
 
 
 def curve(retriever, folder, **changes) -> list[dict]:
-    config = contrastive_config(epochs=1, **changes)
+    config = contrastive_config(**changes)
     passages = {id: f"{text} " * 10 for id, text in PASSAGES.items()}
-    return contrastive.train(retriever, PAIRS, QUESTIONS, passages, config, folder, "stage")[2]
+    run, settings = fit.Run(folder, "stage"), TRAINING | {"epochs": 1}
+    return contrastive.train(retriever, PAIRS, QUESTIONS, passages, config, run, **settings).curve
 
 
 @pytest.mark.parametrize(

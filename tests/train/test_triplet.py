@@ -17,7 +17,8 @@ from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
 from ark_jax.models.towers import Towers
 from ark_jax.runtime import preemption
-from ark_jax.train import triplet
+from ark_jax.train import fit, triplet
+from ark_jax.train.config import TripletConfig
 
 GRAPH = Triples.from_triples(FACTS)
 QUESTIONS = triplet.MaskedQuestions(
@@ -25,24 +26,16 @@ QUESTIONS = triplet.MaskedQuestions(
     np.arange(len(GRAPH)),
     np.ones(len(GRAPH), bool),
 )
-CONFIG = triplet.TripletConfig(
-    epochs=2,
-    learning_rate=1e-3,
-    warmup=0.1,
-    weight_decay=0.01,
-    clip=1.0,
+CONFIG = TripletConfig(
     batch=4,
     loss="triplet",
     margins=(0.2, 0.3),
-    temperature=0.05,
     negatives="random",
-    siblings="skip",
-    neighbours="entity",
     hub=0,
     save_every=2,
     remat="products",
-    seed=3,
 )
+TRAINING = {"epochs": 2, "learning_rate": 1e-3, "seed": 3}
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +50,10 @@ def train(folder, run, *, mesh=(1, 1, 1), two=False, **changes):
     with jax.set_mesh(layout.make_mesh(mesh)):
         base = Retriever.from_pretrained(str(folder))
         towers = Towers(base, dataclasses.replace(base) if two else base)
+        settings = {name: changes.pop(name, value) for name, value in TRAINING.items()}
         config = dataclasses.replace(CONFIG, **changes)
         texts = lambda rows: triple_texts(GRAPH, rows)
-        return triplet.train(towers, GRAPH, QUESTIONS, texts, config, run)
+        return triplet.train(towers, GRAPH, QUESTIONS, texts, config, fit.Run(run), **settings)
 
 
 def masks(question_fact: tuple, drawn: list[tuple], **changes) -> dict[str, list[str]]:
@@ -67,7 +61,7 @@ def masks(question_fact: tuple, drawn: list[tuple], **changes) -> dict[str, list
     config = dataclasses.replace(CONFIG, batch=1, **changes)
     row = row_of(GRAPH, question_fact)
     question = triplet.MaskedQuestions(["?"], np.array([row]), np.array([True]))
-    epochs = triplet.Epochs(GRAPH, question, config)
+    epochs = triplet.Epochs(GRAPH, question, config, epochs=2, seed=3)
     levels = Levels(*(np.array([row_of(GRAPH, fact)]) for fact in (question_fact, *drawn)))
     rows = np.arange(len(GRAPH))
     by_name = triplet.pair_masks(epochs, np.array([0]), levels, rows)
@@ -100,7 +94,7 @@ def test_info_nce_takes_the_whole_batch_but_siblings():
 
 @pytest.mark.parametrize("loss", ["triplet", "nce"])
 def test_training_tells_the_levels_apart(folder, tmp_path, loss, mesh):
-    tuned, curve = train(folder, tmp_path, epochs=8, loss=loss, negatives="batch")
+    tuned, _, curve = train(folder, tmp_path, epochs=8, loss=loss, negatives="batch")
     first, last = (np.mean([row["loss"] for row in part]) for part in (curve[:3], curve[-3:]))
     assert last < 0.7 * first
     assert tuned.is_one and len(curve) == 8 * 3
@@ -109,8 +103,8 @@ def test_training_tells_the_levels_apart(folder, tmp_path, loss, mesh):
 def test_towers_part_only_where_two_are_asked_for(folder, tmp_path, mesh):
     text = ["what does a r?"]
     vectors = lambda tower: tower.encode(text, kind="query")
-    one, _ = train(folder, tmp_path / "one", negatives="batch")
-    two, _ = train(folder, tmp_path / "two", two=True, negatives="batch")
+    one = train(folder, tmp_path / "one", negatives="batch").model
+    two = train(folder, tmp_path / "two", two=True, negatives="batch").model
     assert one.query is one.document
     assert np.abs(vectors(two.query) - vectors(two.document)).max() > 1e-3
     base = Retriever.from_pretrained(str(folder))
@@ -128,8 +122,8 @@ def test_towers_part_only_where_two_are_asked_for(folder, tmp_path, mesh):
     ids=str,
 )
 def test_losses_are_those_of_one_device(folder, tmp_path, shape):
-    _, expected = train(folder, tmp_path / "one", two=True)
-    _, curve = train(folder, tmp_path / "mesh", two=True, mesh=shape)
+    _, _, expected = train(folder, tmp_path / "one", two=True)
+    _, _, curve = train(folder, tmp_path / "mesh", two=True, mesh=shape)
     np.testing.assert_allclose(
         [row["loss"] for row in curve], [row["loss"] for row in expected], rtol=2e-4
     )
@@ -137,12 +131,12 @@ def test_losses_are_those_of_one_device(folder, tmp_path, shape):
 
 
 def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step):
-    wanted, curve = train(folder, tmp_path / "whole", two=True)
+    wanted, _, curve = train(folder, tmp_path / "whole", two=True)
     at_step(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with preemption.raise_signals(), pytest.raises(preemption.Preempted, match="step 3 of 6"):
         train(folder, tmp_path / "stopped", two=True)
     at_step(0, None)
-    resumed, again = train(folder, tmp_path / "stopped", two=True)
+    resumed, _, again = train(folder, tmp_path / "stopped", two=True)
     assert again == curve
     for tower, expected in ((resumed.query, wanted.query), (resumed.document, wanted.document)):
         for x, y in zip(*map(jax.tree.leaves, (tower.model, expected.model)), strict=True):
@@ -150,13 +144,13 @@ def test_a_stopped_run_goes_on_bitwise_the_same(folder, tmp_path, at_step):
 
 
 def test_a_batch_encodes_each_triple_once(folder, mesh):
-    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG)
+    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG, epochs=2, seed=3)
     tokens = [[1, 2]] * len(QUESTIONS)
     base = Retriever.from_pretrained(str(folder))
     maker = triplet.TripletBatches.create(
         epochs, tokens, {row: [1, 2, 3] for row in range(len(GRAPH))}, (base.cfg, base.cfg)
     )
-    for step in range(epochs.steps * CONFIG.epochs):
+    for step in range(len(epochs)):
         batch = maker(step)
         assert len(batch.ids["triples"]) == len(set(batch.ids["triples"]))
         positive = np.asarray(batch.arrays["positive"])
@@ -164,7 +158,7 @@ def test_a_batch_encodes_each_triple_once(folder, mesh):
 
 
 def test_epochs_draw_anew_and_repeat_themselves():
-    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG)
+    epochs = triplet.Epochs(GRAPH, QUESTIONS, CONFIG, epochs=2, seed=3)
     order, levels = epochs.draw(0)
     other_order, other = epochs.draw(1)
     assert not np.array_equal(order, other_order)
@@ -184,5 +178,6 @@ def test_no_question_is_refused(folder, tmp_path, mesh):
             none,
             lambda rows: triple_texts(GRAPH, rows),
             CONFIG,
-            tmp_path,
+            fit.Run(tmp_path),
+            **TRAINING,
         )

@@ -14,40 +14,28 @@ from support.short_run import checkpoint_names, terminate
 from ark_jax import layout
 from ark_jax.models.language import LanguageModel
 from ark_jax.runtime import preemption
-from ark_jax.train import policy, tuning
+from ark_jax.train import fit, policy, tuning
+from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 from ark_jax.train.groups import Group
-from ark_jax.train.policy import PolicyLoss
-from ark_jax.train.tuning import Demonstration, ReinforceConfig, SuperviseConfig
+from ark_jax.train.tuning import Demonstration
 
-UPDATES = {
-    "learning_rate": 3e-3,
-    "warmup": 0.1,
-    "decay": "cosine",
-    "floor": 0.2,
-    "weight_decay": 0.0,
-    "clip": 1.0,
-    "save_every": 3,
-    "remat": "products",
-    "seed": 5,
-    "lora_rank": 0,
-    "lora_alpha": 8.0,
-    "lora_targets": (),
-}
-SUPERVISE = SuperviseConfig(**UPDATES, epochs=6, batch=4)  # of ten answers: 18 steps
+CONFIG = LanguageModelConfig(warmup=0.1, floor=0.2, save_every=3, remat="products", lora_alpha=8.0)
+SFT = {"learning_rate": 3e-3, "seed": 5, "epochs": 6, "batch": 4}  # of ten answers: 18 steps
 SAMPLES, PROMPTS, TOKENS = 6, 3, 2
-REINFORCE = ReinforceConfig(
-    **UPDATES,
-    steps=6,
-    updates=1,
-    loss=PolicyLoss(),
-    keep_dead=True,  # all steps of these tests have one shape
-    keep_cut_off=True,
-    entropy=True,
-    prompts=PROMPTS,
-    samples=SAMPLES,
-    prompt_tokens=8,
-    completion_tokens=TOKENS,
-)
+POLICY = GrpoConfig(samples=SAMPLES, keep_dead=True)  # all steps of these tests have one shape
+GRPO = {
+    "learning_rate": 3e-3,
+    "seed": 5,
+    "steps": 6,
+    "prompts": PROMPTS,
+    "prompt_tokens": 8,
+    "completion_tokens": TOKENS,
+}
+
+
+def chosen(settings: dict, changes: dict) -> dict:
+    """The settings with those changes that are theirs, which `changes` loses."""
+    return {name: changes.pop(name, value) for name, value in settings.items()}
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +74,12 @@ def mean_log_likelihood(model: LanguageModel, answers: list[Demonstration]) -> f
 # --- given answers --------------------------------------------------------------------------------
 
 
-def supervise(folder: Path, run: Path, answers=None, **changes):
+def sft(folder: Path, run: Path, answers=None, **changes):
     run.mkdir(exist_ok=True)
-    config = dataclasses.replace(SUPERVISE, **changes)
-    return tuning.supervise(open_model(folder), answers or demonstrations(), config, run)
+    settings = chosen(SFT, changes)
+    config = dataclasses.replace(CONFIG, **changes)
+    answers = answers or demonstrations()
+    return tuning.sft(open_model(folder), answers, config, fit.Run(run, "sft"), **settings)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -100,7 +90,7 @@ def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tm
         for x in answers
     ]
     before = mean_log_likelihood(base, answers)
-    tuned, adapter, curve = supervise(
+    tuned, adapter, curve = sft(
         folder, tmp_path, lora_rank=rank, learning_rate=0.03 if rank else 6e-3
     )
     assert mean_log_likelihood(tuned, answers) > before / 3
@@ -113,7 +103,7 @@ def test_given_answers_are_learnt_with_the_token_that_ends_them(rank, folder, tm
 
 def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
     answers = demonstrations()
-    _, _, curve = supervise(folder, tmp_path, epochs=1, batch=10)
+    _, _, curve = sft(folder, tmp_path, epochs=1, batch=10)
     assert len(curve) == 1
     expected = mean_log_likelihood(open_model(folder), answers)
     assert curve[0]["loss"] == pytest.approx(-expected, rel=1e-5)
@@ -122,7 +112,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_step(folder, tmp_path, mesh):
 
 def test_answers_of_no_weight_count_as_tokens_and_teach_nothing(folder, tmp_path, mesh):
     answers = [x._replace(weight=0.0) for x in demonstrations()]
-    tuned, _, curve = supervise(folder, tmp_path, answers)
+    tuned, _, curve = sft(folder, tmp_path, answers)
     assert [row["loss"] for row in curve] == [0] * 18
     assert_same_weights(tuned, open_model(folder))
 
@@ -132,29 +122,29 @@ def test_meshes_learn_the_same(folder, tmp_path):
     curves = []
     for shape in ((1, 1, 1), (2, 2, 2)):
         with jax.set_mesh(layout.make_mesh(shape)):
-            _, _, curve = supervise(folder, tmp_path / str(shape), epochs=1)
+            _, _, curve = sft(folder, tmp_path / str(shape), epochs=1)
         curves.append([(row["loss"], row["gradient_norm"]) for row in curve])
     np.testing.assert_allclose(curves[0], curves[1], rtol=2e-4)
 
 
 def test_supervised_training_is_resumed_bitwise_the_same(folder, tmp_path, at_step, mesh):
-    expected, _, curve = supervise(folder, tmp_path / "expected")
+    expected, _, curve = sft(folder, tmp_path / "expected")
     at_step(4, terminate)
-    with pytest.raises(preemption.Preempted, match="supervise: step 4 of 18 is saved"):
-        supervise(folder, tmp_path / "stopped")
+    with pytest.raises(preemption.Preempted, match="sft: step 4 of 18 is saved"):
+        sft(folder, tmp_path / "stopped")
     at_step(0, None)
-    tuned, _, again = supervise(folder, tmp_path / "stopped")
+    tuned, _, again = sft(folder, tmp_path / "stopped")
     assert again == curve and len(curve) == 18
     assert_same_weights(tuned, expected)
 
 
 def test_what_cannot_be_learnt_is_told(folder, tmp_path, mesh):
     lm = open_model(folder)
-    with pytest.raises(ValueError, match="supervise: no answer to train on"):
-        tuning.supervise(lm, [], SUPERVISE, tmp_path)
+    with pytest.raises(ValueError, match="sft: no answer to train on"):
+        tuning.sft(lm, [], CONFIG, fit.Run(tmp_path, "sft"), **SFT)
     answers = [*demonstrations(), Demonstration([5], [], name="q11")]
     with pytest.raises(ValueError, match=r"group 10 \(q11\), completion 0 has no token"):
-        tuning.supervise(lm, answers, SUPERVISE, tmp_path)
+        tuning.sft(lm, answers, CONFIG, fit.Run(tmp_path, "sft"), **SFT)
     assert not any(tmp_path.iterdir())
 
 
@@ -213,19 +203,21 @@ class Rollouts:
         ]
 
 
-def reinforce(folder: Path, run: Path, *, rollouts=None, **changes):
+def grpo(folder: Path, run: Path, *, rollouts=None, **changes):
     run.mkdir(exist_ok=True)
-    config = dataclasses.replace(REINFORCE, **changes)
+    settings = chosen(GRPO, changes)
+    policy = GrpoConfig(**chosen(dataclasses.asdict(POLICY), changes))
+    config = dataclasses.replace(CONFIG, **changes)
     rollouts = rollouts or Rollouts(run / "rollouts")
-    return tuning.reinforce(open_model(folder), rollouts, config, run), rollouts
+    model = open_model(folder)
+    trained = tuning.grpo(model, rollouts, config, fit.Run(run, "grpo"), policy=policy, **settings)
+    return trained, rollouts
 
 
 @pytest.mark.parametrize(("rank", "updates"), [(0, 1), (4, 2)])
 def test_rewarded_answers_become_likely(rank, updates, folder, tmp_path, mesh):
     changes = {"lora_rank": rank, "learning_rate": 0.02 if rank else 4e-3}
-    (_, adapter, curve), rollouts = reinforce(
-        folder, tmp_path, steps=14, updates=updates, **changes
-    )
+    (_, adapter, curve), rollouts = grpo(folder, tmp_path, steps=14, updates=updates, **changes)
     rewards = rollouts.rewards()
     assert len(rewards) == 14 and len(curve) == 14 * updates
     assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.2
@@ -240,12 +232,12 @@ def test_rewarded_answers_become_likely(rank, updates, folder, tmp_path, mesh):
 def test_reinforced_training_is_resumed_bitwise_the_same(updates, folder, tmp_path, at_step, mesh):
     """Stopped after an odd number of updates, the second inside a step; drawn steps are read."""
     changes = {"updates": updates, "steps": 6 // updates}
-    (expected, _, curve), whole = reinforce(folder, tmp_path / "expected", **changes)
+    (expected, _, curve), whole = grpo(folder, tmp_path / "expected", **changes)
     at_step(5, terminate)
-    with pytest.raises(preemption.Preempted, match="reinforce: step 5 of 6 is saved"):
-        reinforce(folder, tmp_path / "stopped", **changes)
+    with pytest.raises(preemption.Preempted, match="grpo: step 5 of 6 is saved"):
+        grpo(folder, tmp_path / "stopped", **changes)
     at_step(0, None)
-    (tuned, _, again), rest = reinforce(folder, tmp_path / "stopped", **changes)
+    (tuned, _, again), rest = grpo(folder, tmp_path / "stopped", **changes)
     assert again == curve and checkpoint_names(tmp_path / "stopped")[-1] == "6"
     assert_same_weights(tuned, expected)
     for file in whole.folder.iterdir():
@@ -257,14 +249,14 @@ def test_a_step_of_dead_groups_trains_nothing_and_is_no_error(folder, tmp_path, 
     """Neither does a divergence, whose metric such a step has as well."""
     numbers = [[-6.0, -6.0]] * 2
     dead = Group([9, 40], [[7, 1], [8, 1]], [0.0, 0.0], numbers, numbers)
-    loss = PolicyLoss(kl="k3", kl_coefficient=0.3)
-    (tuned, _, curve), _ = reinforce(
+    (tuned, _, curve), _ = grpo(
         folder,
         tmp_path,
         rollouts=lambda step, model: [dead, dead],
         steps=2,
         keep_dead=False,
-        loss=loss,
+        kl="k3",
+        kl_coefficient=0.3,
     )
     columns = ("loss", "gradient_norm", "completions", "k1", "clip_fraction")
     assert [[row[name] for name in columns] for row in curve] == [[0] * 5] * 2
@@ -279,7 +271,7 @@ def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, 
         for keep_cut_off in (False, True):
             run = tmp_path / f"{keep_dead}{keep_cut_off}"
             changes = {"keep_dead": keep_dead, "keep_cut_off": keep_cut_off, "steps": 1}
-            (_, _, curve), _ = reinforce(
+            (_, _, curve), _ = grpo(
                 folder, run, rollouts=lambda step, model: [live, dead], **changes
             )
             rows[keep_dead, keep_cut_off] = curve[0]
@@ -304,9 +296,9 @@ def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, 
         (
             [Group([9], [[7], []], [1.0, -1.0], name="q3")],
             {},
-            r"reinforce, step 0: group 0 \(q3\), completion 1 has no token",
+            r"grpo, step 0: group 0 \(q3\), completion 1 has no token",
         ),
-        ([], {}, "reinforce, step 0: no group was drawn"),
+        ([], {}, "grpo, step 0: no group was drawn"),
         (
             [Group([9], [[7], [8]], [1.0, -1.0])],
             {"updates": 2},
@@ -315,8 +307,8 @@ def test_dead_groups_and_cut_off_answers_count_only_where_they_are_kept(folder, 
         ([Group([9], [[7], [8]], [1.0, -1.0])], {"keep_cut_off": False}, "whether it ended"),
         (
             [Group([9], [[7], [8]], [1.0, -1.0])],
-            {"loss": PolicyLoss(kl="k2")},
-            "kl='k2' needs the numbers `reference` of each group",
+            {"kl": "k2"},
+            "kl='k2' needs the numbers `policy_reference` of each group",
         ),
     ],
 )
@@ -324,4 +316,4 @@ def test_a_group_that_cannot_be_trained_on_is_told(
     groups, changes, message, folder, tmp_path, mesh
 ):
     with pytest.raises(ValueError, match=message):
-        reinforce(folder, tmp_path, rollouts=lambda step, model: groups, **changes)
+        grpo(folder, tmp_path, rollouts=lambda step, model: groups, **changes)

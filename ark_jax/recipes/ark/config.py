@@ -30,10 +30,11 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
-from ark_jax.recipes.common import fields, settings
+from ark_jax.recipes.common import settings
 from ark_jax.recipes.common.config_words import named, vary, with_preset
 from ark_jax.recipes.common.settings import Common
 from ark_jax.schema import field
+from ark_jax.train.config import ContrastiveConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,9 +180,10 @@ class MineSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection:
+class TrainSection(ContrastiveConfig):
     """Fine-tuning of the retriever in stages, as a curriculum."""
 
+    save_every: int = 50
     kind: str = field(
         "bi",
         "What is trained: the retriever alone (a bi-encoder), or also a reranker that reads "
@@ -201,16 +203,6 @@ class TrainSection:
         "Peak learning rates of stages 1, 2 and 3; stage 0 takes the first.",
         minimum=0,
     )
-    warmup: float = fields.warmup()
-    weight_decay: float = fields.weight_decay()
-    clip: float = fields.clip()
-    batch: int = field(16, "Training questions per step.", unit="questions", minimum=1)
-    chunks: int = field(
-        0,
-        "Pieces in which GradCache encodes a batch, to save memory; 0: as few as fit.",
-        unit="pieces",
-        minimum=0,
-    )
     loss: str = field(
         "info_nce",
         "What is minimised: the contrastive loss of eq. 7 and 8, the divergence from the shares of "
@@ -218,7 +210,6 @@ class TrainSection:
         choices=("info_nce", "distil"),
         importable=True,
     )
-    temperature: float = field(0.05, "Divisor of cosines in the loss.", above=0)
     teacher_temperature: float = field(
         0.5,
         "Divisor of a question's alignment scores, whose softmax is the shares that `loss=distil` "
@@ -226,26 +217,9 @@ class TrainSection:
         unit="nats",
         above=0,
     )
-    matryoshka: tuple[int, ...] = field(
-        (), "Narrower widths whose truncated vectors are trained too.", unit="components", minimum=1
-    )
-    denominator: str = field(
-        "batch",
-        "Chunks in the loss of stages 2 and 3: own hard negatives (eq. 8), the whole batch but "
-        "the question's other positives, or all of the batch.",
-        choices=("own", "batch", "all"),
-    )
     merge_copies: bool = field(
         True, "Treat chunks with equal text as one, so that no copy of a positive is a negative."
     )
-    order: str = field(
-        "document",
-        "Order of training: questions shuffled, or documents shuffled and their questions "
-        "kept together.",
-        choices=("question", "document"),
-    )
-    remat: str = fields.remat()
-    save_every: int = fields.save_every(50)
     merge: float = field(
         1.0,
         "Weight of the last stage in a further system `merged`, the rest being base (WiSE-FT); "
@@ -253,9 +227,6 @@ class TrainSection:
         above=0,
         maximum=1,
     )
-    lora_rank: int = fields.lora_rank()
-    lora_alpha: float = fields.lora_alpha()
-    lora_targets: tuple[str, ...] = fields.lora_targets()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.ark.config import TrainSection
 from ark_jax.recipes.ark.curriculum import RERANKER
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
-from ark_jax.recipes.common.pair_training import train_pair_scorer
+from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.runtime import storage
+from ark_jax.schema import section_of
 
 
 def check_base(config) -> None:
@@ -49,21 +51,22 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
     Args:
         mined: the last training stage that has hard negatives, if any has.
     """
-    from ark_jax.train import losses
+    from ark_jax.train import listwise, losses
 
-    return train_pair_scorer(
-        context,
-        folder,
+    config, lists = context.config, load_lists(context, mined)
+    tuned, _, curve = listwise.train(
         _load_base(context),
-        load_lists(context, mined),
+        lists,
+        section_of(config.train, TrainSection),
+        training_run(context, folder, RERANKER),
+        batch=config.train.batch,
+        epochs=config.reranker.epochs,
+        learning_rate=config.reranker.learning_rate,
+        seed=config.seed,
         loss=losses.list_cross_entropy,
-        label=RERANKER,
-        epochs=context.config.reranker.epochs,
-        learning_rate=context.config.reranker.learning_rate,
-        negatives=0,
-        choose_again=False,
-        temperature=1.0,
     )
+    tuned.save_pretrained(folder / "model")
+    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
 def _load_base(context: Context):

@@ -1,19 +1,21 @@
 """The training stages of the curriculum, and the merge of the last one with the base."""
 
 import dataclasses
-import functools
 from collections.abc import Collection
 from pathlib import Path
 
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark import own_parts
+from ark_jax.recipes.ark.config import TrainSection
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, is_distilling, stage_name
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.runtime import distributed
+from ark_jax.schema import section_of
 
 
 def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], Passages]:
@@ -67,25 +69,18 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
 
     distributed.on_first_process(write_examples)
     examples = batches.read_examples(folder / "examples")
-    by_stage = {
-        "epochs": epochs(config.train, stage),
-        "learning_rate": element(config.train, "learning_rates", max(stage - 1, 0)),
-        "seed": config.seed + stage,
-        "use_negatives": stage in MINING_SIZES,
-        "loss": own_parts.load_loss(config),
-    }
-    fields = {field.name for field in dataclasses.fields(contrastive.ContrastiveConfig)}
-    shared = {field: config.train[field] for field in fields - by_stage.keys()}
     tuned, adapter, curve = contrastive.train(
         load_retriever(context, before),
         examples,
         questions,
         passages,
-        contrastive.ContrastiveConfig(**by_stage, **shared),
-        folder,
-        f"stage {stage}",
-        on_step=functools.partial(context.metrics.step, name),
-        on_pace=functools.partial(context.metrics.write, name),
+        section_of(config.train, TrainSection),
+        training_run(context, folder, name, label=f"stage {stage}"),
+        epochs=epochs(config.train, stage),
+        learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
+        seed=config.seed + stage,
+        use_negatives=stage in MINING_SIZES,
+        loss=own_parts.load_loss(config),
     )
     tuned.save_pretrained(folder / "model")
     if adapter:
@@ -96,12 +91,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     # The saved weights have the base's types, perhaps 16 bits. The next stage reads them back, so
     # that a resumed run equals an uninterrupted one.
     context.models.pop("retriever", None)
-    return {
-        "steps": len(curve),
-        "examples": len(examples),
-        "first_loss": round(curve[0]["loss"], 4),
-        "last_loss": round(curve[-1]["loss"], 4),
-    }
+    return {"steps": len(curve), "examples": len(examples), **first_and_last_loss(curve)}
 
 
 def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:

@@ -9,7 +9,9 @@ from ark_jax.recipes.common.corpus import Passages, gold_passages, load_question
 from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.reader import reading_prompt
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
+from ark_jax.train.config import LanguageModelConfig
 
 
 def train_warm_reader(context: Context, folder: Path) -> dict:
@@ -21,8 +23,6 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     Raises:
         ValueError: no training question has an answer and a passage that holds it.
     """
-    from ark_jax.train.tuning import SuperviseConfig
-
     config, chunks = context.config, stored_chunks(context)
     questions = _pooled(context, chunks)
     if not questions:
@@ -39,29 +39,15 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
     )
     form = reading_prompt(config)
     (tuned, _, _), counts = teach(
-        context,
-        folder,
         _load_reader(context),
         form,
         sets,
         Passages(chunks),
-        SuperviseConfig(
-            learning_rate=settings.learning_rate,
-            warmup=0.02,
-            decay="cosine",
-            floor=0.1,
-            weight_decay=0.0,
-            clip=1.0,
-            save_every=20,
-            remat="products",
-            seed=config.seed,
-            lora_rank=0,
-            lora_alpha=16.0,
-            lora_targets=(),
-            epochs=1,
-            batch=min(settings.batch, len(questions)),
-        ),
-        WARM_READER,
+        LanguageModelConfig(remat="products"),
+        training_run(context, folder, WARM_READER),
+        batch=min(settings.batch, len(questions)),
+        learning_rate=settings.learning_rate,
+        seed=config.seed,
     )
     tuned.save_pretrained(folder / "model", dtype="float32")
     form.write(folder / "model")

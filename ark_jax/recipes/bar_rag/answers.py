@@ -8,6 +8,7 @@ import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.recipes.bar_rag.reading import answer_reward, citable
+from ark_jax.recipes.bar_rag.rollouts import Answer, RewardedSet, Rollout
 from ark_jax.recipes.bar_rag.updates import mean
 from ark_jax.recipes.common.reader_training import PooledQuestion
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
     from ark_jax.models.rollout import Rollouts
     from ark_jax.train.groups import Group
-
-OUTCOMES = {"f1": "f1", "exact_match": "em"}  # `read.outcome` -> column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,8 @@ def draw_answers(
     *,
     seed: int,
     step: int,
-) -> list[dict]:
-    """The rows of a step: what the model answers, and what that is worth.
+) -> list[Answer]:
+    """What the model answers in a step, and what that is worth.
 
     Args:
         frozen: the reader before the stage, which a KL is measured to.
@@ -56,112 +55,129 @@ def draw_answers(
         log_probs=settings.updates > 1,
         batch_tokens=config.generator.batch_tokens,
     )
-    rows = reply_rows(
+    replies = read_replies(
         rollouts,
+        [item.pooled.id for item in batch],
         [item.ids for item in batch],
         frozen if settings.kl != "none" else None,
         config.generator.batch_tokens,
     )
     owners = [batch[i] for i in rollouts.prompts]
-    return rewarded(rows, owners, rollouts.prompts, form, config)
+    return rewarded(replies, owners, rollouts.prompts, form, config)
 
 
-def reply_rows(
+def read_replies(
     rollouts: "Rollouts",
+    question_ids: Sequence[str],
     prompt_ids: Sequence[Sequence[int]],
-    reference: "LanguageModel | None",
+    policy_reference: "LanguageModel | None",
     batch_tokens: int,
-) -> list[dict]:
-    """A row of each sampled reply, with the log-probabilities that its update needs.
+) -> list[Rollout]:
+    """The sampled replies, with the log-probabilities that an update needs.
 
     Args:
-        prompt_ids: of each prompt.
-        reference: the model that a KL is measured to; None: there is no KL.
+        question_ids, prompt_ids: of each prompt.
+        policy_reference: the model that a KL is measured to; None: there is no KL.
     """
-    rows = [
-        {"sample": int(sample), "ids": ids.tolist(), "text": text, "ended": bool(end)}
-        for sample, ids, text, end in zip(
-            rollouts.samples, rollouts.ids, rollouts.texts, rollouts.ended, strict=True
-        )
-    ]
-    columns = {"old": rollouts.log_probs}
-    if reference is not None:
-        columns["reference"] = reference.token_log_likelihood(
+    nothing, references = [None] * len(rollouts.ids), None
+    if policy_reference is not None:
+        references = policy_reference.token_log_likelihood(
             [prompt_ids[i] for i in rollouts.prompts], rollouts.ids, batch_tokens=batch_tokens
         )
-    for name, values in columns.items():
-        if values is not None:
-            rows = [row | {name: x.tolist()} for row, x in zip(rows, values, strict=True)]
-    return rows
+    as_list = lambda values: None if values is None else values.tolist()
+    return [
+        Rollout(
+            question_id=question_ids[prompt],
+            sample=int(rollouts.samples[i]),
+            ids=rollouts.ids[i].tolist(),
+            text=rollouts.texts[i],
+            ended=bool(rollouts.ended[i]),
+            old=as_list((rollouts.log_probs or nothing)[i]),
+            policy_reference=as_list((references or nothing)[i]),
+        )
+        for i, prompt in enumerate(rollouts.prompts)
+    ]
 
 
 def rewarded(
-    rows: Sequence[dict], owners: Sequence[Asked], groups: np.ndarray, form: ReadingPrompt, config
-) -> list[dict]:
-    """The rows of answers with what each says, earns and is worth in its group.
+    replies: Sequence[Rollout],
+    owners: Sequence[Asked],
+    groups: np.ndarray,
+    form: ReadingPrompt,
+    config,
+) -> list[Answer]:
+    """What each reply says, earns and is worth in its group.
 
     Args:
-        owners: the question of each row.
-        groups: the number of each row's group.
+        owners: the question of each reply.
+        groups: the number of each reply's group.
     """
     from ark_jax.train import policy
 
-    settings, reward, judged = config.read, answer_reward(config), []
-    for row, item in zip(rows, owners, strict=True):
-        reply = form.parse(row["text"], citable(config, item.documents))
-        score = reward(reply, item.pooled.question.answers)
-        judged.append(
-            {
-                "question_id": item.pooled.id,
-                **row,
-                "answer": reply.answer,
-                "well_formed": score.well_formed,
-                "f1": score.f1,
-                "em": score.exact_match,
-                "citations": list(reply.citations),
-                "reward": score.reward,
-            }
-        )
-    outcomes = np.array([row[OUTCOMES[settings.outcome]] for row in judged])
-    rewards = np.array([row["reward"] for row in judged])
+    settings, reward = config.read, answer_reward(config)
+    parsed = [
+        form.parse(reply.text, citable(config, item.documents))
+        for reply, item in zip(replies, owners, strict=True)
+    ]
+    scores = [
+        reward(said, item.pooled.question.answers)
+        for said, item in zip(parsed, owners, strict=True)
+    ]
+    outcomes = np.array([getattr(score, settings.outcome) for score in scores])
+    rewards = np.array([score.reward for score in scores])
     live = policy.live_groups(outcomes, groups)
     advantages = policy.advantages(
         rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
     )
     return [
-        row | {"advantage": float(advantage), "live": bool(live[group])}
-        for row, advantage, group in zip(judged, advantages, groups, strict=True)
+        Answer(
+            **vars(reply),
+            answer=said.answer,
+            well_formed=score.well_formed,
+            f1=score.f1,
+            em=score.exact_match,
+            citations=list(said.citations),
+            reward=score.reward,
+            advantage=float(advantage),
+            live=bool(live[group]),
+        )
+        for reply, said, score, advantage, group in zip(
+            replies, parsed, scores, advantages, groups, strict=True
+        )
     ]
 
 
-def group_of(rows: Sequence[dict], prompt_ids: Sequence[int], name: str) -> "Group":
-    """The replies to one prompt, from their rows, as an update takes them."""
+def group_of(
+    rollouts: Sequence[Answer | RewardedSet], prompt_ids: Sequence[int], name: str
+) -> "Group":
+    """The replies to one prompt, as an update takes them."""
     from ark_jax.train.groups import Group
 
-    column = lambda field: [row[field] for row in rows] if field in rows[0] else None
+    column = lambda field: [getattr(rollout, field) for rollout in rollouts]
+    known = lambda field: None if getattr(rollouts[0], field) is None else column(field)
     return Group(
         prompt_ids,
-        [np.array(row["ids"], np.int32) for row in rows],
+        [np.array(ids, np.int32) for ids in column("ids")],
         column("advantage"),
-        old=column("old"),
-        reference=column("reference"),
-        ended=column("ended"),
+        old=known("old"),
+        policy_reference=known("policy_reference"),
+        ended=known("ended"),
         name=name,
     )
 
 
-def summary(rows: Sequence[dict]) -> dict[str, float]:
+def summary(answers: Sequence[Answer]) -> dict[str, float]:
     """What the answers of a step are worth, in means and shares.
 
     `phantom` is the share of answers whose group has one outcome and several rewards.
     """
     rewards: dict[str, set[float]] = {}
-    for row in rows:
-        rewards.setdefault(row["question_id"], set()).add(row["reward"])
-    column = lambda name: mean([row[name] for row in rows])
+    for answer in answers:
+        rewards.setdefault(answer.question_id, set()).add(answer.reward)
+    column = lambda name: mean([getattr(answer, name) for answer in answers])
     return {
         **{name: column(name) for name in ("reward", "f1", "em", "well_formed", "ended", "live")},
-        "phantom": mean([not row["live"] and len(rewards[row["question_id"]]) > 1 for row in rows]),
-        "tokens": mean([len(row["ids"]) for row in rows]),
-        "citations": mean([len(row["citations"]) for row in rows]),
+        "phantom": mean([not x.live and len(rewards[x.question_id]) > 1 for x in answers]),
+        "tokens": mean([len(answer.ids) for answer in answers]),
+        "citations": mean([len(answer.citations) for answer in answers]),
     }

@@ -3,9 +3,13 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet, RewardedSet
 from ark_jax.recipes.common.reader_training import PooledQuestion
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.train.fit import Run, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,11 +18,10 @@ class ChosenSet:
 
     chunk_ids: list[str]  # in the order in which they are read
     problem: str = ""  # why what a selector wrote names no set
-    columns: dict = dataclasses.field(default_factory=dict)  # further ones of its row
 
 
-# (step, selector as it is) -> the rows of the sets that are drawn in the step, with their rewards.
-MakeRows = Callable[[int, "EvidenceSelector"], list[dict]]
+# (step, selector as it is) -> the sets that are drawn in the step, with their rewards.
+MakeSets = Callable[[int, "EvidenceSelector"], list[RewardedSet]]
 
 
 class EvidenceSelector(Protocol):
@@ -26,8 +29,11 @@ class EvidenceSelector(Protocol):
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
-    ) -> list[list[ChosenSet]]:
-        """Sets of each question. They follow from seed, step, question and number of the set."""
+    ) -> list[list[DrawnSet]]:
+        """Sets of each question, whose p is not known yet.
+
+        They follow from seed, step, question and number of the set.
+        """
         ...
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
@@ -35,14 +41,9 @@ class EvidenceSelector(Protocol):
         ...
 
     def train(
-        self,
-        steps: Sequence[Sequence[PooledQuestion]],
-        make_rows: MakeRows,
-        folder: Path,
-        on_step: Callable[[dict], None],
-        on_pace: Callable[..., None],
-    ) -> "tuple[EvidenceSelector, list[dict]]":
-        """A trained copy, and its curve; `folder` gets what a killed run continues from.
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
+    ) -> "Trained":
+        """Trains a copy.
 
         Args:
             steps: the questions of each step.
@@ -54,9 +55,11 @@ class EvidenceSelector(Protocol):
         ...
 
 
-def rows_by_question(questions: Sequence[PooledQuestion], rows: Sequence[dict]) -> list[list[dict]]:
-    """The rows of each question."""
-    groups: dict[str, list[dict]] = {pooled.id: [] for pooled in questions}
-    for row in rows:
-        groups[row["question_id"]].append(row)
+def by_question(
+    questions: Sequence[PooledQuestion], sets: Sequence[RewardedSet]
+) -> list[list[RewardedSet]]:
+    """The sets of each question."""
+    groups: dict[str, list[RewardedSet]] = {pooled.id: [] for pooled in questions}
+    for one in sets:
+        groups[one.question_id].append(one)
     return list(groups.values())

@@ -22,11 +22,12 @@ from ark_jax.recipes.common import fields
 from ark_jax.recipes.common.config_words import preset_of, with_preset
 from ark_jax.recipes.common.settings import Core, InputSection
 from ark_jax.schema import field
+from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 
 # Equations and appendices are those of BAR-RAG (arXiv 2602.03689).
 
 
-INPUT = InputSection()
+INPUT, TRAINING = InputSection(), LanguageModelConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +218,7 @@ class SelectSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadSection:
+class ReadSection(GrpoConfig):
     """The reader: how it is asked, and how it learns from its own answers (eq. 14 to 18)."""
 
     train: str = field(
@@ -234,7 +235,6 @@ class ReadSection:
     )
     steps: int = field(60, "Steps; 0: one pass over its questions.", unit="steps", minimum=0)
     prompts: int = field(4, "Questions of a step.", unit="questions", minimum=1)
-    samples: int = field(8, "Answers to a question; paper: 10.", unit="answers", minimum=2)
     learning_rate: float = field(1e-5, "Peak learning rate.", minimum=0)
     temperature: float = field(1.0, "Of sampled answers.", above=0)
     top_p: float = field(
@@ -270,11 +270,6 @@ class ReadSection:
         minimum=0,
         maximum=1,
     )
-    updates: int = field(
-        1,
-        "Updates of the weights from the answers of a step; above 1 the ratio is clipped.",
-        minimum=1,
-    )
     scale: str = field(
         "sd",
         "As `select.scale`, of the answers to a question.",
@@ -290,50 +285,6 @@ class ReadSection:
         "Of what the answers to a question must differ so that it teaches.",
         choices=("f1", "exact_match"),
     )
-    mean: str = field(
-        "token",
-        "Mean of the loss: over the tokens of a step, or over each answer and then over answers.",
-        choices=("token", "sequence"),
-    )
-    ratio: str = field(
-        "token",
-        "What is clipped: the ratio of a token's probabilities, or that of a whole answer.",
-        choices=("token", "sequence"),
-    )
-    clip_low: float = field(0.2, "The ratio is clipped below 1 minus this.", minimum=0, maximum=1)
-    clip_high: float = field(0.2, "The ratio is clipped above 1 plus this.", minimum=0)
-    kl: str = field(
-        "none",
-        "Estimate of the distance to the reader before the stage that is added to the loss; the "
-        "released code: k3.",
-        choices=("none", "k2", "k3"),
-    )
-    kl_coefficient: float = field(0.001, "Factor of that estimate.", minimum=0)
-    keep_dead: bool = field(
-        False,
-        "Whether answers that teach nothing count in the loss's mean, as in the released code.",
-    )
-    keep_cut_off: bool = field(
-        True, "Whether answers that were cut off at `max_new_tokens` are trained on."
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainSection:
-    """Updates of the reader's weights, in `warm` and in `read`."""
-
-    warmup: float = fields.warmup(0.02)
-    decay: str = field("cosine", "How the learning rate falls.", choices=("linear", "cosine"))
-    floor: float = field(
-        0.1, "What it falls to.", unit="fraction of the peak", minimum=0, maximum=1
-    )
-    weight_decay: float = fields.weight_decay(0.0)
-    clip: float = fields.clip()
-    remat: str = fields.remat()
-    save_every: int = fields.save_every(20)
-    lora_rank: int = fields.lora_rank("Paper: 32.")
-    lora_alpha: float = fields.lora_alpha(16.0)
-    lora_targets: tuple[str, ...] = fields.lora_targets()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,7 +363,7 @@ class BarRag(Core):
     selector: SelectorSection = SelectorSection()
     select: SelectSection = SelectSection()
     read: ReadSection = ReadSection()
-    train: TrainSection = TrainSection()
+    train: LanguageModelConfig = TRAINING
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EvaluateSection()
 

@@ -21,6 +21,7 @@ from ark_jax.recipes.bar_rag.measures import (
     size_name,
 )
 from ark_jax.recipes.bar_rag.readers import WARM, reader_before, tuned_readers
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
 from ark_jax.recipes.bar_rag.selectors import load_selector
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.updates import stage_seed
@@ -119,8 +120,11 @@ def _ways(
     last = config.iterations
     reader, k = reader_before(last), config.select.passages
     success = Success(context, reader)
-    known = [row for row in rows if row["system"] == reader]
-    success.remember({**row, "question_id": row["question"]} for row in known)
+    success.remember(
+        DrawnSet(question_id=row["question"], chunk_ids=row["chunk_ids"], p=row["p"])
+        for row in rows
+        if row["system"] == reader
+    )
     seed = stage_seed(config, "evaluate")
     chosen = {
         RANDOM: [shuffled(pooled, seed)[:k] for pooled in questions],

@@ -7,7 +7,8 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_json, save_rows
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
+from ark_jax.recipes.bar_rag.selectors import draw_sets, selector_before
 from ark_jax.recipes.bar_rag.success import Rule, Success
 from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed
 from ark_jax.recipes.common.reader import questions_to_answer
@@ -32,45 +33,45 @@ def filter_questions(context: Context, folder: Path, *, iteration: int) -> dict:
     """
     questions, config = _questions(context), context.config
     steps = _draw_sets(context, folder, questions, iteration)
-    rows = _readable(steps.stored)
+    sets = _readable(steps.stored)
     probabilities: dict[str, list[float]] = {}
-    for row in rows:
-        probabilities.setdefault(row["question_id"], []).append(row["p"])
+    for one in sets:
+        probabilities.setdefault(one.question_id, []).append(one.p)
     verdicts = _judge(config, probabilities)
     save_rows(
         [_verdict_row(id, verdict) for id, verdict in verdicts.items()],
         folder / "questions.parquet",
     )
-    histogram = zone.histogram([row["p"] for row in rows]).tolist()
+    histogram = zone.histogram([one.p for one in sets]).tolist()
     counts = zone.counts(list(verdicts.values()))
     save_json({"p": histogram} | counts, folder / "histogram.json")
     say(f"  p of sets nearest to 0, .1, … 1: {', '.join(f'{count:,}' for count in histogram)}")
     if unread := len(questions) - len(verdicts):
         say(f"  of {unread:,} questions no reply of the selector names a set: they are left out")
-    distinct = {(row["question_id"], tuple(row["chunk_ids"])) for row in rows}
-    unreadable = len(steps.join()) - len(rows)
+    distinct = {(one.question_id, tuple(one.chunk_ids)) for one in sets}
+    unreadable = len(steps.join()) - len(sets)
     return {
         "questions": len(questions),
         **{name.replace(" ", "_"): count for name, count in counts.items()},
-        "mean_p": mean([row["p"] for row in rows]),
+        "mean_p": mean([one.p for one in sets]),
         "sets_computed": len(distinct),
-        "sets_remembered": len(rows) - len(distinct),
+        "sets_remembered": len(sets) - len(distinct),
         **({"unreadable": unreadable} if unreadable else {}),
     }
 
 
 def _draw_sets(
     context: Context, folder: Path, questions: list[PooledQuestion], iteration: int
-) -> StepRows:
+) -> StepRows[DrawnSet]:
     """The sets of all questions, which are saved shard by shard, so that a killed run goes on."""
     config, stage = context.config, stage_of("filter", iteration)
     selector = selector_before(context, iteration)
     success = Success(context, reader_before(iteration), Rule.of_filter(config))
-    steps = StepRows(folder / "sets.parquet")
+    steps = StepRows(folder / "sets.parquet", DrawnSet)
     for shard, start in enumerate(range(0, len(questions), SHARD)):
         part = questions[start : start + SHARD]
         drawn = functools.partial(
-            drawn_rows,
+            draw_sets,
             selector,
             part,
             success,
@@ -83,22 +84,21 @@ def _draw_sets(
     return steps
 
 
-def _readable(stored: list[dict]) -> list[dict]:
-    """The rows of replies that name a set.
+def _readable(stored: list[DrawnSet]) -> list[DrawnSet]:
+    """The sets that replies name.
 
     Raises:
         ValueError: there are none.
     """
-    rows = [row for row in stored if row["p"] is not None]
-    if not rows:
-        reply = stored[0]["text"][:SHOWN]
+    sets = [one for one in stored if one.p is not None]
+    if not sets:
         raise ValueError(
             f"config.selector: none of {len(stored):,} replies of the selector names a set "
-            f"of passages; the first says: {reply!r}. Name a larger model "
+            f"of passages; the first says: {stored[0].text[:SHOWN]!r}. Name a larger model "
             "(config.selector.path), let it write longer (config.selector.max_new_tokens), or take "
             "config.selector.strict=False"
         )
-    return rows
+    return sets
 
 
 def _judge(config, probabilities: dict[str, list[float]]) -> dict[str, zone.Verdict]:
@@ -152,11 +152,11 @@ def load_kept(context: Context, iteration: int) -> list[PooledQuestion]:
     return [pooled for pooled in load_pools(context, "train") if pooled.id in kept_ids]
 
 
-def judged_sets(context: Context, iteration: int) -> list[dict]:
+def judged_sets(context: Context, iteration: int) -> list[DrawnSet]:
     """The sets of which the filter computed p as the selector's stage computes it."""
     config = context.config
     if filter_of(config, iteration) != stage_of("filter", iteration):
         return []  # under an earlier reader
     if config.success.by == "samples" and Rule.of_filter(config) != Rule.of_training(config):
         return []
-    return load_rows(context / stage_of("filter", iteration) / "sets.parquet")
+    return load_rows(context / stage_of("filter", iteration) / "sets.parquet", DrawnSet)

@@ -23,7 +23,7 @@ from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import stored_chunks
 from ark_jax.recipes.common.reader import questions_to_answer
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
-from ark_jax.select.rewards import usable_references
+from ark_jax.train.rewards import usable_references
 
 if TYPE_CHECKING:  # its module starts jax
     from ark_jax.models.language import LanguageModel

@@ -1,5 +1,6 @@
 """The read stages: the reader learns from its own answers to the sets of evidence."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -8,16 +9,12 @@ from typing import TYPE_CHECKING
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.answers import Asked, draw_answers, group_of, summary
+from ark_jax.recipes.bar_rag.config import ReadSection
 from ark_jax.recipes.bar_rag.evidence import load_evidence
 from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
-from ark_jax.recipes.bar_rag.updates import (
-    StepRows,
-    policy_loss,
-    stage_seed,
-    steps_for,
-    update_settings,
-)
+from ark_jax.recipes.bar_rag.rollouts import Answer
+from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
 from ark_jax.recipes.bar_rag.warm import save_reader, train_on_references
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import (
@@ -25,10 +22,12 @@ from ark_jax.recipes.common.reader_training import (
     questions_of_steps,
     reading_prompts,
 )
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
+from ark_jax.schema import section_of
+from ark_jax.train.config import LanguageModelConfig
 
-if TYPE_CHECKING:  # their modules start jax
-    from ark_jax.train import tuning
+if TYPE_CHECKING:  # its module starts jax
     from ark_jax.train.groups import Group
 
 
@@ -50,10 +49,10 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
             batch=min(settings.prompts, len(sets)),
             learning_rate=settings.learning_rate,
         )
-    return _reinforce(context, folder, sets, chosen, before, stage)
+    return _grpo(context, folder, sets, chosen, before, stage)
 
 
-def _reinforce(
+def _grpo(
     context: Context,
     folder: Path,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
@@ -83,80 +82,57 @@ def _reinforce(
         Asked(pooled, len(chunks), *prompt)
         for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
-    drawn, summaries = StepRows(folder / "answers.parquet"), {}
+    drawn, summaries = StepRows(folder / "answers.parquet", Answer), {}
 
     def make_groups(step: int, model) -> "list[Group]":
         batch = [items[i] for i in chosen[step]]
         draw = functools.partial(
             draw_answers, model, reader, form, batch, config, seed=seed, step=step
         )
-        rows = drawn.rows(step, draw)
-        summaries[step] = summary(rows)
-        rows_of_item = lambda item: [row for row in rows if row["question_id"] == item.pooled.id]
-        return [group_of(rows_of_item(item), item.ids, item.pooled.id) for item in batch]
+        answers = drawn.rows(step, draw)
+        summaries[step] = summary(answers)
+        of_item = lambda item: [x for x in answers if x.question_id == item.pooled.id]
+        return [group_of(of_item(item), item.ids, item.pooled.id) for item in batch]
 
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.
         shared = summaries.get((row["step"] - 1) // settings.updates, {})
         context.metrics.step(stage, row | shared)
 
-    tuned, adapter, curve = tuning.reinforce(
+    run = training_run(context, folder, stage)
+    tuned, adapter, curve = tuning.grpo(
         reader,
         make_groups,
-        _training(config, chosen, max(len(item.ids) for item in items)),
-        folder,
-        label=stage,
-        on_step=on_step,
-        on_pace=functools.partial(context.metrics.write, stage),
+        section_of(config.train, LanguageModelConfig),
+        dataclasses.replace(run, on_step=on_step),
+        policy=section_of(settings, ReadSection),
+        steps=len(chosen),
+        prompts=max(map(len, chosen)),
+        prompt_tokens=max(len(item.ids) for item in items),
+        completion_tokens=settings.max_new_tokens,
+        learning_rate=settings.learning_rate,
+        seed=config.seed,
     )
     save_reader(context, folder, before, tuned, adapter)
     return _counts(drawn.join(), len(curve), len(sets), prompts.cut)
 
 
-def _training(
-    config, chosen: Sequence[Sequence[int]], prompt_tokens: int
-) -> "tuning.ReinforceConfig":
-    """The settings of the policy gradients.
-
-    Args:
-        chosen: the numbers of each step's sets.
-        prompt_tokens: of the longest prompt.
-    """
-    from ark_jax.train import tuning
-
-    settings = config.read
-    return tuning.ReinforceConfig(
-        **update_settings(config),
-        learning_rate=settings.learning_rate,
-        steps=len(chosen),
-        updates=settings.updates,
-        loss=policy_loss(config, kl=settings.kl),
-        keep_dead=settings.keep_dead,
-        keep_cut_off=settings.keep_cut_off,
-        entropy=True,
-        prompts=max(map(len, chosen)),
-        samples=settings.samples,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=settings.max_new_tokens,
-    )
-
-
-def _counts(rows: Sequence[dict], steps: int, questions: int, cut: int) -> dict:
+def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> dict:
     """Counts for the manifest."""
-    if not any(row["live"] for row in rows):
+    if not any(answer.live for answer in answers):
         say(
             "  warning: all answers to a question were equally right, so the reader has learned "
             "nothing; keep questions of other p (config.filter), draw more answers "
             "(config.read.samples) or warm it up longer (config.warm.steps)"
         )
-    last = max(row["step"] for row in rows)
-    first = [row for row in rows if row["step"] <= last // 4]
-    final = [row for row in rows if row["step"] >= last - last // 4]
-    overall = summary(rows)
+    last = max(answer.step for answer in answers)
+    first = [answer for answer in answers if answer.step <= last // 4]
+    final = [answer for answer in answers if answer.step >= last - last // 4]
+    overall = summary(answers)
     return {
         "questions": questions,
         "steps": steps,
-        "answers": len(rows),
+        "answers": len(answers),
         "live_share": overall["live"],
         "phantom_share": overall["phantom"],
         "ended_share": overall["ended"],

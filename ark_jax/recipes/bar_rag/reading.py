@@ -7,9 +7,9 @@ import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.recipes.common.answer_likelihood import reply_log_probs
-from ark_jax.select.rewards import AnswerReward, usable_references
 from ark_jax.text import prompts
 from ark_jax.text.cited import CitedAnswer
+from ark_jax.train.rewards import AnswerReward, usable_references
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel

@@ -1,5 +1,6 @@
 """The select stages: a selector learns to draw sets from which the frozen reader may be right."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,12 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.choices import EvidenceSelector
 from ark_jax.recipes.bar_rag.filter import judged_sets, load_kept
 from ark_jax.recipes.bar_rag.readers import reader_before, stage_of
-from ark_jax.recipes.bar_rag.selectors import drawn_rows, selector_before
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet, RewardedSet
+from ark_jax.recipes.bar_rag.selectors import draw_sets, selector_before
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.updates import StepRows, mean, stage_seed, steps_for
 from ark_jax.recipes.common.reader_training import PooledQuestion, questions_of_steps
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
 from ark_jax.select import zone
 from ark_jax.select.rewards import MALFORMED, SetReward
@@ -29,7 +32,7 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     questions, selector = load_kept(context, iteration), selector_before(context, iteration)
     by_id = {pooled.id: pooled for pooled in questions}
     success = Success(context, reader_before(iteration))
-    drawn, summaries = StepRows(folder / "sets.parquet"), {}
+    drawn, summaries = StepRows(folder / "sets.parquet", RewardedSet), {}
     known = judged_sets(context, iteration)
     # What earlier steps computed decides which sets a step computes together, and so the last bits.
     success.remember([*known, *drawn.stored])
@@ -37,56 +40,50 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
     orders = itertools.islice(questions_of_steps(len(questions), settings.questions, seed), steps)
     chosen = [[questions[i] for i in numbers] for numbers in orders]
 
-    def draw(step: int, selector: EvidenceSelector) -> list[dict]:
-        rows = drawn_rows(
-            selector, chosen[step], success, draws=settings.sets, seed=seed, step=step
-        )
-        return rewarded(rows, by_id, config)
+    def draw(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+        sets = draw_sets(selector, chosen[step], success, draws=settings.sets, seed=seed, step=step)
+        return rewarded(sets, by_id, config)
 
-    def make_rows(step: int, selector: EvidenceSelector) -> list[dict]:
-        rows = drawn.rows(step, functools.partial(draw, step, selector))
-        summaries[step + 1] = summary(rows)
-        return rows
+    def make_sets(step: int, selector: EvidenceSelector) -> list[RewardedSet]:
+        sets = drawn.rows(step, functools.partial(draw, step, selector))
+        summaries[step + 1] = summary(sets)
+        return sets
 
-    trained, curve = selector.train(
-        chosen,
-        make_rows,
-        folder,
-        lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {})),
-        functools.partial(context.metrics.write, stage),
-    )
+    on_step = lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {}))
+    run = training_run(context, folder, stage, label="select")
+    trained, _, curve = selector.train(chosen, make_sets, dataclasses.replace(run, on_step=on_step))
     trained.save(folder / "selector")
     sizes = {"questions": len(questions), "steps": len(curve)}
     return sizes | _counts(drawn.join(), known)
 
 
-def _counts(rows: Sequence[dict], known: Sequence[dict]) -> dict:
+def _counts(sets: Sequence[RewardedSet], known: Sequence[DrawnSet]) -> dict:
     """Counts for the manifest.
 
     Args:
-        rows: of all sets that were drawn; those of `known` had their p from the filter.
+        sets: all that were drawn; those of `known` had their p from the filter.
     """
-    if not any(row["live"] for row in rows):
+    if not any(one.live for one in sets):
         say(
             "  warning: no set of a question was better than another, so the selector has learned "
             "nothing; choose from more candidates (config.pool.size), or keep other questions "
             "(config.filter)"
         )
-    readable = [row for row in rows if row["p"] is not None]
+    readable = [one for one in sets if one.p is not None]
     if not readable:
         say(
             "  warning: no reply of the selector named a set, so it has learned nothing; name a "
             "larger model (config.selector.path), let it write longer "
             "(config.selector.max_new_tokens), or take config.selector.strict=False"
         )
-    of_set = lambda row: (row["question_id"], tuple(row["chunk_ids"]))
-    computed = len(set(map(of_set, readable)) - set(map(of_set, known)))
-    last = max(row["step"] for row in rows)
-    first = summary([row for row in rows if row["step"] <= last // 4])
-    final = summary([row for row in rows if row["step"] >= last - last // 4])
-    overall, unreadable = summary(rows), len(rows) - len(readable)
+    of_question = lambda one: (one.question_id, tuple(one.chunk_ids))
+    computed = len(set(map(of_question, readable)) - set(map(of_question, known)))
+    last = max(one.step for one in sets)
+    first = summary([one for one in sets if one.step <= last // 4])
+    final = summary([one for one in sets if one.step >= last - last // 4])
+    overall, unreadable = summary(sets), len(sets) - len(readable)
     return {
-        "sets": len(rows),
+        "sets": len(sets),
         "live_share": overall["live"],
         "phantom_share": overall["phantom"],
         "first_reward": first["reward"],
@@ -97,52 +94,52 @@ def _counts(rows: Sequence[dict], known: Sequence[dict]) -> dict:
     }
 
 
-def summary(rows: Sequence[dict]) -> dict[str, float]:
+def summary(sets: Sequence[RewardedSet]) -> dict[str, float]:
     """What the sets of a step are worth, in means and shares.
 
     p and the parts of the reward are those of sets that could be read. `phantom` is the share of
     sets whose group has one outcome and several rewards.
     """
     rewards: dict[str, set[float]] = {}
-    for row in rows:
-        rewards.setdefault(row["question_id"], set()).add(row["reward"])
-    readable = [row for row in rows if row["p"] is not None]
-    share = lambda test: mean([bool(test(row["p"])) for row in readable])
+    for one in sets:
+        rewards.setdefault(one.question_id, set()).add(one.reward)
+    readable = [one for one in sets if one.p is not None]
+    column = lambda name, of: mean([getattr(one, name) for one in of])
+    share = lambda test: mean([bool(test(one.p)) for one in readable])
     return {
-        **{name: mean([row[name] for row in rows]) for name in ("reward", "live")},
-        **{
-            name: mean([row[name] for row in readable])
-            for name in ("p", "boundary", "relevance", "penalty")
-        },
+        **{name: column(name, sets) for name in ("reward", "live")},
+        **{name: column(name, readable) for name in ("p", "boundary", "relevance", "penalty")},
         "p_near_0": share(lambda p: p < NEVER),
         "p_near_1": share(lambda p: p > 1 - NEVER),
-        "well_formed": len(readable) / len(rows),
-        "phantom": mean([not row["live"] and len(rewards[row["question_id"]]) > 1 for row in rows]),
-        **({"ended": mean([row["ended"] for row in rows])} if "ended" in rows[0] else {}),
-        **({"tokens": mean([len(row["ids"]) for row in rows])} if "ids" in rows[0] else {}),
+        "well_formed": len(readable) / len(sets),
+        "phantom": mean([not one.live and len(rewards[one.question_id]) > 1 for one in sets]),
+        **({} if sets[0].ended is None else {"ended": column("ended", sets)}),
+        **({} if sets[0].ids is None else {"tokens": mean([len(one.ids) for one in sets])}),
     }
 
 
-def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], config) -> list[dict]:
-    """The rows of drawn sets with reward, its parts, advantage, and whether the group is live.
+def rewarded(
+    sets: Sequence[DrawnSet], questions: Mapping[str, PooledQuestion], config
+) -> list[RewardedSet]:
+    """Drawn sets with reward, its parts, advantage, and whether the group is live.
 
     Of fewer candidates than a set has passages, all are drawn, and none is missing.
 
     Args:
-        rows: of one step; those of a question follow one another.
+        sets: of one step; those of a question follow one another.
         questions: id -> question.
     """
     from ark_jax.train import policy
 
     settings = config.select
-    ids = list(dict.fromkeys(row["question_id"] for row in rows))
-    groups = np.array([ids.index(row["question_id"]) for row in rows])
+    ids = list(dict.fromkeys(one.question_id for one in sets))
+    groups = np.array([ids.index(one.question_id) for one in sets])
     scores = []
-    for row in rows:
-        if row["p"] is None:
+    for one in sets:
+        if one.p is None:
             scores.append(MALFORMED)
             continue
-        pooled = questions[row["question_id"]]
+        pooled = questions[one.question_id]
         cosines = dict(zip(pooled.chunk_ids, pooled.cosines, strict=True))
         reward = SetReward(
             boundary_weight=settings.boundary,
@@ -153,25 +150,25 @@ def rewarded(rows: Sequence[dict], questions: Mapping[str, PooledQuestion], conf
             format_bonus=settings.format_bonus,
             target=min(settings.passages, len(pooled.chunk_ids)),
         )
-        scores.append(reward(row["p"], [cosines[chunk] for chunk in row["chunk_ids"]]))
+        scores.append(reward(one.p, [cosines[chunk] for chunk in one.chunk_ids]))
     spread = settings.spread if config.success.by == "likelihood" else 0.0
-    p = np.array([np.nan if row["p"] is None else row["p"] for row in rows])
+    p = np.array([np.nan if one.p is None else one.p for one in sets])
     live = np.array([_differ(p[groups == i], spread) for i in range(len(ids))])
     rewards = np.array([score.reward for score in scores])
     advantages = policy.advantages(
         rewards, groups, scale=settings.scale, live=live if settings.outcome_decides else None
     )
     return [
-        row
-        | {
-            "boundary": score.boundary,
-            "relevance": score.relevance,
-            "penalty": score.penalty,
-            "reward": score.reward,
-            "advantage": float(advantage),
-            "live": bool(live[group]),
-        }
-        for row, score, advantage, group in zip(rows, scores, advantages, groups, strict=True)
+        RewardedSet(
+            **vars(one),
+            boundary=score.boundary,
+            relevance=score.relevance,
+            penalty=score.penalty,
+            reward=score.reward,
+            advantage=float(advantage),
+            live=bool(live[group]),
+        )
+        for one, score, advantage, group in zip(sets, scores, advantages, groups, strict=True)
     ]
 
 

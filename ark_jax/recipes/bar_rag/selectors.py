@@ -1,11 +1,13 @@
 """The selectors of a run, and the sets that they draw."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.choices import EvidenceSelector
 from ark_jax.recipes.bar_rag.drawing import DrawingSelector
 from ark_jax.recipes.bar_rag.readers import stage_of
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
 from ark_jax.recipes.bar_rag.success import Success
 from ark_jax.recipes.bar_rag.writer import WritingSelector
 from ark_jax.recipes.common.reader_training import PooledQuestion
@@ -29,7 +31,7 @@ def load_selector(context: Context, iteration: int) -> EvidenceSelector:
     return KINDS[context.config.selector.kind](context, folder)
 
 
-def drawn_rows(
+def draw_sets(
     selector: EvidenceSelector,
     questions: Sequence[PooledQuestion],
     success: Success,
@@ -38,29 +40,13 @@ def drawn_rows(
     seed: int,
     step: int = 0,
     label: str = "",
-) -> list[dict]:
-    """Sets that a selector draws of questions, with their p: a row of each.
-
-    p is None where what the selector wrote names no set.
-    """
+) -> list[DrawnSet]:
+    """Sets that a selector draws of questions, with their p."""
     drawn = selector.draw(questions, draws=draws, seed=seed, step=step)
     sets = [
-        (pooled, drawn_set)
-        for pooled, chosen in zip(questions, drawn, strict=True)
-        for drawn_set in chosen
+        (pooled, one) for pooled, chosen in zip(questions, drawn, strict=True) for one in chosen
     ]
     values = iter(
-        success.p(
-            [(pooled, drawn_set.chunk_ids) for pooled, drawn_set in sets if not drawn_set.problem],
-            label,
-        )
+        success.p([(pooled, one.chunk_ids) for pooled, one in sets if not one.problem], label)
     )
-    return [
-        {
-            "question_id": pooled.id,
-            "chunk_ids": drawn_set.chunk_ids,
-            **drawn_set.columns,
-            "p": None if drawn_set.problem else next(values),
-        }
-        for pooled, drawn_set in sets
-    ]
+    return [one if one.problem else dataclasses.replace(one, p=next(values)) for _, one in sets]

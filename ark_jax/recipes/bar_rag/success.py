@@ -2,13 +2,14 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.readers import load_reader
 from ark_jax.recipes.bar_rag.reading import answer_reward, citable, likelihoods, reading_prompt
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
@@ -58,16 +59,10 @@ class Success:
         self._passages = Passages(stored_chunks(context))
         self._known: dict[tuple[str, tuple[str, ...]], float] = {}
 
-    def remember(self, rows: Iterable[Mapping]) -> None:
-        """Takes over p of sets that was computed before, by the same reader and rule.
-
-        Args:
-            rows: with `question_id`, `chunk_ids` and `p`; those whose p is None are passed over.
-        """
+    def remember(self, sets: Iterable[DrawnSet]) -> None:
+        """Takes over p of sets that was computed before, by the same reader and rule."""
         self._known |= {
-            (row["question_id"], tuple(row["chunk_ids"])): row["p"]
-            for row in rows
-            if row["p"] is not None
+            (one.question_id, tuple(one.chunk_ids)): one.p for one in sets if one.p is not None
         }
 
     def p(self, sets: Sequence[EvidenceSet], label: str = "") -> list[float]:

@@ -1,9 +1,11 @@
 """What the stages that train a reader share: settings of updates, rows of steps, draws."""
 
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,45 +13,11 @@ import pyarrow.parquet as pq
 
 from ark_jax.pipeline.parts import is_whole, store_part, whole_parts
 from ark_jax.pipeline.tables import load_rows, read_table, save_rows
+from ark_jax.recipes.bar_rag.rollouts import Rollout
 from ark_jax.runtime import distributed
 
-UPDATE_FIELDS = (
-    "warmup",
-    "decay",
-    "floor",
-    "weight_decay",
-    "clip",
-    "save_every",
-    "remat",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-)
 STEPS = "step-*.parquet"
-
-
-def update_settings(config) -> dict:
-    """The fields of `tuning.UpdateConfig` but for the learning rate."""
-    return {name: config.train[name] for name in UPDATE_FIELDS} | {"seed": config.seed}
-
-
-def policy_loss(config, *, kl: str):
-    """The loss of a policy's tokens, with the switches of `config.read`.
-
-    Args:
-        kl: as `read.kl`.
-    """
-    from ark_jax.train import policy  # its module starts jax
-
-    settings = config.read
-    return policy.PolicyLoss(
-        mean=settings.mean,
-        ratio=settings.ratio,
-        clip_low=settings.clip_low,
-        clip_high=settings.clip_high,
-        kl=kl,
-        kl_coefficient=settings.kl_coefficient,
-    )
+Row = TypeVar("Row", bound=Rollout)
 
 
 def stage_seed(config, stage: str) -> int:
@@ -63,39 +31,39 @@ def steps_for(steps: int, questions: int, batch: int) -> int:
     return steps or -(-questions // batch)
 
 
-class StepRows:
+class StepRows(Generic[Row]):
     """The rows that each step drew. They are on disk before the weights are updated by them.
 
     So a run that goes on, on another mesh perhaps, learns from the same draws. Each step has a file
     of its own until all are joined.
     """
 
-    def __init__(self, path: Path):
-        """`path` is the file of all steps."""
-        self._path = path
+    def __init__(self, path: Path, kind: type[Row]):
+        """`path` is the file of all steps; `kind` is the class of their rows."""
+        self._path, self._kind = path, kind
         pattern = path.name if is_whole(path) else STEPS
-        self._stored: dict[int, list[dict]] = {}
+        self._stored: dict[int, list[Row]] = {}
         names = lambda: [part.name for part in whole_parts(path.parent, pattern)]
         for name in distributed.on_first_process(names):
-            for row in load_rows(path.parent / name):
-                self._stored.setdefault(row["step"], []).append(row)
+            for row in load_rows(path.parent / name, kind):
+                self._stored.setdefault(row.step, []).append(row)
 
     @property
-    def stored(self) -> list[dict]:
+    def stored(self) -> list[Row]:
         """The rows of all steps so far."""
         return [row for step in sorted(self._stored) for row in self._stored[step]]
 
-    def rows(self, step: int, make: Callable[[], list[dict]]) -> list[dict]:
+    def rows(self, step: int, make: Callable[[], list[Row]]) -> list[Row]:
         """The rows of a step: those that an interrupted run stored, else new ones."""
         if step not in self._stored:
-            rows = [{"step": step} | row for row in make()]
+            rows = [_columns(dataclasses.replace(row, step=step)) for row in make()]
             path = self._path.with_name(STEPS.replace("*", f"{step:06d}"))
             write = functools.partial(save_rows, rows)
             distributed.on_first_process(lambda: store_part(path, write))
-            self._stored[step] = load_rows(path)
+            self._stored[step] = load_rows(path, self._kind)
         return self._stored[step]
 
-    def join(self) -> list[dict]:
+    def join(self) -> list[Row]:
         """Replaces the files of all steps by one; returns the rows."""
 
         def replace() -> None:
@@ -110,6 +78,13 @@ class StepRows:
         if not is_whole(self._path):
             distributed.on_first_process(replace)
         return self.stored
+
+
+def _columns(row: Rollout) -> dict:
+    """The fields of a row that it has."""
+    fields = dataclasses.fields(row)
+    named = ((field.name, field.default, getattr(row, field.name)) for field in fields)
+    return {name: value for name, default, value in named if (default, value) != (None, None)}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -11,10 +11,13 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, load_reader
 from ark_jax.recipes.bar_rag.reading import reading_prompt
-from ark_jax.recipes.bar_rag.updates import stage_seed, update_settings
+from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
+from ark_jax.schema import section_of
+from ark_jax.train.config import LanguageModelConfig
 
 
 def train_warm(context: Context, folder: Path) -> dict:
@@ -73,20 +76,17 @@ def train_on_references(
         stage: for progress lines and metrics.
         batch: sets of a step.
     """
-    from ark_jax.train import tuning
-
     config = context.config
     (tuned, adapter, _), counts = teach(
-        context,
-        folder,
         load_reader(context, before),
         reading_prompt(config),
         sets,
         Passages(stored_chunks(context)),
-        tuning.SuperviseConfig(
-            **update_settings(config), learning_rate=learning_rate, epochs=1, batch=batch
-        ),
-        stage,
+        section_of(config.train, LanguageModelConfig),
+        training_run(context, folder, stage),
+        batch=batch,
+        learning_rate=learning_rate,
+        seed=config.seed,
     )
     save_reader(context, folder, before, tuned, adapter)
     return counts

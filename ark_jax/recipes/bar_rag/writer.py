@@ -1,7 +1,7 @@
 """The selector that is a language model: it writes which passages it picks, as in the paper."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,18 +9,19 @@ import numpy as np
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.bar_rag.answers import group_of, reply_rows
-from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeRows, rows_by_question
-from ark_jax.recipes.bar_rag.updates import policy_loss, update_settings
+from ark_jax.recipes.bar_rag.answers import group_of, read_replies
+from ark_jax.recipes.bar_rag.choices import ChosenSet, MakeSets, by_question
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import PooledQuestion, reading_prompts
 from ark_jax.text import prompts
 from ark_jax.text.cited import parse_choice
+from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
+    from ark_jax.train.fit import Run, Trained
     from ark_jax.train.groups import Group
-    from ark_jax.train.tuning import ReinforceConfig
 
 LEARNING_RATE = 1e-5
 
@@ -33,7 +34,7 @@ class WritingSelector:
     form: ReadingPrompt
     passages: Mapping[str, str]
     config: object
-    reference: "LanguageModel | None" = None  # that a KL is measured to, in training
+    policy_reference: "LanguageModel | None" = None  # that a KL is measured to, in training
 
     @classmethod
     def open(cls, context: Context, folder: Path | None) -> "WritingSelector":
@@ -54,7 +55,7 @@ class WritingSelector:
 
     def draw(
         self, questions: Sequence[PooledQuestion], *, draws: int, seed: int, step: int = 0
-    ) -> list[list[ChosenSet]]:
+    ) -> list[list[DrawnSet]]:
         """See `EvidenceSelector.draw`."""
         settings, texts = self.config.selector, self._prompts(questions)
         batch_tokens = self.config.generator.batch_tokens
@@ -69,10 +70,17 @@ class WritingSelector:
             log_probs=False,
             batch_tokens=batch_tokens,
         )
-        rows = reply_rows(rollouts, self.lm.prompt_ids(texts), self.reference, batch_tokens)
-        drawn: list[list[ChosenSet]] = [[] for _ in questions]
-        for row, owner in zip(rows, rollouts.prompts, strict=True):
-            drawn[owner].append(self._parse(questions[owner], row["text"], row))
+        replies = read_replies(
+            rollouts,
+            [pooled.id for pooled in questions],
+            self.lm.prompt_ids(texts),
+            self.policy_reference,
+            batch_tokens,
+        )
+        drawn: list[list[DrawnSet]] = [[] for _ in questions]
+        for reply, owner in zip(replies, rollouts.prompts, strict=True):
+            chosen = self._parse(questions[owner], reply.text)
+            drawn[owner].append(DrawnSet(**vars(reply), **vars(chosen), p=None))
         return drawn
 
     def best(self, questions: Sequence[PooledQuestion]) -> list[ChosenSet]:
@@ -93,65 +101,76 @@ class WritingSelector:
         ]
 
     def train(
-        self,
-        steps: Sequence[Sequence[PooledQuestion]],
-        make_rows: MakeRows,
-        folder: Path,
-        on_step: Callable[[dict], None],
-        on_pace: Callable[..., None],
-    ) -> "tuple[WritingSelector, list[dict]]":
+        self, steps: Sequence[Sequence[PooledQuestion]], make_sets: MakeSets, run: "Run"
+    ) -> "Trained":
         """See `EvidenceSelector.train`."""
         from ark_jax.train import tuning
 
-        reference = self.lm if self.config.selector.kl != "none" else None
+        policy_reference = self.lm if self.config.selector.kl != "none" else None
         distinct = list({pooled.id: pooled for step in steps for pooled in step}.values())
         texts = self._prompts(distinct)
         ids = dict(zip([x.id for x in distinct], self.lm.prompt_ids(texts), strict=True))
 
         def make_groups(step: int, lm: "LanguageModel") -> "list[Group]":
-            rows = make_rows(step, dataclasses.replace(self, lm=lm, reference=reference))
+            sets = make_sets(
+                step, dataclasses.replace(self, lm=lm, policy_reference=policy_reference)
+            )
             return [
-                group_of(set_rows, ids[pooled.id], pooled.id)
-                for pooled, set_rows in zip(
-                    steps[step], rows_by_question(steps[step], rows), strict=True
+                group_of(of_question, ids[pooled.id], pooled.id)
+                for pooled, of_question in zip(
+                    steps[step], by_question(steps[step], sets), strict=True
                 )
             ]
 
-        tuned, _, curve = tuning.reinforce(
+        config = self.config
+        trained = tuning.grpo(
             self.lm,
             make_groups,
-            self._training(steps, max(map(len, ids.values()))),
-            folder,
-            label="select",
-            on_step=on_step,
-            on_pace=on_pace,
+            self._updates(),
+            run,
+            policy=self._policy(),
+            steps=len(steps),
+            prompts=max(map(len, steps)),
+            prompt_tokens=max(map(len, ids.values())),
+            completion_tokens=config.selector.max_new_tokens,
+            learning_rate=config.select.learning_rate or LEARNING_RATE,
+            seed=config.seed,
         )
-        return dataclasses.replace(self, lm=tuned), curve
+        return trained._replace(model=dataclasses.replace(self, lm=trained.model))
 
     def save(self, folder: Path) -> None:
         """See `EvidenceSelector.save`. An adapter is merged into the model."""
         self.lm.save_pretrained(folder, dtype="float32")
 
-    def _training(
-        self, steps: Sequence[Sequence[PooledQuestion]], prompt_tokens: int
-    ) -> "ReinforceConfig":
-        from ark_jax.train import tuning
+    def _updates(self) -> LanguageModelConfig:
+        """How its weights are updated: as the reader's, with an adapter of its own."""
+        settings = self.config.train
+        return LanguageModelConfig(
+            warmup=settings.warmup,
+            decay=settings.decay,
+            floor=settings.floor,
+            weight_decay=settings.weight_decay,
+            clip=settings.clip,
+            remat=settings.remat,
+            save_every=settings.save_every,
+            lora_rank=self.config.selector.lora_rank,
+            lora_alpha=self.config.selector.lora_alpha,
+            lora_targets=settings.lora_targets,
+        )
 
-        config, settings = self.config, self.config.selector
-        adapter = {"lora_rank": settings.lora_rank, "lora_alpha": settings.lora_alpha}
-        return tuning.ReinforceConfig(
-            **update_settings(config) | adapter,
-            learning_rate=config.select.learning_rate or LEARNING_RATE,
-            steps=len(steps),
-            updates=1,
-            loss=policy_loss(config, kl=settings.kl),
-            keep_dead=config.read.keep_dead,
-            keep_cut_off=config.read.keep_cut_off,
-            entropy=True,
-            prompts=max(map(len, steps)),
-            samples=config.select.sets,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=settings.max_new_tokens,
+    def _policy(self) -> GrpoConfig:
+        """How it learns from its replies: as the reader, with a distance of its own."""
+        settings = self.config.read
+        return GrpoConfig(
+            samples=self.config.select.sets,
+            mean=settings.mean,
+            ratio=settings.ratio,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            kl=self.config.selector.kl,
+            kl_coefficient=settings.kl_coefficient,
+            keep_dead=settings.keep_dead,
+            keep_cut_off=settings.keep_cut_off,
         )
 
     def _prompts(self, questions: Sequence[PooledQuestion]) -> list[str]:
@@ -164,13 +183,7 @@ class WritingSelector:
             self.lm, self.form, readings, self.config.selector.max_new_tokens
         ).texts
 
-    def _parse(
-        self, pooled: PooledQuestion, text: str, columns: Mapping | None = None
-    ) -> ChosenSet:
+    def _parse(self, pooled: PooledQuestion, text: str) -> ChosenSet:
         choice = parse_choice(text, len(pooled.chunk_ids), strict=self.config.selector.strict)
         numbers = () if choice.problem else choice.numbers
-        return ChosenSet(
-            [pooled.chunk_ids[number - 1] for number in numbers],
-            choice.problem,
-            {**(columns or {}), "problem": choice.problem},
-        )
+        return ChosenSet([pooled.chunk_ids[number - 1] for number in numbers], choice.problem)

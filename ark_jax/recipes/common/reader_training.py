@@ -1,24 +1,23 @@
 """Training of a reader on reference answers, from passages that hold them among others."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ark_jax.data.records import Question
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.reader_passages import fit_to_reader
-from ark_jax.select.rewards import usable_references
+from ark_jax.recipes.common.training import first_and_last_loss
 from ark_jax.text.cited import reply_in_tags
+from ark_jax.train.config import LanguageModelConfig
+from ark_jax.train.rewards import usable_references
 
 if TYPE_CHECKING:  # their modules start jax
     from ark_jax.models.language import LanguageModel
-    from ark_jax.train.tuning import SuperviseConfig, Trained
+    from ark_jax.train.fit import Run, Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,25 +134,26 @@ def sets_with_gold(
 
 
 def teach(
-    context: Context,
-    folder: Path,
     reader: "LanguageModel",
     form: ReadingPrompt,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
     passages: Mapping[str, str],
-    config: "SuperviseConfig",
-    stage: str,
+    config: LanguageModelConfig,
+    run: "Run",
+    *,
+    batch: int,
+    learning_rate: float,
+    seed: int,
 ) -> tuple["Trained", dict]:
-    """Trains a copy of a reader on a reference answer to each set.
+    """Trains a copy of a reader on a reference answer to each set, each once.
 
     Args:
-        folder: gets checkpoints and curve.
         sets: (question, chunk ids).
         passages: chunk id -> passage.
-        stage: for progress lines and metrics.
+        batch: sets of a step.
 
     Returns:
-        what `tuning.supervise` returns, and counts for the manifest.
+        what `tuning.sft` returns, and counts for the manifest.
     """
     from ark_jax.train import tuning
 
@@ -170,21 +170,13 @@ def teach(
             reader.prompt_ids(prompts.texts), replies, sets, strict=True
         )
     ]
-    trained = tuning.supervise(
-        reader,
-        demonstrations,
-        config,
-        folder,
-        label=stage,
-        on_step=functools.partial(context.metrics.step, stage),
-        on_pace=functools.partial(context.metrics.write, stage),
+    trained = tuning.sft(
+        reader, demonstrations, config, run, batch=batch, learning_rate=learning_rate, seed=seed
     )
-    _, _, curve = trained
     return trained, {
-        "steps": len(curve),
+        "steps": len(trained.curve),
         "questions": len({pooled.id for pooled, _ in sets}),
-        "first_loss": round(curve[0]["loss"], 4),
-        "last_loss": round(curve[-1]["loss"], 4),
+        **first_and_last_loss(trained.curve),
         **({"cut_prompts": prompts.cut} if prompts.cut else {}),
     }
 

@@ -23,6 +23,7 @@ from ark_jax.recipes.common.config_words import preset_of, with_preset
 from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
+from ark_jax.train.config import TripletConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +78,7 @@ class QuestionsSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection:
+class TrainSection(TripletConfig):
     """Training of the towers on three levels of relevance (eq. 4 and 5)."""
 
     towers: str = field(
@@ -85,49 +86,8 @@ class TrainSection:
         "One model for questions and triples, or two that start alike.",
         choices=("one", "two"),
     )
-    loss: str = field(
-        "nce",
-        "Two margins (eq. 5), or InfoNCE over the triples of the batch.",
-        choices=("triplet", "nce"),
-    )
-    margins: tuple[float, float] = field(
-        (0.1, 0.1),
-        "Of `triplet`: how far a neighbour lies below the triple, and the negative below it.",
-        unit="cosine",
-        minimum=0,
-    )
-    temperature: float = field(0.05, "Of `nce`: divisor of cosines.", above=0)
-    negatives: str = field(
-        "batch",
-        "Negatives of a question: the drawn one, or all triples of the batch that may be.",
-        choices=("random", "batch"),
-    )
-    siblings: str = field(
-        "skip",
-        "Other triples that answer the question, and those of the same two entities: never drawn, "
-        "drawn as neighbours (eq. 2), or as positives.",
-        choices=("skip", "neighbour", "positive"),
-    )
-    neighbours: str = field(
-        "entity",
-        "How a neighbour is drawn: one of the two entities first, one of all triples of both, or "
-        "not at all.",
-        choices=("entity", "triple", "none"),
-    )
-    hub: int = field(
-        1000,
-        "An entity with more triples lends no neighbours if the other one has fewer; 0: all do.",
-        unit="triples",
-        minimum=0,
-    )
     epochs: int = field(1, "Passes over the questions.", unit="epochs", minimum=1)
     learning_rate: float = field(3e-5, "Peak learning rate.", minimum=0)
-    warmup: float = fields.warmup()
-    weight_decay: float = fields.weight_decay()
-    clip: float = fields.clip()
-    batch: int = field(32, "Questions per step.", unit="questions", minimum=1)
-    remat: str = fields.remat()
-    save_every: int = fields.save_every(100)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The train stage: two towers, or one, on questions about masked triples."""
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,9 @@ from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.common.training import first_and_last_loss, training_run
+from ark_jax.recipes.gpr.config import TrainSection
+from ark_jax.schema import section_of
 
 
 def train_towers(context: Context, folder: Path) -> dict:
@@ -21,26 +23,19 @@ def train_towers(context: Context, folder: Path) -> dict:
     base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
     towers = Towers(base, base if config.train.towers == "one" else dataclasses.replace(base))
-    fields = {field.name for field in dataclasses.fields(triplet.TripletConfig)} - {"seed"}
-    settings = triplet.TripletConfig(
-        seed=config.seed, **{name: config.train[name] for name in fields}
-    )
-    tuned, curve = triplet.train(
+    tuned, _, curve = triplet.train(
         towers,
         graph,
         _masked_questions(context),
         lambda rows: texts_of(graph, config, rows),
-        settings,
-        folder,
-        on_step=functools.partial(context.metrics.step, "train"),
-        on_pace=functools.partial(context.metrics.write, "train"),
+        section_of(config.train, TrainSection),
+        training_run(context, folder, "train"),
+        epochs=config.train.epochs,
+        learning_rate=config.train.learning_rate,
+        seed=config.seed,
     )
     tuned.save_pretrained(folder / "model")
-    return {
-        "steps": len(curve),
-        "first_loss": round(curve[0]["loss"], 4),
-        "last_loss": round(curve[-1]["loss"], 4),
-    }
+    return {"steps": len(curve), **first_and_last_loss(curve)}
 
 
 def _masked_questions(context: Context):

@@ -20,6 +20,7 @@ from ark_jax.recipes.common.config_words import preset_of, with_preset
 from ark_jax.recipes.common.graph_settings import GraphInput
 from ark_jax.recipes.common.settings import Basics
 from ark_jax.schema import field
+from ark_jax.train.config import AdapterConfig
 
 # The copy of the publication that this follows has lost its numbers. Where a docstring names RD-P
 # (github.com/yooboh/RD-P) or SRTK (github.com/happen2me/subgraph-retrieval-toolkit), a default is
@@ -107,7 +108,7 @@ class MineSection:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSection:
+class TrainSection(AdapterConfig):
     """Training of the pair scorer on lists."""
 
     head: str = field(
@@ -136,20 +137,13 @@ class TrainSection:
     learning_rate: float = field(
         5e-5, "Peak learning rate; RD-P's on WebQSP (2e-5 on CWQ).", minimum=0
     )
-    warmup: float = fields.warmup()
-    weight_decay: float = fields.weight_decay()
-    clip: float = fields.clip()
     batch: int = field(16, "Lists per step; RD-P's on CWQ (32 on WebQSP).", unit="lists", minimum=1)
-    remat: str = fields.remat()
-    save_every: int = fields.save_every(100)
     lora_rank: int = field(
         0,
         "Rank of a LoRA adapter of the encoder, which needs about ten times the learning rate; the "
         "head is trained whole. 0: train all weights.",
         minimum=0,
     )
-    lora_alpha: float = fields.lora_alpha()
-    lora_targets: tuple[str, ...] = fields.lora_targets("q, k, v, o, up, down")
 
 
 @dataclasses.dataclass(frozen=True)

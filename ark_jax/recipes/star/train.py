@@ -4,15 +4,17 @@ from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.models import load_base_scorer
-from ark_jax.recipes.common.pair_training import train_pair_scorer
+from ark_jax.recipes.common.training import first_and_last_loss, training_run
+from ark_jax.recipes.star.config import TrainSection
 from ark_jax.recipes.star.data import load_questions, load_steps
 from ark_jax.recipes.star.lists import pair_lists
 from ark_jax.recipes.star.mine import load_lists
+from ark_jax.schema import section_of
 
 
 def train_scorer(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the scorer under `model`."""
-    from ark_jax.train import losses
+    from ark_jax.train import listwise
 
     config = context.config
     questions = {question.id: question.question for question in load_questions(context, "train")}
@@ -23,16 +25,21 @@ def train_scorer(context: Context, folder: Path) -> dict:
         weights=config.train.weights,
         weight_range=tuple(config.train.weight_range),
     )
-    return train_pair_scorer(
-        context,
-        folder,
+    tuned, _, curve = listwise.train(
         load_base_scorer(context).with_head(config.train.head, seed=config.seed),
         lists,
-        loss=losses.weighted_lists,
-        label="train",
+        section_of(config.train, TrainSection),
+        training_run(context, folder, "train"),
+        batch=config.train.batch,
+        epochs=config.train.epochs,
+        learning_rate=config.train.learning_rate,
+        seed=config.seed,
         negatives=config.mine.negatives,
         choose_again=config.mine.by == "previous",
+        temperature=config.train.temperature,
     )
+    tuned.save_pretrained(folder / "model")
+    return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}
 
 
 def load_tuned(context: Context):

@@ -249,9 +249,9 @@ def test_answers_are_used_twice_beside_a_reference_policy(run, world, tmp_path):
     context = context_of(world, run.workdir, **changes)
     read.train_reader(context, tmp_path, iteration=1)
     rows = load_rows(tmp_path / "answers.parquet")
-    assert all(len(row["old"]) == len(row["reference"]) == len(row["ids"]) for row in rows)
+    assert all(len(row["old"]) == len(row["policy_reference"]) == len(row["ids"]) for row in rows)
     for row in rows:  # the adapter changes nothing at first
-        np.testing.assert_allclose(row["old"], row["reference"], atol=1e-5)
+        np.testing.assert_allclose(row["old"], row["policy_reference"], atol=1e-5)
     curve = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert len(curve) == 2 and curve[0]["k1"] == pytest.approx(0, abs=1e-5)
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())

@@ -55,7 +55,7 @@ def test_what_is_written_is_drawn_judged_and_learned(written):
     assert len(readable) > len(rows) / 2 and any(row["advantage"] for row in readable)
     for row in rows:
         assert ("problem" in row) and bool(row["problem"]) == (row["p"] is None)
-        assert len(row["reference"]) == len(row["ids"]) and row["text"]
+        assert len(row["policy_reference"]) == len(row["ids"]) and row["text"]
         if row["problem"]:
             assert row["reward"] == 0 and not row["chunk_ids"]
         else:

@@ -3,8 +3,6 @@
 The points are those of table 1.1 of the research notes.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,10 +13,12 @@ from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.recipes.bar_rag import answers, config, reading, select
 from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.recipe import stages
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
 from ark_jax.recipes.bar_rag.success import Rule
 from ark_jax.recipes.common.reader_training import PooledQuestion
 from ark_jax.text.cited import parse_choice
-from ark_jax.train.policy import token_loss
+from ark_jax.train.config import GrpoConfig
+from ark_jax.train.policy import PolicyLoss, token_loss
 
 SMALL, PAPER, OFFICIAL = map(config.bar_rag, ("small", "paper", "official"))
 FIELDS = {  # field -> small, paper, official
@@ -82,24 +82,24 @@ POOLED = PooledQuestion(
 
 
 def rewarded(c, *p, chunks=("a", "b")):
-    rows = [{"question_id": "q", "chunk_ids": list(chunks), "p": one} for one in p]
-    return select.rewarded(rows, {"q": POOLED}, c)
+    sets = [DrawnSet(question_id="q", chunk_ids=list(chunks), p=one) for one in p]
+    return select.rewarded(sets, {"q": POOLED}, c)
 
 
 def test_a_well_formed_set_earns_a_bonus():
     c = config.bar_rag()
-    plain = rewarded(c, 0.5)[0]["reward"]
+    plain = rewarded(c, 0.5)[0].reward
     c.select.format_bonus = 0.1
-    assert rewarded(c, 0.5)[0]["reward"] == pytest.approx(plain + 0.1)
+    assert rewarded(c, 0.5)[0].reward == pytest.approx(plain + 0.1)
 
 
 def test_what_names_no_set_earns_nothing_and_teaches():
     c = config.bar_rag()
     good, bad = rewarded(c, 0.4, None)
-    assert bad["reward"] == 0 < good["reward"] and bad["advantage"] < 0 < good["advantage"]
-    assert good["live"] and bad["live"]
+    assert bad.reward == 0 < good.reward and bad.advantage < 0 < good.advantage
+    assert good.live and bad.live
     nothing = rewarded(c, None, None)
-    assert not any(row["live"] or row["advantage"] for row in nothing)
+    assert not any(row.live or row.advantage for row in nothing)
     shares = select.summary([good, bad])
     assert shares["well_formed"] == 0.5 and shares["p"] == 0.4
     assert select.summary(nothing)["p"] == 0
@@ -109,12 +109,12 @@ def test_which_numbers_are_citations():
     c = config.bar_rag("paper")
     c.read.citations, form = 1, ReadingPrompt("{passages} {question}", cite=True)
     reply = "<think> Doc [7] says so. </think>\n<answer> tin </answer>"
-    row = {"sample": 0, "ids": [5], "text": reply, "ended": True}
+    rollout = Rollout(question_id="q", sample=0, ids=[5], text=reply, ended=True)
     asked = [answers.Asked(POOLED, 2, "", [5])] * 2
-    judge = lambda: answers.rewarded([row, row], asked, np.zeros(2, int), form, c)[0]
-    assert judge()["citations"] == [] and judge()["reward"] == pytest.approx(0.8 + 0.2 * 0.5)
+    judge = lambda: answers.rewarded([rollout] * 2, asked, np.zeros(2, int), form, c)[0]
+    assert judge().citations == [] and judge().reward == pytest.approx(0.8 + 0.2 * 0.5)
     c.read.citable = 31
-    assert judge()["citations"] == [7] and judge()["reward"] == pytest.approx(1.0)
+    assert judge().citations == [7] and judge().reward == pytest.approx(1.0)
 
 
 def test_the_form_of_a_selection():
@@ -144,14 +144,7 @@ def test_a_ratio_of_whole_answers_is_a_switch():
     logs = jnp.array([[-1.0, -1.0]])
     old = jnp.array([[-1.5, -0.8]])
     arguments = (logs, old, None, jnp.ones(1), jnp.ones((1, 2), bool))
-    loss = lambda ratio: float(
-        token_loss(*arguments, dataclasses.replace(policy_loss(), ratio=ratio))[0]
-    )
+    settings = lambda ratio: PolicyLoss.from_config(GrpoConfig(ratio=ratio))
+    loss = lambda ratio: float(token_loss(*arguments, settings(ratio))[0])
     assert loss("sequence") == pytest.approx(-np.exp(0.15), abs=1e-5)
     assert loss("token") == pytest.approx(-(1.2 + np.exp(-0.2)) / 2, abs=1e-5)
-
-
-def policy_loss():
-    from ark_jax.recipes.bar_rag import updates
-
-    return updates.policy_loss(SMALL, kl="none")

@@ -1,5 +1,6 @@
 """Which questions and sets a step has, what they earn, and what an interrupted run finds again."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -14,6 +15,7 @@ from ark_jax.recipes.bar_rag import answers as drawn
 from ark_jax.recipes.bar_rag import config, select
 from ark_jax.recipes.bar_rag.reading import answer_reward, reading_prompt
 from ark_jax.recipes.bar_rag.recipe import stages
+from ark_jax.recipes.bar_rag.rollouts import DrawnSet, Rollout
 from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
 from ark_jax.recipes.common.reader_training import (
     PooledQuestion,
@@ -53,29 +55,39 @@ def test_seeds_differ_by_stage_and_run():
     assert [steps_for(0, 9, 4), steps_for(5, 9, 4)] == [3, 5]
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    id: str
+    citations: list[int]
+    step: int = 0
+
+
 def test_rows_of_a_step_are_made_once(tmp_path):
     """Rows whose lists are all empty in one step join those of a step that has numbers."""
     path, steps_made = tmp_path / "sets.parquet", []
 
     def make(step: int):
         steps_made.append(step)
-        return [{"id": f"q{step}", "citations": [step] * (step > 0)}]
+        return [Row(f"q{step}", [step] * (step > 0))]
 
-    rows = StepRows(path)
+    rows = StepRows(path, Row)
     for step in (0, 1):
-        assert rows.rows(step, lambda step=step: make(step))[0]["step"] == step
+        assert rows.rows(step, lambda step=step: make(step))[0].step == step
     damaged = tmp_path / "step-000001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-3])
-    again = StepRows(path)  # as after a kill
-    assert [row["id"] for row in again.stored] == ["q0"]
+    again = StepRows(path, Row)  # as after a kill
+    assert [row.id for row in again.stored] == ["q0"]
     for step in (0, 1, 2):
         again.rows(step, lambda step=step: make(step))
     assert steps_made == [0, 1, 1, 2]
     joined = again.join()
-    assert [row["citations"] for row in joined] == [[], [1], [2]]
+    assert [row.citations for row in joined] == [[], [1], [2]]
     assert [file.name for file in tmp_path.glob("*.parquet")] == ["sets.parquet"]
     # A kill after the join loses nothing either.
-    assert StepRows(path).join() == joined and StepRows(path).rows(2, lambda: make(2)) == joined[2:]
+    assert (
+        StepRows(path, Row).join() == joined
+        and StepRows(path, Row).rows(2, lambda: make(2)) == joined[2:]
+    )
     assert steps_made == [0, 1, 1, 2]
 
 
@@ -94,9 +106,9 @@ def test_warm_sets_hold_gold_among_others():
     assert sets == sets_with_gold(questions, steps=40, batch=2, size=2, seed=3)
 
 
-def set_rows(pools, p) -> list[dict]:
+def drawn_sets(pools, p) -> list[DrawnSet]:
     return [
-        {"question_id": one.id, "chunk_ids": list(one.chunk_ids[:2][:: 1 - 2 * (i % 2)]), "p": x}
+        DrawnSet(question_id=one.id, chunk_ids=list(one.chunk_ids[:2][:: 1 - 2 * (i % 2)]), p=x)
         for one, values in zip(pools, p, strict=True)
         for i, x in enumerate(values)
     ]
@@ -106,27 +118,27 @@ def test_sets_are_rewarded_by_the_config():
     c = config.bar_rag()
     c.select.centre, c.select.boundary, c.select.relevance = 0.4, 2.0, 0.3
     one, single = pooled(0), pooled(1, chunks=1)
-    rows = set_rows([one, single], [(0.1, 0.7), (0.2, 0.2)])
+    rows = drawn_sets([one, single], [(0.1, 0.7), (0.2, 0.2)])
     out = select.rewarded(rows, {"q0": one, "q1": single}, c)
     near = [0.25, 0.5, 0.5, 0.5]
     relevant = [(1 + 0.85) / 2] * 2 + [0.95] * 2
     for row, b, r in zip(out, near, relevant, strict=True):
-        assert row["boundary"] == pytest.approx(b) and row["relevance"] == pytest.approx(r)
-        assert row["reward"] == pytest.approx(2 * b + 0.3 * r)
+        assert row.boundary == pytest.approx(b) and row.relevance == pytest.approx(r)
+        assert row.reward == pytest.approx(2 * b + 0.3 * r)
     # A pool of fewer candidates than a set has passages costs nothing.
-    assert [row["penalty"] for row in out] == [0] * 4
+    assert [row.penalty for row in out] == [0] * 4
     assert SetReward(target=2)(0.2, [0.9]).penalty == 0.5
-    assert [row["live"] for row in out] == [True, True, False, False]
-    assert [round(row["advantage"], 3) for row in out] == [-0.707, 0.707, 0, 0]
+    assert [row.live for row in out] == [True, True, False, False]
+    assert [round(row.advantage, 3) for row in out] == [-0.707, 0.707, 0, 0]
 
 
 def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
     """The paper's rule turns a difference of relevance into advantages of .7."""
     c = config.bar_rag()
     one = pooled(0)
-    rows = set_rows([one], [(0.2, 0.205)])
-    rows[1]["chunk_ids"] = ["c0-0", "c0-2"]
-    advantages = lambda: [row["advantage"] for row in select.rewarded(rows, {"q0": one}, c)]
+    rows = drawn_sets([one], [(0.2, 0.205)])
+    rows[1] = dataclasses.replace(rows[1], chunk_ids=["c0-0", "c0-2"])
+    advantages = lambda: [row.advantage for row in select.rewarded(rows, {"q0": one}, c)]
     assert advantages() == [0, 0]
     c.select.outcome_decides = False
     assert sorted(map(abs, advantages())) == pytest.approx([0.707, 0.707], abs=1e-3)
@@ -138,7 +150,8 @@ def test_groups_without_a_difference_of_outcome_teach_only_where_they_may():
 
 def answers(texts, owner, c, form=PLAIN):
     rows = [
-        {"sample": i, "ids": [5, 1], "text": text, "ended": True} for i, text in enumerate(texts)
+        Rollout(question_id=owner.id, sample=i, ids=[5, 1], text=text, ended=True)
+        for i, text in enumerate(texts)
     ]
     asked = drawn.Asked(owner, 2, "", [5])
     return drawn.rewarded(rows, [asked] * len(rows), np.zeros(len(rows), int), form, c)
@@ -148,18 +161,18 @@ def test_answers_are_judged_and_compared():
     c = config.bar_rag()
     c.read.f1 = 0.6
     out = answers([" tin", "\n", " the tin bell", " iron"], pooled(0), c)
-    assert [row["answer"] for row in out] == ["tin", "", "the tin bell", "iron"]
-    assert [row["em"] for row in out] == [1, 0, 0, 0]
-    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
-    assert [row["well_formed"] for row in out] == [True, False, True, True]
-    assert all(row["live"] for row in out)
-    assert sum(row["advantage"] for row in out) == pytest.approx(0, abs=1e-6)
+    assert [row.answer for row in out] == ["tin", "", "the tin bell", "iron"]
+    assert [row.em for row in out] == [1, 0, 0, 0]
+    assert [row.reward for row in out] == pytest.approx([1, 0, 0.6 * 2 / 3, 0])
+    assert [row.well_formed for row in out] == [True, False, True, True]
+    assert all(row.live for row in out)
+    assert sum(row.advantage for row in out) == pytest.approx(0, abs=1e-6)
     c.read.outcome = "exact_match"
     dead = answers([" tin bell", " iron"], pooled(0), c)
-    assert not any(row["live"] or row["advantage"] for row in dead)
+    assert not any(row.live or row.advantage for row in dead)
     assert drawn.summary(dead)["phantom"] == 1 and drawn.summary(out)["phantom"] == 0
     c.read.outcome_decides = False
-    assert answers([" tin bell", " iron"], pooled(0), c)[0]["advantage"] > 0.7
+    assert answers([" tin bell", " iron"], pooled(0), c)[0].advantage > 0.7
 
 
 def test_citations_count_where_a_reader_cites():
@@ -169,8 +182,8 @@ def test_citations_count_where_a_reader_cites():
     assert form.cite and form.chat and "<answer>" in form.template
     reply = "<think> Doc [2] says so, Doc [7] not. </think>\n<answer> tin </answer>"
     out = answers([reply, "tin", reply.replace("Doc [2]", "Doc [1], Doc [2]")], pooled(0), c, form)
-    assert [row["citations"] for row in out] == [[2], [], [1, 2]]
-    assert [row["reward"] for row in out] == pytest.approx([1, 0, 0.75 + 0.125])
+    assert [row.citations for row in out] == [[2], [], [1, 2]]
+    assert [row.reward for row in out] == pytest.approx([1, 0, 0.75 + 0.125])
     assert answer_reward(config.bar_rag()).citation_weight == 0
 
 
