@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ark_jax import __version__
 from ark_jax.compare.questions import Task, build_index, make_task, open_index
-from ark_jax.compare.rankings import Ranking, rank
+from ark_jax.compare.rankings import rank
 from ark_jax.compare.systems import WORDS, System, name_of, parse_systems
 from ark_jax.data.records import Question
 from ark_jax.evaluate import retrieval
@@ -127,7 +127,7 @@ def _cached_index(model: str, corpus: str | Path, rules: ChunkRules) -> Path:
 def _measured(
     task: Task,
     systems: Sequence[System],
-    rankings: Mapping[str, Sequence[Ranking]],
+    rankings: Mapping[str, Sequence[list[str]]],
     metrics: tuple[str, ...],
     data: str | Path,
 ) -> Comparison:
@@ -161,7 +161,7 @@ def _row(
     system: str,
     question: Question,
     document: str,
-    ranked: Ranking,
+    ranked: list[str],
     task: Task,
     metrics: Sequence[str],
 ) -> dict:

@@ -13,13 +13,11 @@ from ark_jax.retrieval.hyde import NAME, Hyde, Write
 from ark_jax.retrieval.searcher import Dense, by_name
 from ark_jax.text import prompts
 
-Ranking = list[str]  # chunk ids, best first
-
 
 def rank(
     task: Task, systems: Sequence[System], depth: int, write: Write | None = None
-) -> dict[str, list[Ranking]]:
-    """system -> the first `depth` chunks of each question, in the order of the questions.
+) -> dict[str, list[list[str]]]:
+    """system -> the ids of the first `depth` chunks of each question, in the questions' order.
 
     Where the whole index is searched, they are those of `Index.search`. Memory holds one retriever
     at a time.

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ark_jax.index import folder as folders
-from ark_jax.retrieval.hyde import NAME as HYDE
+from ark_jax.recipes.common.systems import HYDE, WORDS
 
-WORDS = "bm25"
 SUFFIX = f"+{HYDE}"
 
 

@@ -12,7 +12,7 @@ RANK_CONSTANT = 60  # Cormack, Clarke and Büttcher 2009
 SCORE_DECIMALS = 12  # equal sums must compare equal, whatever the order of their terms
 
 Id = TypeVar("Id", bound=Hashable)
-Ranking = Sequence[tuple[Id, float]]  # ids and their scores, best first
+Pairs = Sequence[tuple[Id, float]]  # ids and their scores, best first
 BY = ("ranks", "scores")
 
 
@@ -43,7 +43,7 @@ class Fusion:
                 f"{', '.join(BY)}"
             )
 
-    def join(self, by_words: Ranking, by_vectors: Ranking) -> list[tuple[Id, float]]:
+    def join(self, by_words: Pairs, by_vectors: Pairs) -> list[tuple[Id, float]]:
         """All ids of both rankings, best first, with their scores."""
         if self.by == "ranks":
             # In this order the recipes join them, which decides between equal sums.
@@ -59,7 +59,7 @@ class Fusion:
         return sorted(scores.items(), key=_order)
 
 
-def _shares(ranking: Ranking, offset: float) -> dict[Id, float]:
+def _shares(ranking: Pairs, offset: float) -> dict[Id, float]:
     """id -> its score as a share of the best one, both moved by the offset."""
     best = max((score + offset for _, score in ranking), default=0.0)
     return {id: (score + offset) / best if best > 0 else 0.0 for id, score in ranking}
@@ -104,7 +104,7 @@ def save_fusion(fusion: Fusion, folder: Path) -> None:
 
 
 def by_ranks(
-    *rankings: Ranking, constant: float = RANK_CONSTANT, weights: Sequence[float] | None = None
+    *rankings: Pairs, constant: float = RANK_CONSTANT, weights: Sequence[float] | None = None
 ) -> list[tuple[Id, float]]:
     """Fuses rankings by reciprocal ranks (Cormack, Clarke and Büttcher 2009).
 
