@@ -37,6 +37,13 @@ class Mining:
     by: str = field("near", "What finds them.", choices=("near", "far"), importable=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Slow(Optimizer):
+    """Optimizer, but slow."""
+
+    rate: float = 0.01
+
+
 def refusal(name: str, value: object) -> str:
     """The message that refuses one value."""
     values = schema.to_config_dict(Training).to_dict()
@@ -53,6 +60,13 @@ def test_a_config_has_the_defaults_and_their_types():
     with pytest.raises(TypeError):
         config.seed = "one"
     schema.check(config, Training)
+
+
+def test_a_section_inherits_fields_and_may_change_a_default_alone():
+    changed, kept = next(schema.fields(Slow)), next(schema.fields(Optimizer))
+    assert changed == dataclasses.replace(kept, default=0.01) and kept.default == 0.1
+    config = schema.to_config_dict(Slow)
+    assert schema.section_of(config, Slow) == Slow() != schema.section_of(config, Optimizer)
 
 
 @pytest.mark.parametrize(
