@@ -41,9 +41,14 @@ class Stage:
         """What its function was given beside code, as JSON values.
 
         Raises:
-            TypeError: an argument is neither a function nor a JSON value, so it cannot be recorded.
+            TypeError: an argument has no name, or is neither a function nor a JSON value, so it
+                cannot be recorded.
         """
-        given = self.run.keywords if isinstance(self.run, functools.partial) else {}
+        if not isinstance(self.run, functools.partial):
+            return {}
+        if unnamed := [value for value in self.run.args if not callable(value)]:
+            raise TypeError(f"stage {self.name}: give {unnamed[0]!r} to its function by keyword")
+        given = self.run.keywords
         return {name: _plain(value) for name, value in given.items() if not callable(value)}
 
 

@@ -1,6 +1,7 @@
 """What a stage reads is recorded by itself, and decides when it runs again."""
 
 import dataclasses
+import functools
 import json
 import pickle
 import threading
@@ -207,3 +208,13 @@ def test_a_damaged_stage_that_was_not_read_before_is_made_again(tmp_path):
         run(tmp_path, stages, b=3)
     assert run(tmp_path, stages, b=3)
     assert json.loads((tmp_path / "work" / "two" / "read").read_text()) == "1"
+
+
+def test_an_argument_that_no_manifest_can_hold_is_refused():
+    work = lambda *parts, **given: {}
+    named = Stage("one", functools.partial(work, number=2, names=("a", "b"), code=print))
+    assert named.arguments == {"number": 2, "names": ["a", "b"]}
+    with pytest.raises(TypeError, match="stage one: give 2 to its function by keyword"):
+        _ = Stage("one", functools.partial(work, 2)).arguments
+    with pytest.raises(TypeError, match="not iterable"):
+        _ = Stage("one", functools.partial(work, config=object())).arguments

@@ -39,7 +39,7 @@ def workdir(tmp_path):
     )
     default_models.suit_device(c)  # as the command line does
 
-    def run(name: str, context, folder: Path, **given) -> dict:
+    def run(name: str, context, folder: Path) -> dict:
         if name == "data":
             questions = [Question(id, text, ("x",), ("doc",)) for id, text in QUESTIONS.items()]
             save_rows(questions, folder / "questions_train.parquet")
@@ -71,11 +71,12 @@ def workdir(tmp_path):
         return {}
 
     def make(until: str = "") -> tuple:
+        def pretended(stage):
+            work = lambda context, folder, **given: run(stage.name, context, folder)
+            return functools.partial(work, **stage.arguments)
+
         every = [
-            dataclasses.replace(
-                stage, run=functools.partial(run, stage.name, **stage.arguments), alone=True
-            )
-            for stage in stages(c)
+            dataclasses.replace(stage, run=pretended(stage), alone=True) for stage in stages(c)
         ]
         done = itertools.takewhile(lambda stage: stage.name != until, every)
         engine.run(
