@@ -19,7 +19,7 @@ from support.paths import REPOSITORY
 
 from ark_jax import __main__, doctor
 from ark_jax.doctor import Finding
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.recipes.ark import config
 from ark_jax.runtime import trackers
 
@@ -210,7 +210,7 @@ def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
 
 def test_a_reranker_may_be_an_encoder(world, tmp_path, mesh):
     classifier = pairs.write_classifier(tmp_path / "classifier", "bert")
-    PairScorer.from_pretrained(classifier, head="star").save_pretrained(tmp_path / "star")
+    CrossEncoder.from_pretrained(classifier, head="star").save_pretrained(tmp_path / "star")
     for name in ("classifier", "star"):
         (finding,) = doctor.model("evaluate.rerank", str(tmp_path / name))
         assert finding.state == "ok" and finding.text.endswith(", bert, whole")

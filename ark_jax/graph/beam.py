@@ -17,7 +17,7 @@ Candidate = tuple[int, ...]  # the steps of a path, which is done if the last on
 
 
 class Scorer(Protocol):
-    """What gives each pair of texts a score, such as a `PairScorer`: float `[pairs]`."""
+    """What gives each pair of texts a score, such as a `CrossEncoder`: float `[pairs]`."""
 
     def score(self, pairs: Pairs) -> np.ndarray: ...
 

@@ -14,7 +14,7 @@ from ark_jax.graph.steps import HUB, Steps
 from ark_jax.graph.triple_texts import By
 from ark_jax.graph.triples import Triples
 from ark_jax.models import hf
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 
 STEP_SETTINGS = "path_steps.json"
 
@@ -96,7 +96,7 @@ class PathRetriever:
         """Opens a pair scorer and a graph.
 
         Args:
-            name_or_folder: as in `PairScorer.from_pretrained`.
+            name_or_folder: as in `CrossEncoder.from_pretrained`.
             graph: the triples, or a path that `Triples.read` reads.
             inverse, by: as in `Steps`. None: as the scorer was trained, which a folder that the
                 STAR recipe exported says; other folders: True and "last".
@@ -111,7 +111,7 @@ class PathRetriever:
         folder = hf.resolve(str(name_or_folder))
         trained = StepSettings.read(folder)
         inverse = trained.inverse if inverse is None else inverse
-        scorer = PairScorer.from_pretrained(folder)
+        scorer = CrossEncoder.from_pretrained(folder)
         steps = Steps(graph, inverse=inverse, by=by or trained.by, hub=hub)
         return cls(scorer, steps)
 

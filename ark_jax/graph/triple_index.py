@@ -8,7 +8,7 @@ import numpy as np
 
 from ark_jax.graph.triple_texts import By, triple_texts
 from ark_jax.graph.triples import Triples
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval import dense, vector_files
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_path
@@ -28,7 +28,7 @@ class TripleIndex:
     def open(
         cls,
         folder: str | Path | None,
-        towers: Towers,
+        towers: DualEncoder,
         graph: Triples,
         *,
         by: By = "last",

@@ -12,7 +12,7 @@ from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triple_texts import By, triple_texts
 from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval.searcher import Ranking, Scopes
 
 ALONG_THE_GRAPH = WalkRules()
@@ -31,7 +31,7 @@ class Triple(NamedTuple):
 class TripleRetriever:
     """Embeds questions and searches the whole graph; it needs no topic."""
 
-    towers: Towers
+    towers: DualEncoder
     graph: Triples
     index: TripleIndex
     by: By = "last"  # how a relation is written
@@ -50,7 +50,7 @@ class TripleRetriever:
         """Opens a model and the index of a graph, which is made or extended where it lacks triples.
 
         Args:
-            name_or_folder: as in `Towers.from_pretrained`: an export, or any retriever.
+            name_or_folder: as in `DualEncoder.from_pretrained`: an export, or any retriever.
             graph: the triples, or a path that `Triples.read` reads.
             index: folder of the index, see `TripleIndex.open`; None embeds the graph anew.
             by: how a relation is written: "last" or "whole", see `relation_texts`.
@@ -62,7 +62,7 @@ class TripleRetriever:
             ValueError: the model is not implemented, or the graph has no triple.
         """
         graph = graph if isinstance(graph, Triples) else Triples.read(graph)
-        towers = Towers.from_pretrained(name_or_folder)
+        towers = DualEncoder.from_pretrained(name_or_folder)
         return cls(towers, graph, TripleIndex.open(index, towers, graph, by=by, dtype=dtype), by)
 
     def search_rows(

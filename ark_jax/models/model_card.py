@@ -161,7 +161,7 @@ def _usage(prompts: dict[str, str], *, is_narrowed: bool, has_towers: bool) -> s
     if has_towers:
         queries = f'encode_query(["a question"]{normalize})'
         documents = f'encode_document(["a passage"]{normalize})'
-    opened = "Towers" if has_towers else "Retriever"
+    opened = "DualEncoder" if has_towers else "Retriever"
     return f"""With sentence-transformers:
 
 ```python

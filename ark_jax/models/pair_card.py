@@ -53,7 +53,8 @@ logits = CrossEncoder("path/to/this/folder").predict([("a question", "a passage"
 
 """
     return (
-        "Only ark_jax opens this folder: CrossEncoder refuses it, since it does not know the head. "
+        "Only ark_jax opens this folder: sentence-transformers refuses it, since it does not know "
+        "the head. "
         "`SentenceTransformer` opens its folder `body`, the encoder alone.\n\n"
     )
 
@@ -63,7 +64,7 @@ def _usage() -> str:
 
 ```python
 import ark_jax as ark
-scorer = ark.PairScorer.from_pretrained("path/to/this/folder")
+scorer = ark.CrossEncoder.from_pretrained("path/to/this/folder")
 logits = scorer.score([("a question", "a passage")])
 ```
 

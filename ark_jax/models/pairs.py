@@ -25,13 +25,13 @@ from ark_jax.runtime.log import Progress
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_vectors import tokens_error
 
-__all__ = ["HEADS", "Capacities", "PairConfig", "PairModel", "PairScorer", "pair_logits"]
+__all__ = ["HEADS", "Capacities", "CrossEncoder", "PairConfig", "PairModel", "pair_logits"]
 
 _head_logits = functools.partial(jax.jit, static_argnums=(1, 2))(pair_heads.head_logits)
 
 
 @dataclasses.dataclass
-class PairScorer:
+class CrossEncoder:
     """A model with everything that decides the logit of a pair of texts."""
 
     model: PairModel
@@ -53,7 +53,7 @@ class PairScorer:
         dtype: str = "float32",
         compute: str = "float32",
         attention: str = "auto",
-    ) -> "PairScorer":
+    ) -> "CrossEncoder":
         """Opens a pair scorer, or gives an encoder a new head.
 
         Args:
@@ -120,7 +120,7 @@ class PairScorer:
         )
 
     @classmethod
-    def _from_own_folder(cls, folder: Path, settings: dict, options: dict) -> "PairScorer":
+    def _from_own_folder(cls, folder: Path, settings: dict, options: dict) -> "CrossEncoder":
         body = Retriever.from_files(files.read_model(folder / "body"), **options)
         scorer = cls.from_retriever(body, scale=float(settings["scale"]))
         cfg = dataclasses.replace(scorer.cfg, head=settings["head"])
@@ -131,7 +131,7 @@ class PairScorer:
         return dataclasses.replace(scorer, model=PairModel(body.model, head), cfg=cfg)
 
     @classmethod
-    def _from_classifier(cls, folder: Path, options: dict) -> "PairScorer":
+    def _from_classifier(cls, folder: Path, options: dict) -> "CrossEncoder":
         family = pair_folder.family_of(folder)
         body, _, _ = hf.read_architecture(folder, **options)
         tokenizer = tk.load_tokenizer(str(folder), body.vocab)
@@ -148,7 +148,7 @@ class PairScorer:
         limit, lower = files.read_max_length(folder, tokenizer), files.read_text_limit(folder)[1]
         return cls(model, cfg, tokenizer, folder, extra_tensors, {}, limit, lower)
 
-    def with_head(self, head: str, *, seed: int = 0) -> "PairScorer":
+    def with_head(self, head: str, *, seed: int = 0) -> "CrossEncoder":
         """The same body with another head.
 
         Weights are shared with this scorer. The head is this scorer's if that has what is asked
@@ -293,8 +293,8 @@ class PairScorer:
 
         A linear head becomes a sequence classifier with one label, for transformers,
         sentence-transformers' CrossEncoder and text-embeddings-inference. Other heads are known to
-        ark_jax alone: CrossEncoder refuses their folder, in which `body` is the model of their
-        cosine for SentenceTransformer. Every process must call this; process 0 writes.
+        ark_jax alone: sentence-transformers refuses their folder, in which `body` is the model of
+        their cosine for SentenceTransformer. Every process must call this; process 0 writes.
 
         Args:
             folder: a local folder, or one in a bucket (gs://).

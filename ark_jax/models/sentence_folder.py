@@ -45,7 +45,7 @@ def read_model(folder: Path) -> ModelFiles:
     if modules and modules[0][0] == "Router":
         raise ValueError(
             f"{folder}/modules.json: a Router, which has a model for queries and one for "
-            "documents; open it with ark_jax.Towers.from_pretrained"
+            "documents; open it with ark_jax.DualEncoder.from_pretrained"
         )
     return ModelFiles(folder, _pooling(folder, modules, "modules.json"), prompts, width)
 

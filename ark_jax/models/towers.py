@@ -15,7 +15,7 @@ from ark_jax.runtime import distributed
 
 
 @dataclasses.dataclass(frozen=True)
-class Towers:
+class DualEncoder:
     """The retriever of each kind of text; the same object if one model embeds both.
 
     Raises:
@@ -47,7 +47,7 @@ class Towers:
         compute: str = "float32",
         attention: str = "auto",
         width: int | None = None,
-    ) -> "Towers":
+    ) -> "DualEncoder":
         """Opens a folder with a sentence-transformers Router, or an ordinary one as one tower.
 
         A Router whose two routes lead to the same model is one tower, too.

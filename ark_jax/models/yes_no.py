@@ -26,7 +26,7 @@ _AFTER = f"{SPLIT}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n{SPL
 
 @dataclasses.dataclass
 class YesNoScorer:
-    """Scores pairs as `PairScorer` does, by a decoder's next word."""
+    """Scores pairs as `CrossEncoder` does, by a decoder's next word."""
 
     lm: LanguageModel
     instruction: str = INSTRUCTION  # what a document must do for its query

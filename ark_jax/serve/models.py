@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.models.multi_vector import MultiVectorRetriever
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever, check_vectors
 from ark_jax.runtime.log import Progress
 from ark_jax.serve.ladder import Ladder, Shape
@@ -124,7 +124,7 @@ class Reranker:
 
     room = PAIRS
 
-    def __init__(self, scorer: PairScorer, name: str):
+    def __init__(self, scorer: CrossEncoder, name: str):
         self.name, self.scorer = name, scorer
         self.ladder = Ladder.for_model(scorer.model, scorer.cfg.body, scorer.max_length)
 

@@ -7,7 +7,7 @@ import jax
 from ark_jax import layout
 from ark_jax.index.index import Index
 from ark_jax.index.reader import Reader
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.serve.metrics import Metrics
 from ark_jax.serve.models import Embedder, Reranker, Texts, model_name
 from ark_jax.serve.service import Searched, Service
@@ -78,7 +78,7 @@ def _searched(index: Index) -> Searched:
 
 
 def _reranker(folder: str) -> Reranker:
-    reranker = Reranker(PairScorer.from_pretrained(folder), model_name(folder))
+    reranker = Reranker(CrossEncoder.from_pretrained(folder), model_name(folder))
     reranker.warm_up()
     return reranker
 

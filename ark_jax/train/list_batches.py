@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from ark_jax import layout
-from ark_jax.models.pairs import Capacities, PairScorer
+from ark_jax.models.pairs import Capacities, CrossEncoder
 from ark_jax.text import tokens as tk
 from ark_jax.text.token_rows import TokenRows
 from ark_jax.train import fit, flops, memory
@@ -61,7 +61,7 @@ class ListwiseBatches:
         cls,
         epochs: ListEpochs,
         texts: ListTexts,
-        scorer: PairScorer,
+        scorer: CrossEncoder,
         steps: int,
         adapter: int = 0,
         label: str = "train",
@@ -136,7 +136,7 @@ def numbers_of_texts(texts: ListTexts, members: Sequence[np.ndarray]) -> dict[st
 
 
 def _tokenize(
-    texts: ListTexts, scorer: PairScorer, label: str
+    texts: ListTexts, scorer: CrossEncoder, label: str
 ) -> tuple[dict[str, TokenRows], TokenRows | None]:
     """Token ids by part of a batch, of the parts that the head needs, and segments of the pairs."""
     tokens, segments = {}, None

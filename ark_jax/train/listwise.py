@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from ark_jax.models import lora
-from ark_jax.models.pairs import Capacities, PairConfig, PairModel, PairScorer, pair_logits
+from ark_jax.models.pairs import Capacities, CrossEncoder, PairConfig, PairModel, pair_logits
 from ark_jax.train import fit, losses, memory
 from ark_jax.train.config import AdapterConfig
 from ark_jax.train.list_batches import ListTexts, ListwiseBatches
@@ -35,7 +35,7 @@ class AdaptedScorer:
 
 
 def train(
-    scorer: PairScorer,
+    scorer: CrossEncoder,
     lists: Sequence[PairList],
     config: AdapterConfig,
     run: fit.Run,
@@ -102,7 +102,7 @@ def train(
 
 
 def _split_weights(
-    scorer: PairScorer, config: AdapterConfig, seed: int
+    scorer: CrossEncoder, config: AdapterConfig, seed: int
 ) -> tuple[PairModel | AdaptedScorer, PairModel | None]:
     """(trainable, frozen): the model and None, or what is trained beside a frozen body, and it."""
     if not config.lora_rank:

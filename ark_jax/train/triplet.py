@@ -10,7 +10,7 @@ import numpy as np
 from ark_jax.graph.levels import NONE, DrawRules, Levels, are_siblings, draw_levels, share_entity
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import embed
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.text.token_rows import RowsByKey, TokenIds
 from ark_jax.train import fit, flops, losses, memory
 from ark_jax.train.config import TripletConfig
@@ -30,7 +30,7 @@ class MaskedQuestions:
 
 
 def train(
-    towers: Towers,
+    towers: DualEncoder,
     graph: Triples,
     questions: MaskedQuestions,
     triple_texts: Callable[[np.ndarray], list[str]],
@@ -88,7 +88,7 @@ def train(
     document = (
         query if towers.is_one else dataclasses.replace(towers.document, model=trained.model[1])
     )
-    return trained._replace(model=Towers(query, document))
+    return trained._replace(model=DualEncoder(query, document))
 
 
 @dataclasses.dataclass(frozen=True)

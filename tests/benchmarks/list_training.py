@@ -22,7 +22,7 @@ from timing import machine, race, report
 from trainer import train_peer
 from triple_search import metaqa
 
-from ark_jax import PairScorer
+import ark_jax
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.steps import Steps, path_text
 from ark_jax.train import fit, listwise
@@ -56,7 +56,7 @@ def lists() -> list[PairList]:
 def train_ours(trained_on: list[PairList], losses: list[float]) -> None:
     config = AdapterConfig(save_every=10**6, remat="products")
     with tempfile.TemporaryDirectory() as folder:
-        scorer = PairScorer.from_pretrained(FOLDER, head="linear")
+        scorer = ark_jax.CrossEncoder.from_pretrained(FOLDER, head="linear")
         _, _, curve = listwise.train(
             scorer,
             trained_on,

@@ -17,16 +17,17 @@ from models import PRECISIONS, stories, under
 from sentence_transformers import CrossEncoder
 from timing import machine, race, report
 
-from ark_jax import PairScorer, layout
+import ark_jax
+from ark_jax import layout
 from ark_jax.demo.models import demo_models
 
 PAIRS = int(os.environ.get("ARK_BENCH_PAIRS", "200"))
 
 
 @functools.cache
-def scorers() -> tuple[PairScorer, CrossEncoder]:
+def scorers() -> tuple[ark_jax.CrossEncoder, CrossEncoder]:
     """MiniLM, of six layers, with a classifier whose last layer is drawn."""
-    ours = PairScorer.from_pretrained(demo_models()["retriever"], head="linear")
+    ours = ark_jax.CrossEncoder.from_pretrained(demo_models()["retriever"], head="linear")
     folder = tempfile.mkdtemp()
     ours.save_pretrained(folder)
     return ours, CrossEncoder(folder, device="cpu")

@@ -27,7 +27,7 @@ import numpy as np
 from flax import nnx
 from timing import machine, race, report
 
-from ark_jax import PairScorer, Triples
+from ark_jax import CrossEncoder, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.beam import BeamResult, BeamRules, search
 from ark_jax.graph.linked_questions import link
@@ -60,9 +60,9 @@ def asked() -> tuple[list[str], list[tuple[int, ...]]]:
 
 
 @functools.cache
-def cross_encoder() -> PairScorer:
+def cross_encoder() -> CrossEncoder:
     """MiniLM with a head that is drawn at random, wide enough to tell paths apart."""
-    scorer = PairScorer.from_pretrained(demo_models()["retriever"], head="linear")
+    scorer = CrossEncoder.from_pretrained(demo_models()["retriever"], head="linear")
     head = scorer.model.head
     head.out = nnx.Param(head.out[...] * 100)
     return scorer
@@ -182,7 +182,7 @@ def cost() -> None:
     print("  candidates  all scored  prefilter, then 64")
     names = Triples.read(DATA / "pathquestion" / "PQL2-KB.txt").relations.ids.to_pylist()
     pairs, cosines = (
-        PairScorer.from_pretrained(demo_models()["retriever"], head=head)
+        CrossEncoder.from_pretrained(demo_models()["retriever"], head=head)
         for head in ("linear", "cosine")
     )
     for size in (16, 64, 128, 256, 363):
@@ -198,7 +198,7 @@ def cost() -> None:
 class Replay:
     """Gives the scores of a search again, so that a second one takes the host's time alone."""
 
-    def __init__(self, scorer: PairScorer) -> None:
+    def __init__(self, scorer: CrossEncoder) -> None:
         self.scorer, self.scores, self.calls = scorer, [], iter(())
 
     def score(self, pairs) -> np.ndarray:
@@ -234,10 +234,10 @@ def twostep() -> None:
     everyone = [row["question"] for row in rows if gold_paths[row["question"]]][-200:]
     questions = everyone[-QUESTIONS:]
     name = os.environ.get("SCORER")
-    scorer = PairScorer.from_pretrained(
+    scorer = CrossEncoder.from_pretrained(
         name or demo_models()["retriever"], head=None if name else "linear"
     )
-    prefilter = PairScorer.from_pretrained(demo_models()["retriever"], head="cosine")
+    prefilter = CrossEncoder.from_pretrained(demo_models()["retriever"], head="cosine")
     width = len(steps.options(np.array([topic])))
     print(f"\nWebQSP: {width} relations leave the topic; {len(questions)} questions")
     ranked = first_relations(everyone, steps, prefilter)

@@ -24,7 +24,7 @@ from timing import machine, race, report
 from trainer import train_peer
 from triple_search import metaqa
 
-from ark_jax import Retriever, Towers, Triples
+from ark_jax import DualEncoder, Retriever, Triples
 from ark_jax.demo.models import demo_models
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.train import fit, triplet
@@ -64,7 +64,7 @@ def train_ours(graph: Triples, masked: triplet.MaskedQuestions, batch: int) -> N
     base = Retriever.from_pretrained(FOLDER)
     with tempfile.TemporaryDirectory() as folder:
         triplet.train(
-            Towers(base, base),
+            DualEncoder(base, base),
             graph,
             masked,
             lambda rows: triple_texts(graph, rows),

@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 
 from ark_jax import layout
 from ark_jax.cli import retrieve
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 
 TRIPLES = ["Kismet|directed_by|William Dieterle", "Kismet|release_year|1944", "Ümit|in|Kismet"]
 QUESTIONS = ["who directed [Kismet]\tWilliam Dieterle", "when was [Kismet] released\t1944"]
@@ -27,7 +27,7 @@ def place(tmp_path_factory):
     tiny.sentence_transformer(tiny.write(root / "m", "bert", tokenizer="cls"), pooling="mean")
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
         for head in ("star", "linear"):
-            PairScorer.from_pretrained(root / "m", head=head).save_pretrained(root / head)
+            CrossEncoder.from_pretrained(root / "m", head=head).save_pretrained(root / head)
     (root / "kb.txt").write_text("\n".join(TRIPLES) + "\n", encoding="utf-8")
     (root / "q.txt").write_text("\n".join(QUESTIONS) + "\n")
     (root / "plain.txt").write_text("who directed Kismet\nwho knows\n")

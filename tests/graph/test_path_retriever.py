@@ -14,7 +14,7 @@ from ark_jax.graph.beam import BeamRules, search
 from ark_jax.graph.path_retriever import Path, PathRetriever, StepSettings
 from ark_jax.graph.steps import Steps, path_text
 from ark_jax.graph.triples import Triples
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 
 FACTS = [
     ("m.1", "film.film.directed_by", "m.2"),
@@ -41,7 +41,7 @@ def folders(tmp_path_factory):
             tiny.write(root / "base", "bert", tokenizer="cls"), pooling="mean"
         )
         for head in ("cosine", "linear"):
-            PairScorer.from_pretrained(root / "base", head=head).save_pretrained(root / head)
+            CrossEncoder.from_pretrained(root / "base", head=head).save_pretrained(root / head)
     return root
 
 
@@ -104,9 +104,9 @@ def test_what_else_is_asked_changes_nothing(folders, mesh):
 def test_a_cheaper_scorer_chooses_what_is_scored(folders, mesh):
     facts = Triples.from_triples([("topic", f"relation_{i}", f"end {i}") for i in range(40)])
     retriever = PathRetriever(
-        PairScorer.from_pretrained(folders / "linear"),
+        CrossEncoder.from_pretrained(folders / "linear"),
         Steps(facts),
-        PairScorer.from_pretrained(folders / "cosine"),
+        CrossEncoder.from_pretrained(folders / "cosine"),
     )
     topics = [[facts.nodes.index("topic")]]
     result = retriever.search_paths(["relation 7"], topics, rules=BeamRules(hops=1, keep=8))

@@ -17,7 +17,7 @@ from support.paths import REPOSITORY
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval import vector_files
 
 FACTS = [(f"Film {i}", "directed_by", f"Director {i % 7}") for i in range(40)]
@@ -32,21 +32,21 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def towers(models, mesh):
-    return Towers.from_pretrained(models / "a")
+    return DualEncoder.from_pretrained(models / "a")
 
 
 @pytest.fixture
 def embedded(monkeypatch):
     """The texts that towers embed."""
     texts = []
-    encode = Towers.encode
+    encode = DualEncoder.encode
 
     def record(self, batch, *, kind, **options):
         texts.extend(batch)
         assert kind == "document"
         return encode(self, batch, kind=kind, **options)
 
-    monkeypatch.setattr(Towers, "encode", record)
+    monkeypatch.setattr(DualEncoder, "encode", record)
     return texts
 
 
@@ -54,7 +54,9 @@ def texts_of(graph: Triples) -> list[str]:
     return triple_texts(graph, np.arange(len(graph)))
 
 
-def assert_exact(index: TripleIndex, towers: Towers, graph: Triples, atol: float = 1e-6) -> None:
+def assert_exact(
+    index: TripleIndex, towers: DualEncoder, graph: Triples, atol: float = 1e-6
+) -> None:
     """Each triple's vector is that of its text."""
     wanted = towers.document.encode(texts_of(graph), kind="document")
     np.testing.assert_allclose(index.vectors[index.texts], wanted, rtol=0, atol=atol)
@@ -153,7 +155,7 @@ def test_another_model_or_rule_embeds_all_again(
     graph = Triples.from_triples(FACTS)
     TripleIndex.open(tmp_path, towers, graph)
     embedded.clear()
-    other = Towers.from_pretrained(models / changed.pop("model", "a"))
+    other = DualEncoder.from_pretrained(models / changed.pop("model", "a"))
     index = TripleIndex.open(tmp_path, other, graph, **changed)
     assert len(embedded) == len(FACTS) and message in capsys.readouterr().out
     if "by" not in changed:
@@ -165,7 +167,7 @@ def test_a_model_saved_again_is_the_same_model(models, towers, embedded, tmp_pat
     graph = Triples.from_triples(FACTS)
     TripleIndex.open(tmp_path / "index", towers, graph)
     towers.save_pretrained(tmp_path / "export")
-    TripleIndex.open(tmp_path / "index", Towers.from_pretrained(tmp_path / "export"), graph)
+    TripleIndex.open(tmp_path / "index", DualEncoder.from_pretrained(tmp_path / "export"), graph)
     assert len(embedded) == len(FACTS)
 
 
@@ -214,7 +216,7 @@ def test_finished_blocks_are_used_and_damaged_ones_are_not(
     """A stop while the third of five blocks is embedded."""
     monkeypatch.setattr(vector_files, "BLOCK", 8)
     graph = Triples.from_triples(FACTS)
-    encode = Towers.encode
+    encode = DualEncoder.encode
 
     def stop(self, batch, **options):
         if len(embedded) >= 16:
@@ -222,7 +224,7 @@ def test_finished_blocks_are_used_and_damaged_ones_are_not(
         return encode(self, batch, **options)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Towers, "encode", stop)
+        patch.setattr(DualEncoder, "encode", stop)
         TripleIndex.open(tmp_path, towers, graph)
     assert len(embedded) == 16
     first, second = sorted(tmp_path.glob("unfinished/*/*.npy"))
@@ -244,9 +246,9 @@ import sys
 from ark_jax.retrieval import vector_files
 from ark_jax.graph.triple_index import TripleIndex
 from ark_jax.graph.triples import Triples
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 vector_files.BLOCK = 4
-towers = Towers.from_pretrained(sys.argv[1])
+towers = DualEncoder.from_pretrained(sys.argv[1])
 graph = Triples.from_triples([(f"Film {i}", "directed_by", f"Director {i % 7}") for i in range(40)])
 TripleIndex.open(sys.argv[2], towers, graph)
 """

@@ -12,7 +12,7 @@ from ark_jax.graph.triple_retriever import Triple, TripleRetriever
 from ark_jax.graph.triple_walk import WalkRules, walk
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 
 ROWS = [
     ("m.1", "film.film.directed_by", "m.2"),
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
             path = tiny.write(root / str(seed), "bert", tokenizer="cls", weights=weights)
             tiny.sentence_transformer(path, pooling="mean", prompts={"query": "Find: "})
             towers.append(Retriever.from_pretrained(str(path)))
-        Towers(*towers).save_pretrained(root / "export")
+        DualEncoder(*towers).save_pretrained(root / "export")
     return root / "export"
 
 
@@ -42,7 +42,7 @@ def test_questions_give_triples_by_name(folder, mesh):
     graph = Triples.from_triples(ROWS, NAMES)
     retriever = TripleRetriever.from_pretrained(folder, graph)
     results = retriever.search(QUESTIONS, k=2, rules=WalkRules(hops=1))
-    towers = Towers.from_pretrained(folder)
+    towers = DualEncoder.from_pretrained(folder)
     texts = [
         "Kismet | directed by | William Dieterle",
         "Kismet | starring | m.3",

@@ -11,8 +11,8 @@ import ark_jax as ark
 from ark_jax import integrations, layout
 from ark_jax.data.records import Document
 from ark_jax.models.multi_vector import MultiVectorRetriever
-from ark_jax.models.pairs import PairScorer
-from ark_jax.models.towers import Towers
+from ark_jax.models.pairs import CrossEncoder
+from ark_jax.models.towers import DualEncoder
 from ark_jax.retrieval.chunks import ChunkRules
 
 REASON = "pip install 'ark-jax[integrations]'"
@@ -83,12 +83,12 @@ def test_langchain_and_llama_index_refuse(model):
 def test_onnx_and_scorers_refuse(model, tmp_path):
     retriever = MultiVectorRetriever.from_pretrained(model)
     with pytest.raises(ValueError, match=REFUSAL):
-        PairScorer.from_retriever(retriever)
+        CrossEncoder.from_retriever(retriever)
     message = r"open it with ark_jax\.MultiVectorRetriever"
     with pytest.raises(ValueError, match=message):
-        Towers.from_pretrained(model)
+        DualEncoder.from_pretrained(model)
     with pytest.raises(ValueError, match=message):
-        PairScorer.from_pretrained(model, head="cosine")
+        CrossEncoder.from_pretrained(model, head="cosine")
     pytest.importorskip("onnx", reason=REASON)
     with pytest.raises(ValueError, match=REFUSAL):
         integrations.load("onnx").save_onnx(retriever, tmp_path / "o")

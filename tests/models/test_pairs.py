@@ -19,7 +19,7 @@ from ark_jax import layout
 from ark_jax.models import hf, lora
 from ark_jax.models.pair_heads import HEADS, Capacities, pair_logits
 from ark_jax.models.pair_tokens import check_pairs
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 
 FAMILIES = pytest.mark.parametrize("family", tiny.ENCODERS)
 # Compiled in a third of the time; partitioning, where a mesh could go wrong, is the same.
@@ -58,12 +58,12 @@ def on_one_device(encoder):
     @functools.cache
     def score(head: str) -> np.ndarray:
         with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-            return trained(PairScorer.from_pretrained(encoder("bert"), head=head)).score(PAIRS)
+            return trained(CrossEncoder.from_pretrained(encoder("bert"), head=head)).score(PAIRS)
 
     return score
 
 
-def trained(scorer: PairScorer) -> PairScorer:
+def trained(scorer: CrossEncoder) -> CrossEncoder:
     """The scorer with other weights, none of them zero, so that every part of its head counts."""
     rng = np.random.default_rng(3)
     change = lambda x: (
@@ -79,7 +79,7 @@ def test_logits_are_those_of_transformers(family, classifier, mesh):
 
     folder = str(classifier(family))
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    scorer = PairScorer.from_pretrained(folder)
+    scorer = CrossEncoder.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     wanted = []
     for left, right in PAIRS:
@@ -103,7 +103,7 @@ def test_logits_are_those_of_transformers(family, classifier, mesh):
 )
 def test_a_linear_head_gives_its_logits_in_cross_encoder(family, encoder, tmp_path, mesh):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
-    scorer = trained(PairScorer.from_pretrained(encoder(family), head="linear"))
+    scorer = trained(CrossEncoder.from_pretrained(encoder(family), head="linear"))
     scorer.save_pretrained(tmp_path)
     pairs = [pair for pair in PAIRS if pair[0]]
     wanted = library.CrossEncoder(str(tmp_path), device="cpu").predict(pairs)
@@ -114,13 +114,13 @@ def test_a_linear_head_gives_its_logits_in_cross_encoder(family, encoder, tmp_pa
 
 @FAMILIES
 def test_a_classifier_is_saved_as_it_was(family, classifier, tmp_path, mesh):
-    scorer = ark.PairScorer.from_pretrained(classifier(family))
+    scorer = ark.CrossEncoder.from_pretrained(classifier(family))
     scorer.save_pretrained(tmp_path)
     before, after = (hf.Checkpoint(path) for path in (classifier(family), tmp_path))
     assert before.names() == after.names()
     for name in before.names():
         np.testing.assert_array_equal(before.slice(name)[...], after.slice(name)[...])
-    again = PairScorer.from_pretrained(tmp_path)
+    again = CrossEncoder.from_pretrained(tmp_path)
     assert again.cfg == scorer.cfg and again.digest() == scorer.digest()
     with pytest.raises(ValueError, match="is the folder this model was read from; give another"):
         scorer.save_pretrained(classifier(family))
@@ -128,7 +128,7 @@ def test_a_classifier_is_saved_as_it_was(family, classifier, tmp_path, mesh):
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_a_classifier_meets_what_rerank_asks(family, encoder, tmp_path, mesh):
-    PairScorer.from_pretrained(encoder(family), head="linear").save_pretrained(tmp_path)
+    CrossEncoder.from_pretrained(encoder(family), head="linear").save_pretrained(tmp_path)
     assert tei.rerank_problems(tmp_path) == []
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": {"0": "a", "1": "b"}}))
@@ -140,9 +140,9 @@ def test_a_classifier_meets_what_rerank_asks(family, encoder, tmp_path, mesh):
     [*((head, "bert") for head in HEADS), ("cosine", "distilbert"), ("star", "xlm-roberta")],
 )
 def test_a_saved_scorer_is_the_same(head, family, encoder, tmp_path, mesh):
-    scorer = trained(PairScorer.from_pretrained(encoder(family), head=head))
+    scorer = trained(CrossEncoder.from_pretrained(encoder(family), head=head))
     scorer.save_pretrained(tmp_path)
-    again = PairScorer.from_pretrained(tmp_path)
+    again = CrossEncoder.from_pretrained(tmp_path)
     assert (again.cfg, again.digest()) == (scorer.cfg, scorer.digest())
     if (head, family) == ("star", "xlm-roberta"):
         np.testing.assert_array_equal(again.score(PAIRS[:3]), scorer.score(PAIRS[:3]))
@@ -153,12 +153,12 @@ def test_a_saved_scorer_is_the_same(head, family, encoder, tmp_path, mesh):
 @pytest.mark.parametrize("head", ["star", "cosine"])
 def test_cross_encoder_refuses_what_it_would_score_wrongly(head, encoder, tmp_path, mesh):
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
-    scorer = PairScorer.from_pretrained(encoder("bert"), head=head)
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head=head)
     scorer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="model"):
         library.CrossEncoder(str(tmp_path), device="cpu")
     card = ModelCard.load(tmp_path / "README.md").text
-    assert "CrossEncoder refuses it" in card
+    assert "sentence-transformers refuses it" in card
     texts = [left for left, _ in PAIRS[:3]]
     body = library.SentenceTransformer(str(tmp_path / "body"), device="cpu")
     vectors = scorer.retriever.encode(texts, kind="query")
@@ -166,7 +166,7 @@ def test_cross_encoder_refuses_what_it_would_score_wrongly(head, encoder, tmp_pa
 
 
 def test_a_cosine_is_that_of_the_retrievers_vectors(encoder, mesh):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head="cosine")
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="cosine")
     vectors = [
         scorer.retriever.encode(list(texts), kind=kind)
         for texts, kind in zip(zip(*PAIRS, strict=True), ("query", "document"), strict=True)
@@ -178,7 +178,7 @@ def test_a_cosine_is_that_of_the_retrievers_vectors(encoder, mesh):
 
 
 def test_a_linear_head_begins_with_berts_pooler(encoder, classifier, mesh):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head="linear")
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     pooler = hf.Checkpoint(encoder("bert")).slice("bert.pooler.dense.weight")[...]
     np.testing.assert_array_equal(scorer.model.head.dense[...], pooler.T)
     one, other = (scorer.with_head("star", seed=seed).model.head.key[...] for seed in (0, 1))
@@ -187,7 +187,7 @@ def test_a_linear_head_begins_with_berts_pooler(encoder, classifier, mesh):
         scorer.with_head("colbert")
 
 
-def device_batch(scorer: PairScorer, pairs) -> tuple[dict, Capacities]:
+def device_batch(scorer: CrossEncoder, pairs) -> tuple[dict, Capacities]:
     """A batch as training makes it: distinct texts, and a pair's rows there."""
     from ark_jax.text import tokens as tk
 
@@ -227,7 +227,7 @@ def test_a_batch_has_the_same_logits_and_gradients_on_a_mesh(head, encoder, on_o
     measured = []
     for shape in ((1, 1, 1), (2, 2, 2)):
         with jax.set_mesh(layout.make_mesh(shape)):
-            scorer = trained(PairScorer.from_pretrained(encoder("bert"), head=head))
+            scorer = trained(CrossEncoder.from_pretrained(encoder("bert"), head=head))
             batch, capacities = device_batch(scorer, PAIRS)
             logits, gradient = logits_and_gradient(scorer.model, scorer.cfg, batch, capacities)
             named = hf.named_parameters(gradient)
@@ -246,13 +246,13 @@ def test_a_batch_has_the_same_logits_and_gradients_on_a_mesh(head, encoder, on_o
 )
 def test_scores_are_the_same_on_any_mesh(shape, encoder, on_one_device):
     with jax.set_mesh(layout.make_mesh(shape)):
-        scorer = trained(PairScorer.from_pretrained(encoder("bert"), head="star"))
+        scorer = trained(CrossEncoder.from_pretrained(encoder("bert"), head="star"))
         logits = scorer.score(PAIRS)
     np.testing.assert_allclose(logits, on_one_device("star"), rtol=0, atol=1e-5)
 
 
 def test_packing_changes_no_logit(encoder, mesh):
-    scorer = trained(PairScorer.from_pretrained(encoder("bert"), head="star"))
+    scorer = trained(CrossEncoder.from_pretrained(encoder("bert"), head="star"))
     wanted = scorer.score(PAIRS)
     np.testing.assert_allclose(scorer.score(PAIRS, batch_tokens=60), wanted, rtol=0, atol=1e-5)
     np.testing.assert_allclose(scorer.score(PAIRS[::-1])[::-1], wanted, rtol=0, atol=1e-5)
@@ -262,7 +262,7 @@ def test_packing_changes_no_logit(encoder, mesh):
 
 
 def test_equal_texts_are_embedded_once(encoder, mesh, monkeypatch):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head="cosine")
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="cosine")
     wanted = scorer.score(PAIRS)
     counts = []
     real = ark.Retriever.encode
@@ -278,7 +278,7 @@ def test_equal_texts_are_embedded_once(encoder, mesh, monkeypatch):
 
 def test_markers_stand_in_front_of_the_texts_and_are_in_no_text(encoder, mesh):
     for family, between in (("bert", 1), ("xlm-roberta", 2)):
-        scorer = PairScorer.from_pretrained(encoder(family), head="star")
+        scorer = CrossEncoder.from_pretrained(encoder(family), head="star")
         markers = [tiny.VOCAB, tiny.VOCAB + 1]
         first = scorer.tokenizer.cls_token_id
         for left, right in (*PAIRS, ("[QSP] the [PSP]", "[PSP]")):
@@ -300,7 +300,7 @@ def astuple(tokens) -> tuple[list, list]:
 
 @pytest.mark.parametrize("head", ["linear", "star"])
 def test_a_long_pair_loses_tokens_of_its_longer_text(head, encoder, mesh, capsys):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head=head)
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head=head)
     tokens = scorer.tokenize(PAIRS, label="rerank")
     assert capsys.readouterr().out == (
         "  rerank: 3 of 8 pairs are longer than 48 tokens; the longer text of each is cut\n"
@@ -317,7 +317,7 @@ def test_a_long_pair_loses_tokens_of_its_longer_text(head, encoder, mesh, capsys
 @pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
 def test_a_star_head_is_its_formula(family, encoder, mesh):
     """Written a second time, in numpy, from the states of the body."""
-    scorer = trained(PairScorer.from_pretrained(encoder(family), head="star"))
+    scorer = trained(CrossEncoder.from_pretrained(encoder(family), head="star"))
     assert scorer.cfg.typed == (family == "bert")
     named = hf.named_parameters(scorer.model.head)
     head = {name: np.asarray(x[...], np.float64) for name, x in named}
@@ -348,7 +348,7 @@ def test_a_star_head_is_its_formula(family, encoder, mesh):
 
 
 def test_adapters_change_the_body_of_a_pair_model(encoder, mesh):
-    scorer = trained(PairScorer.from_pretrained(encoder("bert"), head="linear"))
+    scorer = trained(CrossEncoder.from_pretrained(encoder("bert"), head="linear"))
     weights = lora.target_weights(scorer.base, ("q", "down"))
     adapter = lora.init(weights, scorer.cfg.body, rank=2, alpha=4.0, key=jax.random.key(0))
     same = dataclasses.replace(scorer, model=lora.merge(scorer.model, adapter))
@@ -360,7 +360,7 @@ def test_adapters_change_the_body_of_a_pair_model(encoder, mesh):
 
 
 def test_the_digest_knows_every_part(encoder, mesh):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head="linear")
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     changed = [
         scorer,
         scorer.with_head("star"),
@@ -373,13 +373,13 @@ def test_the_digest_knows_every_part(encoder, mesh):
         ),
     ]
     assert len({scorer.digest() for scorer in changed}) == len(changed)
-    again = PairScorer.from_pretrained(encoder("bert"), head="linear")
+    again = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     assert again.digest() == scorer.digest()
 
 
 def test_no_pairs(encoder, mesh):
     for head in HEADS:
-        scores = PairScorer.from_pretrained(encoder("bert"), head=head).score([])
+        scores = CrossEncoder.from_pretrained(encoder("bert"), head=head).score([])
         assert scores.shape == (0,) and scores.dtype == np.float32
 
 
@@ -398,7 +398,7 @@ def test_what_is_no_pair_is_named(pairs, message):
 
 
 def test_nan_is_named(encoder, mesh):
-    scorer = PairScorer.from_pretrained(encoder("bert"), head="linear")
+    scorer = CrossEncoder.from_pretrained(encoder("bert"), head="linear")
     scorer.model.head.out_bias = nnx.Param(jnp.full(1, np.nan, np.float32))
     with pytest.raises(FloatingPointError, match=r"pair 0 \('Who led .*its logit is NaN"):
         scorer.score(PAIRS)
@@ -408,17 +408,17 @@ def test_several_labels_are_refused(tmp_path, mesh):
     pair_files.write_classifier(tmp_path, "roberta", labels=3)
     wanted = r"a classifier of 3 labels \(classifier.out_proj.weight\); a pair scorer has one"
     with pytest.raises(ValueError, match=wanted):
-        PairScorer.from_pretrained(tmp_path)
+        CrossEncoder.from_pretrained(tmp_path)
 
 
 def test_a_folder_without_a_head_is_refused(encoder, tmp_path, mesh):
     with pytest.raises(ValueError, match=r"neither a saved pair scorer nor .*give head=\.\.\."):
-        PairScorer.from_pretrained(encoder("bert"))
+        CrossEncoder.from_pretrained(encoder("bert"))
     with pytest.raises(ValueError, match="head='colbert': must be one of linear"):
-        PairScorer.from_pretrained(encoder("bert"), head="colbert")
+        CrossEncoder.from_pretrained(encoder("bert"), head="colbert")
     decoder = tiny.write(tmp_path / "qwen3", "qwen3", tokenizer="end")
     with pytest.raises(ValueError, match="model_type 'qwen3' cannot score pairs; give an encoder"):
-        PairScorer.from_pretrained(decoder, head="linear")
+        CrossEncoder.from_pretrained(decoder, head="linear")
 
 
 @pytest.mark.parametrize(
@@ -430,10 +430,10 @@ def test_a_folder_without_a_head_is_refused(encoder, tmp_path, mesh):
     ],
 )
 def test_broken_settings_are_named(content, message, encoder, tmp_path, mesh):
-    PairScorer.from_pretrained(encoder("bert"), head="star").save_pretrained(tmp_path)
+    CrossEncoder.from_pretrained(encoder("bert"), head="star").save_pretrained(tmp_path)
     (tmp_path / "pair_scorer.json").write_text(content)
     with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))}/pair_scorer.json: {message}"):
-        PairScorer.from_pretrained(tmp_path)
+        CrossEncoder.from_pretrained(tmp_path)
 
 
 def test_a_missing_tensor_is_named(classifier, encoder, tmp_path, mesh):
@@ -444,4 +444,4 @@ def test_a_missing_tensor_is_named(classifier, encoder, tmp_path, mesh):
         changes={"architectures": ["RobertaForSequenceClassification"]},
     )
     with pytest.raises(ValueError, match=r"tensor classifier.out_proj.weight is missing"):
-        PairScorer.from_pretrained(folder)
+        CrossEncoder.from_pretrained(folder)

@@ -16,7 +16,7 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models.retriever import Retriever
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 
 TEXTS = ["Who led the Tidal Board?", "", "Ünder the ﬁne board " * 40, "x"]
 PROMPTS = {"query": "Find: ", "document": ""}
@@ -37,9 +37,9 @@ def bases(tmp_path_factory):
     )
 
 
-def open_two(bases, **options) -> Towers:
+def open_two(bases, **options) -> DualEncoder:
     query, document = (Retriever.from_pretrained(str(path), **options) for path in bases)
-    return Towers(query, document)
+    return DualEncoder(query, document)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_each_kind_is_embedded_by_its_tower(bases, mesh):
 
 
 def test_an_ordinary_folder_is_one_tower(bases, tmp_path, mesh):
-    towers = Towers.from_pretrained(bases[0])
+    towers = DualEncoder.from_pretrained(bases[0])
     assert towers.is_one and towers.query is towers.document
     towers.save_pretrained(tmp_path / "one")
     Retriever.from_pretrained(str(bases[0])).save_pretrained(tmp_path / "alone")
@@ -79,7 +79,7 @@ def test_an_ordinary_folder_is_one_tower(bases, tmp_path, mesh):
 
 
 def test_a_saved_router_is_the_same_towers(saved, bases, tmp_path, mesh):
-    again = Towers.from_pretrained(saved)
+    again = DualEncoder.from_pretrained(saved)
     assert (again.query.pooling, again.document.pooling) == ("mean", "cls")
     assert (again.query.max_length, again.document.max_length) == (48, 60)
     for kind in ("query", "document"):
@@ -140,7 +140,7 @@ def test_a_router_that_sentence_transformers_saves_is_read(bases, tmp_path, mesh
     for name, chain in {"apart": apart, "shared": shared, "one": [join(query, query)]}.items():
         model = library.SentenceTransformer(modules=chain, device="cpu", prompts=PROMPTS)
         model.save(str(tmp_path / name))
-        towers = Towers.from_pretrained(tmp_path / name)
+        towers = DualEncoder.from_pretrained(tmp_path / name)
         assert towers.is_one == (name == "one")
         for kind, encode in (("query", model.encode_query), ("document", model.encode_document)):
             ours = towers.encode(TEXTS, kind=kind)
@@ -183,7 +183,7 @@ def test_two_minilms_are_the_same_in_sentence_transformers(real_models, tmp_path
     key = np.random.default_rng(0)
     noise = lambda x: x + np.asarray(key.normal(scale=0.02, size=x.shape), x.dtype)
     document = dataclasses.replace(query, model=tree_map(noise, query.model))
-    towers = Towers(query, document)
+    towers = DualEncoder(query, document)
     towers.save_pretrained(tmp_path)
     library = pytest.importorskip("sentence_transformers", reason="the reference implementation")
     reference = library.SentenceTransformer(str(tmp_path), device="cpu")
@@ -191,7 +191,7 @@ def test_two_minilms_are_the_same_in_sentence_transformers(real_models, tmp_path
     ours = [towers.encode(TEXTS, kind=kind) for kind in ("query", "document")]
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert np.abs(ours[0] - ours[1]).max() > 0.01
-    reopened = Towers.from_pretrained(tmp_path)
+    reopened = DualEncoder.from_pretrained(tmp_path)
     np.testing.assert_array_equal(reopened.encode(TEXTS, kind="document"), ours[1])
 
 
@@ -199,7 +199,7 @@ def test_towers_on_a_mesh(saved, bases):
     with jax_mesh((1, 1, 1)):
         wanted = open_two(bases).encode(TEXTS, kind="document")
     with jax_mesh((2, 2, 2)):
-        vectors = Towers.from_pretrained(saved).encode(TEXTS, kind="document")
+        vectors = DualEncoder.from_pretrained(saved).encode(TEXTS, kind="document")
     np.testing.assert_allclose(vectors, wanted, rtol=0, atol=1e-5)
 
 
@@ -213,13 +213,13 @@ def test_towers_of_two_widths_are_refused(bases, mesh):
     query = Retriever.from_pretrained(str(bases[0]), width=20)
     document = Retriever.from_pretrained(str(bases[1]))
     with pytest.raises(ValueError, match=r"of 20 components, .* of 32; give both the width 20"):
-        Towers(query, document)
+        DualEncoder(query, document)
 
 
 def test_a_width_that_is_cut_is_kept(bases, tmp_path, mesh):
     towers = open_two(bases, width=20)
     towers.save_pretrained(tmp_path / "cut")
-    again = Towers.from_pretrained(tmp_path / "cut")
+    again = DualEncoder.from_pretrained(tmp_path / "cut")
     assert (again.query.width, again.document.width) == (20, 20)
     vectors = again.encode(TEXTS, kind="query")
     np.testing.assert_array_equal(vectors, towers.encode(TEXTS, kind="query"))
@@ -229,8 +229,8 @@ def test_a_width_that_is_cut_is_kept(bases, tmp_path, mesh):
 
 def test_the_folder_of_a_tower_is_not_written_over(saved, bases, mesh):
     before = files(saved)
-    opened = Towers.from_pretrained(saved)
-    swapped = Towers(opened.document, opened.query)
+    opened = DualEncoder.from_pretrained(saved)
+    swapped = DualEncoder(opened.document, opened.query)
     for towers in (opened, swapped):
         with pytest.raises(ValueError, match="tower was read from; give another"):
             towers.save_pretrained(saved)
@@ -247,11 +247,11 @@ def test_the_card_tells_of_both_towers(saved):
         "| prompt | `Find: ` |  |",
     ):
         assert row in text
-    assert "encode_query(" in text and "ark.Towers.from_pretrained" in text
+    assert "encode_query(" in text and "ark.DualEncoder.from_pretrained" in text
 
 
 def test_a_retriever_names_towers_for_a_router(saved, mesh):
-    with pytest.raises(ValueError, match=r"modules.json: a Router, .*ark_jax.Towers"):
+    with pytest.raises(ValueError, match=r"modules.json: a Router, .*ark_jax.DualEncoder"):
         Retriever.from_pretrained(str(saved))
 
 
@@ -298,7 +298,7 @@ def test_a_retriever_names_towers_for_a_router(saved, mesh):
 def test_a_broken_router_is_named(name, content, message, saved, mesh):
     (saved / name).write_text(content)
     with pytest.raises(ValueError, match=f"^{saved}/.*{message}"):
-        Towers.from_pretrained(saved)
+        DualEncoder.from_pretrained(saved)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_broken_router_is_named(name, content, message, saved, mesh):
 def test_a_missing_file_is_named(name, message, saved, mesh):
     (saved / name).unlink()
     with pytest.raises(FileNotFoundError, match=message):
-        Towers.from_pretrained(saved)
+        DualEncoder.from_pretrained(saved)
 
 
 def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
@@ -323,7 +323,7 @@ def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
     path = saved / "document_0_Transformer" / "model.safetensors"
     tensors = {name: x * 1.01 if x.dtype.kind == "f" else x for name, x in load_file(path).items()}
     save_file(tensors, path, metadata={"format": "pt"})
-    towers = Towers.from_pretrained(saved)
+    towers = DualEncoder.from_pretrained(saved)
     before = open_two(bases)
     np.testing.assert_array_equal(
         towers.encode(TEXTS, kind="query"), before.encode(TEXTS, kind="query")
@@ -334,7 +334,7 @@ def test_a_model_of_other_weights_in_a_tower_is_read(saved, bases, mesh):
 
 def test_the_prompts_of_a_router_stand_beside_its_modules(saved, mesh):
     edit(saved / "config_sentence_transformers.json", prompts={"query": "Q: ", "passage": "P: "})
-    towers = Towers.from_pretrained(saved)
+    towers = DualEncoder.from_pretrained(saved)
     for kind, prompt in (("query", "Q: "), ("document", "P: ")):
         tower = towers.tower(kind)
         wanted = [tower.tokenizer(f"{prompt}x")["input_ids"]]

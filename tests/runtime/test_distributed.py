@@ -417,13 +417,13 @@ from ark_jax import Retriever, layout
 from ark_jax.retrieval import vector_files
 from ark_jax.graph.triple_retriever import TripleRetriever
 from ark_jax.graph.triples import Triples
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.runtime import distributed
 root, made = map(Path, sys.argv[1:])
 vector_files.BLOCK = 8
 with distributed.join_processes():
     layout.enter_mesh((1, -1, 1))
-    towers = Towers(*(Retriever.from_pretrained(str(root / "model")) for _ in range(2)))
+    towers = DualEncoder(*(Retriever.from_pretrained(str(root / "model")) for _ in range(2)))
     towers.save_pretrained(made / "export")
     distributed.on_first_process(lambda: None)  # process 0 has written
     for count in (20, 30):

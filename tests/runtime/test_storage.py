@@ -67,11 +67,11 @@ def test_models_in_a_bucket(bucket_folder, model, mesh):
 
 
 def test_towers_in_a_bucket(bucket_folder, model, mesh):
-    from ark_jax import Retriever, Towers
+    from ark_jax import DualEncoder, Retriever
 
-    towers = Towers(*(Retriever.from_pretrained(str(model)) for _ in range(2)))
+    towers = DualEncoder(*(Retriever.from_pretrained(str(model)) for _ in range(2)))
     towers.save_pretrained("gs://b/towers")
-    opened = Towers.from_pretrained("gs://b/towers")
+    opened = DualEncoder.from_pretrained("gs://b/towers")
     assert not opened.is_one
     for kind in ("query", "document"):
         weights = bucket_folder / "b" / "towers" / f"{kind}_0_Transformer" / "model.safetensors"

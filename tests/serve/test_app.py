@@ -21,7 +21,7 @@ from ark_jax.index import reader
 from ark_jax.index.index import Index
 from ark_jax.index.rows import hit_row
 from ark_jax.models import retriever as retrievers
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.serve.app import make_app
 from ark_jax.serve.work import CALLS
@@ -98,7 +98,7 @@ def test_the_kind_of_text_decides_the_prompt(world, client):
 
 def test_pairs_are_ranked(world, client):
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        scorer = PairScorer.from_pretrained(world / "reranker")
+        scorer = CrossEncoder.from_pretrained(world / "reranker")
         logits = scorer.score([(QUESTION, text) for text in SENTENCES])
     body = {"query": QUESTION, "texts": SENTENCES}
     status, ranked = client.post("/rerank", body)

@@ -11,7 +11,7 @@ from support import tiny
 
 from ark_jax import layout
 from ark_jax.models import hf
-from ark_jax.models.pairs import HEADS, PairScorer
+from ark_jax.models.pairs import HEADS, CrossEncoder
 from ark_jax.runtime import preemption
 from ark_jax.train import fit, list_batches, listwise, losses
 from ark_jax.train.config import AdapterConfig
@@ -54,7 +54,7 @@ def train(folder, run, *, head="linear", mesh=(1, 1, 1), lists=LISTS, **changes)
     """Trains a copy of the tiny scorer; returns it and the curve."""
     run.mkdir(exist_ok=True)
     with jax.set_mesh(layout.make_mesh(mesh)):
-        scorer = PairScorer.from_pretrained(str(folder), head=head)
+        scorer = CrossEncoder.from_pretrained(str(folder), head=head)
         settings = {name: changes.pop(name, value) for name, value in TRAINING.items()}
         config = dataclasses.replace(CONFIG, **changes)
         return listwise.train(scorer, lists, config, fit.Run(run), **settings)
@@ -64,7 +64,7 @@ def losses_of(curve) -> list[float]:
     return [row["loss"] for row in curve]
 
 
-def scores_of(scorer: PairScorer) -> list[np.ndarray]:
+def scores_of(scorer: CrossEncoder) -> list[np.ndarray]:
     """The logits of each list's candidates."""
     pairs = [(one.left, right) for one in LISTS for right in one.rights]
     ends = np.cumsum([len(one.rights) for one in LISTS])[:-1]
@@ -92,7 +92,7 @@ def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
     """All lists in one batch: their order does not matter."""
     _, _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
     with jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        scorer = PairScorer.from_pretrained(str(folder), head=head)
+        scorer = CrossEncoder.from_pretrained(str(folder), head=head)
     expected = [
         list_loss(scores[:4] / 0.8, one.weights[: len(scores[:4])])
         for one, scores in zip(LISTS, scores_of(scorer), strict=True)
@@ -158,7 +158,7 @@ def adapted(folder, tmp_path_factory):
 
 
 def test_an_adapter_trains_its_matrices_and_the_head(folder, adapted, mesh):
-    before = PairScorer.from_pretrained(str(folder), head="linear")
+    before = CrossEncoder.from_pretrained(str(folder), head="linear")
     weights = lambda scorer: dict(hf.named_parameters(scorer.model))
     old, new = weights(before), weights(adapted.model)
     moved = {name for name in old if not np.array_equal(old[name][...], new[name][...])}
@@ -211,7 +211,7 @@ def test_weights_count(folder, tmp_path, finished):
 
 
 def maker_of(folder, run, *, head, lists=LISTS, **changes):
-    scorer = PairScorer.from_pretrained(str(folder), head=head)
+    scorer = CrossEncoder.from_pretrained(str(folder), head=head)
     texts = list_batches.ListTexts.create(lists)
     settings = {"batch": 4, "negatives": 3, "seed": 1} | changes
     random = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 from support import pairs
 
 from ark_jax.models import lora
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.train import fit, listwise
 from ark_jax.train.config import AdapterConfig
 from ark_jax.train.lists import PairList
@@ -38,7 +38,7 @@ def test_an_adapters_losses_are_pefts(tmp_path, mesh):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     folder = pairs.write_classifier(tmp_path / "classifier", "bert")
-    scorer = PairScorer.from_pretrained(folder)
+    scorer = CrossEncoder.from_pretrained(folder)
     adapter = lora.new_adapter(scorer.base, scorer.cfg.body, CONFIG, seed=3)
     lora.save_peft(adapter, tmp_path / "adapter", base=str(folder))
     (tmp_path / "run").mkdir()

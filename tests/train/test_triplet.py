@@ -15,7 +15,7 @@ from ark_jax.graph.levels import Levels
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
 from ark_jax.models.retriever import Retriever
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.runtime import preemption
 from ark_jax.train import fit, triplet
 from ark_jax.train.config import TripletConfig
@@ -49,7 +49,7 @@ def train(folder, run, *, mesh=(1, 1, 1), two=False, **changes):
     run.mkdir(exist_ok=True)
     with jax.set_mesh(layout.make_mesh(mesh)):
         base = Retriever.from_pretrained(str(folder))
-        towers = Towers(base, dataclasses.replace(base) if two else base)
+        towers = DualEncoder(base, dataclasses.replace(base) if two else base)
         settings = {name: changes.pop(name, value) for name, value in TRAINING.items()}
         config = dataclasses.replace(CONFIG, **changes)
         texts = lambda rows: triple_texts(GRAPH, rows)
@@ -173,7 +173,7 @@ def test_no_question_is_refused(folder, tmp_path, mesh):
     none = triplet.MaskedQuestions([], np.zeros(0, np.int64), np.zeros(0, bool))
     with pytest.raises(ValueError, match="no question to train on"):
         triplet.train(
-            Towers(base, base),
+            DualEncoder(base, base),
             GRAPH,
             none,
             lambda rows: triple_texts(GRAPH, rows),

@@ -71,11 +71,11 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
 
 def _load_base(context: Context):
     """The model to begin from."""
-    from ark_jax.models.pairs import PairScorer
+    from ark_jax.models.pairs import CrossEncoder
 
     context.enter_mesh()
     path, settings = context.config.reranker.path, context.config.retriever
-    return PairScorer.from_pretrained(
+    return CrossEncoder.from_pretrained(
         path, head="linear", compute=settings.compute, attention=settings.attention
     )
 

@@ -52,10 +52,10 @@ def keeps_tokens(config) -> bool:
 
 
 def load_base_scorer(context: Context):
-    """The retriever before training as a `PairScorer`, whose logits are cosines."""
-    from ark_jax.models.pairs import PairScorer
+    """The retriever before training as a `CrossEncoder`, whose logits are cosines."""
+    from ark_jax.models.pairs import CrossEncoder
 
-    return PairScorer.from_retriever(load_retriever(context))
+    return CrossEncoder.from_retriever(load_retriever(context))
 
 
 def load_generator(context: Context, path: str = ""):
@@ -100,7 +100,7 @@ def load_reranker(context: Context, stage: str = ""):
     A decoder says yes or no, an encoder gives a logit.
     """
     from ark_jax.models import hf, pair_folder
-    from ark_jax.models.pairs import PairScorer
+    from ark_jax.models.pairs import CrossEncoder
     from ark_jax.models.yes_no import YesNoScorer
 
     context.enter_mesh()
@@ -112,7 +112,7 @@ def load_reranker(context: Context, stage: str = ""):
         options = {"dtype": kind, "compute": kind, "attention": settings.attention}
         return YesNoScorer.from_pretrained(folder, **options)
     settings = config.retriever
-    return PairScorer.from_pretrained(
+    return CrossEncoder.from_pretrained(
         folder, compute=settings.compute, attention=settings.attention
     )
 

@@ -67,7 +67,7 @@ def _facts(context: Context, counts: Counts) -> list[list]:
         ["Test questions", tested],
         *limits,
         ["Retriever", Path(config.retriever.path).name],
-        ["Towers", config.train.towers],
+        ["DualEncoder", config.train.towers],
         ["Steps", counts["train"]["steps"]],
     ]
 

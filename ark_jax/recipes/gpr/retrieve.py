@@ -110,7 +110,7 @@ def build_index(context: Context, folder: Path) -> dict:
 
 def retrieve_untrained(context: Context, folder: Path) -> dict:
     """The baselines stage: what systems retrieve that no training changes."""
-    from ark_jax.models.towers import Towers
+    from ark_jax.models.towers import DualEncoder
 
     systems = Systems(context.config)
     graph, questions = load_graph(context), load_test(context)
@@ -119,7 +119,7 @@ def retrieve_untrained(context: Context, folder: Path) -> dict:
     if "bm25" in systems.untrained:
         words = OnFirstProcess(lambda: count_bm25(texts_of(graph, context.config)))
         kept(_file(folder, "bm25"), questions, lambda: words, systems.depth)
-    load = lambda: Towers(base := load_retriever(context), base)
+    load = lambda: DualEncoder(base := load_retriever(context), base)
     _search_vectors(context, systems, "base", load, folder, folder / VECTORS)
     # The rankings are what later stages read.
     distributed.on_first_process(lambda: shutil.rmtree(folder / VECTORS, ignore_errors=True))

@@ -16,13 +16,13 @@ from ark_jax.schema import section_of
 
 def train_towers(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the towers under `model`."""
-    from ark_jax.models.towers import Towers
+    from ark_jax.models.towers import DualEncoder
     from ark_jax.train import triplet
 
     config, graph = context.config, load_graph(context)
     base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
-    towers = Towers(base, base if config.train.towers == "one" else dataclasses.replace(base))
+    towers = DualEncoder(base, base if config.train.towers == "one" else dataclasses.replace(base))
     tuned, _, curve = triplet.train(
         towers,
         graph,
@@ -49,10 +49,10 @@ def _masked_questions(context: Context):
 
 def load_tuned(context: Context):
     """The trained towers."""
-    from ark_jax.models.towers import Towers
+    from ark_jax.models.towers import DualEncoder
 
     context.enter_mesh()
     settings = context.config.retriever
-    return Towers.from_pretrained(
+    return DualEncoder.from_pretrained(
         context / "train" / "model", compute=settings.compute, attention=settings.attention
     )

@@ -55,7 +55,7 @@ def untrained(config) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Budgeted:
-    """A `PairScorer` with the batch size of the config."""
+    """A `CrossEncoder` with the batch size of the config."""
 
     scorer: Scorer
     batch_tokens: int

@@ -44,10 +44,10 @@ def train_scorer(context: Context, folder: Path) -> dict:
 
 def load_tuned(context: Context):
     """The trained scorer."""
-    from ark_jax.models.pairs import PairScorer
+    from ark_jax.models.pairs import CrossEncoder
 
     context.enter_mesh()
     settings = context.config.retriever
-    return PairScorer.from_pretrained(
+    return CrossEncoder.from_pretrained(
         context / "train" / "model", compute=settings.compute, attention=settings.attention
     )

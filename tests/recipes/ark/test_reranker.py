@@ -13,7 +13,7 @@ from support import pairs, tiny
 
 from ark_jax.data.chunk_files import save_chunks
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
@@ -121,7 +121,7 @@ def test_the_scorer_ranks_as_the_language_model_does(finished):
     lists = reranker.load_lists(finished, 3)
     entropy = -np.mean([np.dot(one.weights, np.log(one.weights)) for one in lists])
     assert entropy < counts["last_loss"] < counts["first_loss"] - 0.2
-    scorer = PairScorer.from_pretrained(folder / "model")
+    scorer = CrossEncoder.from_pretrained(folder / "model")
     assert scorer.cfg.head == "linear"
     best = [np.argmax(scorer.score([(x.left, y) for y in x.rights])) for x in lists]
     assert best.count(0) >= 3
@@ -156,7 +156,7 @@ def test_it_may_begin_as_a_cross_encoder(retriever, classifier, tmp_path):
     assert read_manifest(context / "reranker")["inputs"].keys() == {"data", "positives", "mine3"}
     asked = [("who?", text) for text in TEXTS]
     exported, base = (
-        PairScorer.from_pretrained(folder).score(asked)
+        CrossEncoder.from_pretrained(folder).score(asked)
         for folder in (context / "reranker" / "model", c.reranker.path)
     )
     np.testing.assert_array_equal(exported, base)
@@ -167,8 +167,8 @@ def test_an_adapter_of_the_reranker(retriever, classifier, tmp_path):
     c.reranker.epochs = 1
     c.train.lora_rank, c.train.lora_targets = 2, ("q",)
     context = run(c, tmp_path)
-    tuned = PairScorer.from_pretrained(context / "reranker" / "model").model.body.blocks
-    begun = PairScorer.from_pretrained(classifier).model.body.blocks
+    tuned = CrossEncoder.from_pretrained(context / "reranker" / "model").model.body.blocks
+    begun = CrossEncoder.from_pretrained(classifier).model.body.blocks
     assert not np.array_equal(tuned.q[...], begun.q[...])
     np.testing.assert_array_equal(tuned.k[...], begun.k[...])
 

@@ -11,7 +11,7 @@ from support.ranking import CHUNKS, DOCUMENTS, QUESTIONS, rank
 
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.models.language import LanguageModel
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.common import reader_passages, retrieve
@@ -65,7 +65,7 @@ def test_a_reranker_orders_what_the_last_system_retrieves(kind, run, tmp_path, m
     if kind == "trained":
         folder = run.folder / "w" / "reranker" / "model"
     if kind != "decoder":
-        reranker = PairScorer.from_pretrained(pairs.write_classifier(folder, "bert"))
+        reranker = CrossEncoder.from_pretrained(pairs.write_classifier(folder, "bert"))
     else:
         reranker = YesNoScorer.from_pretrained(pairs.write_yes_no(folder))
     run.c.evaluate.hybrids = ()

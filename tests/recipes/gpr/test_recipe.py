@@ -10,7 +10,7 @@ from support import gpr_world
 from support.gpr_world import call
 from support.world import outputs
 
-from ark_jax.models.towers import Towers
+from ark_jax.models.towers import DualEncoder
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.gpr import config
@@ -54,8 +54,8 @@ def test_a_second_run_does_nothing(world, finished):
 
 def test_the_export_is_the_trained_towers(finished, mesh):
     workdir, _ = finished
-    exported = Towers.from_pretrained(workdir / "export")
-    trained = Towers.from_pretrained(workdir / "train" / "model")
+    exported = DualEncoder.from_pretrained(workdir / "export")
+    trained = DualEncoder.from_pretrained(workdir / "train" / "model")
     text = ["Lettice Dray | place of birth | Dunmere"]
     vectors = [towers.encode(text, kind="document") for towers in (exported, trained)]
     assert vectors[0].tolist() == vectors[1].tolist()

@@ -11,7 +11,7 @@ from support.star_world import call
 from support.world import outputs
 
 from ark_jax.graph.path_retriever import StepSettings
-from ark_jax.models.pairs import PairScorer
+from ark_jax.models.pairs import CrossEncoder
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.star import config
@@ -56,8 +56,8 @@ def test_a_second_run_does_nothing(world, finished):
 
 def test_the_export_is_the_trained_scorer(finished, mesh):
     workdir, _ = finished
-    exported = PairScorer.from_pretrained(workdir / "export")
-    trained = PairScorer.from_pretrained(workdir / "train" / "model")
+    exported = CrossEncoder.from_pretrained(workdir / "export")
+    trained = CrossEncoder.from_pretrained(workdir / "train" / "model")
     pairs = [("Where was Lettice Dray born?", "Lettice Dray, place of birth, end")]
     assert exported.score(pairs).tolist() == trained.score(pairs).tolist()
     assert StepSettings.read(workdir / "export") == StepSettings(inverse=True, by="last")
