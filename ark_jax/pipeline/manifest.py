@@ -73,10 +73,11 @@ def refuse_earlier(workdir: Path) -> None:
     """
     for path in sorted(workdir.glob(f"*/{MANIFEST_FILE}")):
         try:
-            version = json.loads(path.read_text(encoding="utf-8"))["version"]
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            version = manifest["version"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             continue  # damaged, which the stage's status says
-        if isinstance(version, str) and EARLIER.match(version):
+        if isinstance(version, str) and EARLIER.match(version) and not is_record(manifest):
             raise ValueError(
                 f"{workdir} was made by ark_jax {version}, and version {__version__} cannot go on "
                 f"with it: give another --workdir, or install ark-jax=={version}"

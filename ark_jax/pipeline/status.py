@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.fingerprints import fingerprint
-from ark_jax.pipeline.manifest import Damaged, damage, read_manifest
+from ark_jax.pipeline.manifest import Damaged, damage, read_manifest, refuse_earlier
 from ark_jax.pipeline.reads import change, changed_settings
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.unfinished import read_so_far
@@ -34,7 +34,11 @@ def examine(
 
     Args:
         verify: stages whose files are compared by digest; those of the others by size.
+
+    Raises:
+        ValueError: the workdir is that of an earlier version.
     """
+    refuse_earlier(workdir)
     fresh: dict[str, str] = {}
     for stage in stages:
         yield examine_stage(stage, config, workdir, fresh, verify=stage.name in verify)

@@ -82,8 +82,10 @@ class TripletConfig(UpdateConfig):
 
     loss: str = field(
         "nce",
-        "Two margins (eq. 5), or InfoNCE over the triples of the batch.",
+        "Two margins (eq. 5), InfoNCE over the triples of the batch, or a function of one's own, "
+        "see ark_jax/recipes/ark/README.md.",
         choices=("triplet", "nce"),
+        importable=True,
     )
     margins: tuple[float, float] = field(
         (0.1, 0.1),
@@ -91,7 +93,7 @@ class TripletConfig(UpdateConfig):
         unit="cosine",
         minimum=0,
     )
-    temperature: float = field(0.05, "Of `nce`: divisor of cosines.", above=0)
+    temperature: float = field(0.05, "Divisor of cosines; margins have none.", above=0)
     negatives: str = field(
         "batch",
         "Negatives of a question: the drawn one, or all triples of the batch that may be.",

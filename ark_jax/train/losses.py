@@ -37,13 +37,29 @@ class Loss(Protocol):
         """
 
 
-def on_whole_arrays(loss: Loss) -> Loss:
+@runtime_checkable
+class ListLoss(Protocol):
+    """A loss over lists of candidates, as `weighted_lists` is one."""
+
+    def __call__(
+        self,
+        scores: Float[Array, "lists candidates"],
+        present: Bool[Array, "lists candidates"],
+        weights: Float[Array, "lists candidates"],
+    ) -> Float[Array, ""]:
+        """Returns one number, the mean over lists; jax must be able to trace it.
+
+        Args: as of `weighted_lists`.
+        """
+
+
+def on_whole_arrays(loss: Loss | ListLoss) -> Loss | ListLoss:
     """A loss that gets all rows on every device, in float32, since it knows of no mesh."""
 
-    def replicated(*arrays: jax.Array, temperature: float) -> jax.Array:
-        queries, passages, *masks = (jax.sharding.reshard(array, P()) for array in arrays)
-        vectors = (queries.astype(jnp.float32), passages.astype(jnp.float32))
-        return loss(*vectors, *masks, temperature=temperature)
+    def replicated(*arrays: jax.Array, **settings: float) -> jax.Array:
+        whole = (jax.sharding.reshard(array, P()) for array in arrays)
+        is_number = lambda array: jnp.issubdtype(array.dtype, jnp.floating)
+        return loss(*(x.astype(jnp.float32) if is_number(x) else x for x in whole), **settings)
 
     return replicated
 

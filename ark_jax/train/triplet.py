@@ -40,11 +40,13 @@ def train(
     epochs: int,
     learning_rate: float,
     seed: int,
+    loss: losses.Loss = losses.info_nce,
 ) -> fit.Trained:
     """Trains a copy of the towers.
 
     Args:
         triple_texts: rows of the graph -> the texts of these triples.
+        loss: what is minimised unless `config.loss` is "triplet".
 
     Raises:
         ValueError: there are no questions, or no negative for any.
@@ -77,7 +79,7 @@ def train(
         tuple(tower.pooling for tower in sides),
         towers.query.width,
         tuple(grid.piece_tokens for grid in grids),
-        config.loss,
+        None if config.loss == "triplet" else loss,
         tuple(config.margins),
         config.temperature,
     )
@@ -93,13 +95,13 @@ def train(
 
 @dataclasses.dataclass(frozen=True)
 class TripletObjective:
-    """Two margins (eq. 5), or InfoNCE, between the questions and the triples of a batch."""
+    """A loss between the questions and the triples of a batch."""
 
     cfgs: tuple[Any, Any]  # of the question's and the triple's tower
     poolings: tuple[str, str]
     width: int  # components of the vectors
     piece_tokens: tuple[int | None, int | None]  # of the questions' and the triples' `TextGrid`
-    loss: str
+    loss: losses.Loss | None  # None: two margins (eq. 5)
     margins: tuple[float, float]
     temperature: float
 
@@ -126,16 +128,11 @@ class TripletObjective:
         positive, neighbour, negative = (
             batch[name] for name in ("positive", "neighbour", "negative")
         )
-        if self.loss == "nce":
-            contrasts = neighbour | negative
-            loss = losses.info_nce(
-                queries, triples, positive, contrasts, temperature=self.temperature
-            )
-        else:
-            loss = losses.two_margins(
-                queries, triples, positive, neighbour, negative, margins=self.margins
-            )
-        return loss, {}
+        if self.loss is None:
+            levels = (positive, neighbour, negative)
+            return losses.two_margins(queries, triples, *levels, margins=self.margins), {}
+        contrasts = neighbour | negative
+        return self.loss(queries, triples, positive, contrasts, temperature=self.temperature), {}
 
 
 class Epochs:
@@ -255,7 +252,8 @@ def pair_masks(
     """Which triples of a batch are at which level for each question, bool `[b c]`.
 
     With `negatives="batch"` every triple of the batch that shares no entity with the question's is
-    a negative. InfoNCE has those that do as negatives too, except siblings where these are spared.
+    a negative. Losses but the margins have those that do as negatives too, except siblings where
+    these are spared.
     """
     graph, config = epochs.graph, epochs.config
     rows_asked = epochs.questions.rows[chosen][:, None]
@@ -266,7 +264,7 @@ def pair_masks(
     )
     if config.negatives == "batch":
         negative = ~share_entity(graph, rows_asked, rows[None])
-        if config.loss == "nce":
+        if config.loss != "triplet":
             spared = rows_asked == rows[None]
             if config.siblings != "neighbour":
                 spared = spared | are_siblings(graph, rows_asked, asks_tail, rows[None])

@@ -257,13 +257,6 @@ class RerankerSection:
 class ReaderSection(settings.ReaderSection):
     """The model that answers from retrieved passages. Limits of requests are those of `llm`."""
 
-    backend: str = field(
-        "local",
-        "Source of answers. openai: any compatible endpoint; local: a model on these devices; "
-        "replay: a recording; or a function of one's own, see ark_jax/recipes/ark/README.md.",
-        choices=settings.MODEL_BACKENDS,
-        importable=True,
-    )
     warm: bool = field(
         False,
         "Whether the local reader first learns to answer, from the training questions' own "

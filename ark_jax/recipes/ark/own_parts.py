@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ark_jax.pipeline import own_functions
 from ark_jax.recipes.ark.checks import check_ark
-from ark_jax.recipes.common import own_reader
+from ark_jax.recipes.common import own_loss, own_reader
 
 
 def check_all(config) -> None:
@@ -18,8 +18,7 @@ def check_all(config) -> None:
         _load_miner(config)
     if own_functions.is_own(config.train.loss):
         load_loss(config)
-    if own_functions.is_own(config.reader.backend):
-        own_reader.load(config)
+    own_reader.check(config)
 
 
 def mine(config, task) -> dict[str, list[int]]:
@@ -40,26 +39,7 @@ def _load_miner(config) -> Callable:
 
 
 def load_loss(config) -> Callable:
-    """The loss that `train.loss` names, a `losses.Loss`.
-
-    Raises:
-        ValueError: by the loss itself: a function of the user's own returns no single number.
-    """
+    """The loss that `train.loss` names, a `losses.Loss`; ValueError as of `own_loss.load`."""
     from ark_jax.train import losses
 
-    named = config.train.loss
-    if not own_functions.is_own(named):
-        return getattr(losses, named)
-    function = own_functions.load("train.loss", named, losses.Loss)
-
-    def checked(*arrays, temperature: float):
-        value = function(*arrays, temperature=temperature)
-        if getattr(value, "shape", None) != ():
-            shape = getattr(value, "shape", type(value).__name__)
-            raise ValueError(
-                f"config.train.loss={named!r} returned an array of shape {shape}, and a loss is "
-                "one number: return its mean"
-            )
-        return value
-
-    return losses.on_whole_arrays(checked)
+    return own_loss.load(config) or getattr(losses, config.train.loss)

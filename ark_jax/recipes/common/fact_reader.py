@@ -1,10 +1,12 @@
 """Answers from facts of a graph, by the reader: lists, and their scores."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from ark_jax.evaluate import answer_lists
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common import reader
+from ark_jax.recipes.common import own_reader, reader
 from ark_jax.recipes.common.models import load_generator
 from ark_jax.text import prompts
 
@@ -22,7 +24,7 @@ SHOWN = ("f1", "hit", "hit@1")
 
 
 def read_facts(
-    context: Context, systems: Sequence[str], questions: Sequence, facts_of: Callable
+    context: Context, systems: Sequence[str], questions: Sequence, facts_of: Callable, folder: Path
 ) -> tuple[Scores, dict]:
     """The reader's replies with `answer_lists.list_scores`, and its counts.
 
@@ -30,10 +32,17 @@ def read_facts(
         questions: `evaluate.read` of them are answered.
         facts_of: `facts_of(system, question)` gives facts, best first; of these as many are read
             as fit a local reader.
+        folder: of the stage, where answers of a function of the user's own are stored.
     """
     sample = reader.questions_to_answer(questions, context.config.evaluate.read)
     if not sample:
         return {}, {}
+    if own_functions.is_own(context.config.reader.backend):
+        pairs = [(system, question) for system in systems for question in sample]
+        facts = {(system, question.id): facts_of(system, question) for system, question in pairs}
+        answers = own_reader.answer_all(context, facts, sample, folder)
+        unanswered = sum(not answer for answer in answers.values())
+        return _scored(answers, sample), {"unanswered": unanswered}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)
     filled, cut = {}, set()
     for system in systems:
@@ -44,13 +53,17 @@ def read_facts(
             if fitting < len(facts):
                 cut.add(question.id)
     replies, counts = reader.answer_prompts(context, filled.values())
-    answers = {question.id: question.answers for question in sample}
-    scores = {
-        (system, id): {"answer": replies[prompt]}
-        | answer_lists.list_scores(replies[prompt], answers[id])
-        for (system, id), prompt in filled.items()
+    answers = {key: replies[prompt] for key, prompt in filled.items()}
+    cut_counts = {"cut_to_fit_the_reader": len(cut)} if cut else {}
+    return _scored(answers, sample), counts | cut_counts
+
+
+def _scored(answers: Mapping[tuple[str, str], str], questions: Sequence) -> Scores:
+    references = {question.id: question.answers for question in questions}
+    return {
+        (system, id): {"answer": answer} | answer_lists.list_scores(answer, references[id])
+        for (system, id), answer in answers.items()
     }
-    return scores, {**counts, **({"cut_to_fit_the_reader": len(cut)} if cut else {})}
 
 
 def reply_columns(reply: Mapping | None) -> dict:

@@ -30,6 +30,16 @@ def load(config) -> OwnReader:
     return own_functions.load("reader.backend", config.reader.backend, OwnReader)
 
 
+def check(config) -> None:
+    """Imports the function that `reader.backend` names, if it names one.
+
+    Raises:
+        ValueError: there is no such function, or it takes other parameters.
+    """
+    if own_functions.is_own(config.reader.backend):
+        load(config)
+
+
 def answer_all(
     context: Context,
     passages: Mapping[tuple[str, str], Sequence[str]],

@@ -405,8 +405,9 @@ class ReaderSection(EndpointSection):
     backend: str = field(
         "local",
         "Source of answers. openai: any compatible endpoint; local: a model on these devices; "
-        "replay: a recording.",
+        "replay: a recording; or a function of one's own, see ark_jax/recipes/ark/README.md.",
         choices=MODEL_BACKENDS,
+        importable=True,
     )
     model: str = field("gpt-4.1-mini", "Model name that the endpoint knows.")
 

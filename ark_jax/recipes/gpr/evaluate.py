@@ -27,7 +27,7 @@ def evaluate(context: Context, folder: Path) -> dict:
         return {"questions": 0}
     systems = Systems(context.config)
     rankings = retrieve_all(context, systems, folder)
-    replies, counts = read_triples(context, graph, rankings, questions)
+    replies, counts = read_triples(context, graph, rankings, questions, folder)
     columns = context.config.evaluate.metrics
     searched = tuple(dict.fromkeys((*columns, *CURVES)))
     rows = [

@@ -1,6 +1,7 @@
 """Answers from retrieved triples, by the reader."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ def read_triples(
     graph: Triples,
     rankings: Mapping[str, Mapping[str, Sequence[int]]],
     questions: Sequence[TestQuestion],
+    folder: Path,
 ) -> tuple[Scores, dict]:
     """What `read_facts` returns of the first `evaluate.triples` of each system."""
     config = context.config
@@ -24,4 +26,4 @@ def read_triples(
         first = rankings[system][question.id][: config.evaluate.triples]
         return texts_of(graph, config, np.asarray(first, np.int64))
 
-    return read_facts(context, list(rankings), questions, first_triples)
+    return read_facts(context, list(rankings), questions, first_triples, folder)

@@ -7,6 +7,7 @@ import numpy as np
 
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
+from ark_jax.recipes.common import own_loss
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.training import first_and_last_loss, training_run
@@ -17,7 +18,7 @@ from ark_jax.schema import section_of
 def train_towers(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the towers under `model`."""
     from ark_jax.models.towers import DualEncoder
-    from ark_jax.train import triplet
+    from ark_jax.train import losses, triplet
 
     config, graph = context.config, load_graph(context)
     base = load_retriever(context)
@@ -33,6 +34,7 @@ def train_towers(context: Context, folder: Path) -> dict:
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
         seed=config.seed,
+        loss=own_loss.load(config) or losses.info_nce,
     )
     tuned.save_pretrained(folder / "model")
     return {"steps": len(curve), **first_and_last_loss(curve)}

@@ -117,6 +117,13 @@ class TrainSection(AdapterConfig):
         "the publication's.",
         choices=("cosine", "linear", "star"),
     )
+    loss: str = field(
+        "lists",
+        "What is minimised: weighted lists (eq. 5), or a function of one's own, see "
+        "ark_jax/recipes/ark/README.md.",
+        choices=("lists",),
+        importable=True,
+    )
     weights: str = field(
         "both",
         "Which paths weigh more the rarer they are: positives and negatives, positives, or none.",

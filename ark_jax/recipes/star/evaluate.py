@@ -32,7 +32,7 @@ def evaluate(context: Context, folder: Path) -> dict:
     def facts_of(system: str, question: PathQuestion) -> list[str]:
         return [path_fact(steps, path) for path in systems[system][question.id][:limit]]
 
-    replies, counts = read_facts(context, list(systems), questions, facts_of)
+    replies, counts = read_facts(context, list(systems), questions, facts_of, folder)
     gold = load_paths(context, "test")
     columns = context.config.evaluate.metrics
     searched = tuple(dict.fromkeys((*columns, *STANDARD)))

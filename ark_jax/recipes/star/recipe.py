@@ -7,7 +7,7 @@ paths, and a search that ends where END scores highest.
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.recipes.common import graph_data
+from ark_jax.recipes.common import graph_data, own_loss, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
@@ -39,6 +39,13 @@ def check_star(config) -> None:
         raise ValueError(
             "config.data.held_out=1 leaves no question to train on: set it lower, as 0.4"
         )
+
+
+def check_all(config) -> None:
+    """As `check_star`, and imports the functions of the user's own that the config names."""
+    check_star(config)
+    own_reader.check(config)
+    own_loss.load(config, "ListLoss")
 
 
 def stages(config) -> list[Stage]:
@@ -78,7 +85,7 @@ RECIPE = Recipe(
     name="star",
     stages=stages,
     schema=Star,
-    check=check_star,
+    check=check_all,
     needs=needs,
     metrics=outcome.METRIC_HEADINGS,
     headline="hit@1",

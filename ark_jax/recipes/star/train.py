@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common import own_loss
 from ark_jax.recipes.common.models import load_base_scorer
 from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.recipes.star.config import TrainSection
@@ -14,7 +15,7 @@ from ark_jax.schema import section_of
 
 def train_scorer(context: Context, folder: Path) -> dict:
     """Trains from the base retriever; stores the scorer under `model`."""
-    from ark_jax.train import listwise
+    from ark_jax.train import listwise, losses
 
     config = context.config
     questions = {question.id: question.question for question in load_questions(context, "train")}
@@ -37,6 +38,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         negatives=config.mine.negatives,
         choose_again=config.mine.by == "previous",
         temperature=config.train.temperature,
+        loss=own_loss.load(config, "ListLoss") or losses.weighted_lists,
     )
     tuned.save_pretrained(folder / "model")
     return {"lists": len(lists), "steps": len(curve), **first_and_last_loss(curve)}

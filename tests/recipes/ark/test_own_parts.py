@@ -82,10 +82,8 @@ def test_a_run_takes_functions_of_the_users_own(own_world):
     assert done.returncode == 0, done.stderr
     w = own_world / "w"
     mined = load_rows(w / "mine2" / "negatives.parquet")
-    assert mined and load_json(w / "mine2" / "manifest.json")["external"].keys() == {
-        "retriever",
-        "file of my_parts:random_negatives",
-    }
+    manifest = load_json(w / "mine2" / "manifest.json")
+    assert mined and manifest["external"].keys() == {"function mine.by"}
     # The hinge of .2 bounds this loss; InfoNCE of unit vectors at .05 would begin far above.
     counts = load_json(w / "stage1" / "manifest.json")["counts"]
     assert 0 < counts["first_loss"] <= 2.2
@@ -102,7 +100,7 @@ def test_a_run_takes_functions_of_the_users_own(own_world):
     done = run(own_world)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"\] (\w+)", done.stdout) == ["evaluate", "export", "report"]
-    assert "file of my_reader:first_sentence changed" in done.stdout
+    assert "the function of config.reader.backend changed" in done.stdout
 
     parts = own_world / "my_parts.py"
     parts.write_text(parts.read_text().replace("0.2 + nearest", "0.25 + nearest"))
