@@ -119,7 +119,7 @@ def test_without_questions_nothing_is_measured(world):
         ("--config.evaluate.metrics=('answer_triple',)", "each with @k"),
         ("--config.evaluate.hybrids=('bm25+tuned',)", "'tuned' in 'bm25+tuned' is none of"),
         ("--config.data.held_out=0", "is left to measure with"),
-        ("--config.train.loss=hinge", "must be triplet or nce"),
+        ("--config.train.loss=hinge", "must be triplet, nce or module:function"),
     ],
 )
 def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
