@@ -40,7 +40,8 @@ def train(
 
     Args:
         questions, passages: id -> text of all that the examples name. Each of several processes
-        looks up its share. use_negatives: see `batches.pair_masks`.
+            looks up its share.
+        use_negatives: see `batches.pair_masks`.
 
     Raises:
         ValueError: a setting that cannot be, or no examples.

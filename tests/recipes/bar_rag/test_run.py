@@ -156,7 +156,9 @@ def test_p_that_is_not_finite_names_its_question(run, world):
     context = context_of(world, run.workdir)
     lm = LanguageModel.from_pretrained(run.workdir / "warm" / "model")
     broken = dataclasses.replace(lm, model=jax.tree.map(lambda x: x * np.nan, lm.model))
-    context.models["generator"] = (str(run.workdir / "warm" / "model"), broken)
+    settings = run.config.generator
+    options = {"compute": settings.dtype, "attention": settings.attention}
+    context.models["generator"] = ((str(run.workdir / "warm" / "model"), options), broken)
     one = pool.load_pools(run, "train")[2]
     with pytest.raises(ValueError, match=f"question {one.id}: its log-likelihood is nan"):
         Success(context, "warm").p([(one, one.chunk_ids[:2])])
