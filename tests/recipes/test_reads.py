@@ -211,13 +211,13 @@ def test_what_runs_again_equals_a_run_from_the_beginning(done, tmp_path):
         new = another(spec, value)
         if new is None or not done.readers(spec.name) - {"export", "report"}:
             continue
-        config, again = done.changed(spec.name, new), tmp_path / f"again-{compared}"
+        config, again = done.changed(spec.name, new), tmp_path / f"again-{spec.name}"
         shutil.copytree(done.workdir, again)
         try:
             run(done.recipe, config, again)
         except (ValueError, RuntimeError):  # not with the others, or not on so small a world
             continue
-        anew = tmp_path / f"anew-{compared}"
+        anew = tmp_path / f"anew-{spec.name}"
         run(done.recipe, config, anew)
         for stage in done.recipe.stages(config):
             if stage.name != "report":
