@@ -47,9 +47,9 @@ def model_before(config, stage: int) -> str:
     return stage_name(config.train.stages[position - 1]) if position else "base"
 
 
-def miner_of(config, stage: int) -> str:
-    """The system whose model finds the hard negatives of a training stage."""
-    return model_before(config, stage) if config.mine.model == "previous" else "base"
+def miner_of(config, before: str) -> str:
+    """The system whose model finds hard negatives for a stage that starts from `before`."""
+    return before if config.mine.model == "previous" else "base"
 
 
 def epochs(train, stage: int) -> int:

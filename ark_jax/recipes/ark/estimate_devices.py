@@ -27,6 +27,7 @@ from ark_jax.recipes.ark.curriculum import (
     mine_name,
     miner_of,
     mines_by_graph,
+    model_before,
     stage_name,
     systems,
 )
@@ -206,7 +207,7 @@ class _Forecaster:
                 sizes = MINING_SIZES[stage] if mines_by_graph(config) else ()
                 versions = config.graph.rewrites * len(sizes) * questions
                 rewritten = [round(self.recording.version)] * versions
-                miner = miner_of(config, stage)
+                miner = miner_of(config, model_before(config, stage))
                 passages = self._not_embedded(miner, self._searched_passages())
                 self._embed(mine_name(stage), [*passages, *self.queries, *rewritten])
             if stage_name(stage) not in self.done:

@@ -14,7 +14,7 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
@@ -63,7 +63,7 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     Args:
         before: the system whose model the training stage starts from.
     """
-    system = before if context.config.mine.model == "previous" else "base"
+    system = miner_of(context.config, before)
     corpus = _encode_corpus(context, system)
     search = _search(context, system, stage, corpus)
     choose = lambda: _choose(context, folder, corpus, search())
