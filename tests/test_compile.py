@@ -16,7 +16,7 @@ from support import world as worlds
 from support.paths import REPOSITORY
 
 from ark_jax import layout
-from ark_jax.models import retriever
+from ark_jax.models import packing, retriever
 from ark_jax.models.language import LanguageModel
 from ark_jax.models.retriever import Retriever
 from ark_jax.text import tokens as tk
@@ -38,9 +38,8 @@ def compiled():
 
 
 def test_a_corpus_takes_a_program_a_length_at_most(tmp_path, monkeypatch, compiled, mesh):
-    monkeypatch.setattr(
-        tk, "COMPILATION_COST", 0
-    )  # else a model as small as this one pads everything to one length
+    # Else a model as small as this one pads everything to one length.
+    monkeypatch.setitem(packing.COMPILATION, "cpu", 0)
     path = tiny.write(tmp_path, "bert", tokenizer="cls")
     # A width that no other test has, so that none has compiled its programs.
     opened = Retriever.from_pretrained(
@@ -84,7 +83,9 @@ def test_a_real_corpus_takes_a_program_a_length_at_most(parameters, attention, b
     """For models from MiniLM to 8B; and little is padded."""
     lengths = np.random.default_rng(0).lognormal(5, 0.8, 5000).astype(int).clip(3, 2000).tolist()
     batches = list(
-        tk.batch_by_tokens(lengths, budget=budget, parameters=parameters, attention=attention)
+        tk.batch_by_tokens(
+            lengths, budget=budget, parameters=parameters, attention=attention, compilation=5e10
+        )
     )
     assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= len(
         {tk.round_length(n) for n in lengths}

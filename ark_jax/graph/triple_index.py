@@ -1,6 +1,7 @@
 """The vectors of a graph's triples, and the best triples of a query by exact search."""
 
 import dataclasses
+import functools
 import hashlib
 from pathlib import Path
 
@@ -97,6 +98,10 @@ class TripleIndex:
         vectors_of_rows = np.asarray(self.vectors[self.texts[rows]], np.float64)
         return (vectors_of_rows @ query.astype(np.float64)).astype(np.float32)
 
+    @functools.cached_property
+    def _keys(self) -> dense.Keys:
+        return dense.Keys(self.vectors)
+
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k best triples of each query: int64 rows and float32 scores, `[q k]`, best first.
 
@@ -110,7 +115,7 @@ class TripleIndex:
         Raises:
             ValueError: k is below 1, or the widths differ.
         """
-        positions, scores = dense.top_k(queries, self.vectors, k)
+        positions, scores = dense.top_k(queries, self._keys, k)
         if len(self.vectors) == len(self.texts):  # text i is that of triple i
             return positions.astype(np.int64), scores
         k = min(k, len(self.texts))

@@ -1,6 +1,7 @@
 """A corpus that is ready to be searched: by vectors of a retriever, by words, or by both."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,11 @@ from ark_jax.retrieval.fusion import Fusion, fusion_of
 from ark_jax.retrieval.searcher import Dense, Embed, Ranking, Scopes, by_name
 from ark_jax.retrieval.vector_files import open_vectors, read_vectors
 from ark_jax.runtime import storage
-from ark_jax.text.token_vectors import Vectors
+from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 if TYPE_CHECKING:
     from ark_jax.models.retriever import Retriever
+    from ark_jax.retrieval.dense import Keys
 
 BY = ("hybrid", "dense", "bm25")
 _TRIES = 5  # of opening an index that others replace meanwhile
@@ -218,12 +220,20 @@ class Index:
             embed = lambda texts: self.retriever.encode(texts, kind="query")
         else:
             embed = lambda texts: vectors
-        dense = _Database(self.nearest, embed) if self.nearest else Dense(self.vectors, embed)
+        vectors_or_keys = self.vectors if by == "bm25" else self._keys
+        dense = _Database(self.nearest, embed) if self.nearest else Dense(vectors_or_keys, embed)
         searcher = by_name(by, self.words, dense, self.manifest.fusion, k)
         return [
             [self._hit(*pair) for pair in ranking.pairs()]
             for ranking in searcher.search(list(questions), k)
         ]
+
+    @functools.cached_property
+    def _keys(self) -> "Vectors | Keys":
+        """The vectors, which accelerators keep for the next search."""
+        from ark_jax.retrieval.dense import Keys  # starts jax
+
+        return self.vectors if isinstance(self.vectors, TokenVectors) else Keys(self.vectors)
 
     def _hit(self, position: int, score: float) -> Hit:
         x = self.chunks[position]

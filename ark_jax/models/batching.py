@@ -23,6 +23,7 @@ def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:
         tk.batch_by_tokens,
         budget=batch_tokens or batch_tokens_of_device(),
         devices=layout.batch_multiple(),
+        coarse=jax.default_backend() != "cpu",
         **packing.multiply_adds(model, cfg),
     )
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax import layout
 from ark_jax.layout import einsum, lookup, over_tokens, param
-from ark_jax.models import attention, packing
+from ark_jax.models import attention, kernels, packing
 from ark_jax.models.config_json import check_positive, check_sizes
 
 # What to do about numbers that are not finite; ends a message.
@@ -158,11 +158,16 @@ def refuse_unless(supported: bool, field: str, value: Any) -> None:
 
 def rematerialised(layer: Callable, policy: str) -> Callable:
     """`layer`, which saves for its backward pass only its input and what `Config.remat` names."""
-    saved_names = {"products": [layout.SAVED], "all": []}
-    if policy not in saved_names:
+    policies = jax.checkpoint_policies
+    saved = {
+        "products": policies.save_from_both_policies(
+            policies.save_only_these_names(layout.SAVED), kernels.is_cudnn_forward
+        ),
+        "all": policies.nothing_saveable,
+    }
+    if policy not in saved:
         raise ValueError(f"train.remat={policy!r}: must be 'products' or 'all'")
-    save = jax.checkpoint_policies.save_only_these_names(*saved_names[policy])
-    return jax.checkpoint(layer, policy=save)
+    return jax.checkpoint(layer, policy=saved[policy])
 
 
 def rms_norm(

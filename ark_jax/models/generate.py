@@ -152,7 +152,9 @@ class Generation:
                 prefills.append([])
                 tokens = len(group[0].suffix)
             prefills[-1].append(group)
-        shapes = tk.share_shapes(list(map(_prefill_shape, prefills)), self._prefill_cost)
+        shapes = tk.share_shapes(
+            list(map(_prefill_shape, prefills)), self._prefill_cost, self.costs["compilation"]
+        )
         return list(zip(prefills, shapes, strict=True))[::-1]
 
     def _prefill_cost(self, shape: tuple[int, ...]) -> int:

@@ -13,6 +13,7 @@ from absl import flags
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from ark_jax import layout
 from ark_jax.runtime.accelerator import KERNELS, Device
 
 LANES = 128  # splash takes multiples of as many tokens and numbers a head
@@ -90,6 +91,15 @@ def _library(kernel: str, dtype: DTypeLike) -> Callable:
     return dot_product_attention
 
 
+def is_cudnn_forward(primitive, *_, **__) -> bool:
+    """A policy of `jax.checkpoint`: saves what cuDNN's forward pass returns.
+
+    Its backward pass needs sums of the softmax, which have no name. Without them it would attend
+    once more.
+    """
+    return primitive.name.startswith("dot_product_attention_fwd")
+
+
 def _splash(
     q: Float[Array, "b t n h"],
     k: Float[Array, "b t k h"],
@@ -111,6 +121,7 @@ def _splash(
         block_sizes=splash.BlockSizes(**{f"block_{name}": block for name in names}),
         head_shards=1,
         q_seq_shards=1,
+        residual_checkpoint_name=layout.SAVED,
         interpret=jax.default_backend() != "tpu",
     )
     # Zeros at the end of a head change neither its scores nor its other values.

@@ -17,9 +17,13 @@ from jaxtyping import Array, Bool, Int, Shaped
 
 from ark_jax.layout import activation_spec
 
+# Multiply-adds that a device could compute while one more program is compiled: a second of a small
+# CPU, 4 seconds of an H100 (measured), 40 of a TPU (measured by its compiler on a CPU).
+COMPILATION = {"cpu": 5e10, "gpu": 1e15, "tpu": 4e15}
 
-def multiply_adds(model: nnx.Module, cfg) -> dict[str, int]:
-    """The cost of a token (`parameters`) and of a pair of tokens (`attention`), in multiply-adds.
+
+def multiply_adds(model: nnx.Module, cfg) -> dict[str, float]:
+    """The cost of a token (`parameters`), of a pair of tokens (`attention`) and of a `compilation`.
 
     Planners weigh padding against compilations with them.
     """
@@ -27,6 +31,7 @@ def multiply_adds(model: nnx.Module, cfg) -> dict[str, int]:
     return {
         "parameters": sum(x.size for x in jax.tree.leaves(model.blocks)),
         "attention": 6 * cfg.layers * cfg.heads * cfg.dims["h"],
+        "compilation": COMPILATION[jax.default_backend()],
     }
 
 

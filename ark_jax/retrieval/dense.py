@@ -7,7 +7,7 @@ Queries that the screen cannot prove are searched again.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,45 @@ HOST_WORK = 1 << 22  # multiplications below which the host is faster than a cal
 UNDECIDED = 1e-3  # share of pairs that costs the host a tenth of what all products cost the devices
 GROUP = 32  # keys that are represented by their maximum until the best groups are known
 WORD = 32  # columns of a mask that share an integer
+KEPT = 1 / 8  # of a device's memory, at most, holds keys for the next search
 Norms = Sequence[ArrayLike]  # norms of vectors, and of their rounding errors
+MeasuredBlock = tuple[int, int, jax.Array, Norms]  # first row, rows, the rounded rows, norms
+
+
+class Keys:
+    """Vectors `[n e]` for several searches. Accelerators keep them, rounded, where they fit.
+
+    The vectors must not change.
+    """
+
+    def __init__(self, vectors: np.ndarray):
+        self.vectors = vectors
+        self._kept: dict[tuple, list[MeasuredBlock]] = {}
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, rows) -> "np.ndarray | Keys":
+        is_all = isinstance(rows, slice) and rows.indices(len(self)) == (0, len(self), 1)
+        return self if is_all else self.vectors[rows]
+
+    def blocks(self, size: int, dtype: jnp.dtype) -> Iterable[MeasuredBlock]:
+        """Blocks of at most about `size` rows on the devices, rounded to `dtype`."""
+        if self._fits(dtype):
+            if (size, dtype) not in self._kept:
+                self._kept[size, dtype] = list(_measured_blocks(self.vectors, size, dtype))
+            return self._kept[size, dtype]
+        return _measured_blocks(self.vectors, size, dtype)
+
+    def _fits(self, dtype: jnp.dtype) -> bool:
+        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+        share = self.vectors.size * dtype.itemsize / layout.batch_multiple()
+        return share <= KEPT * memory
 
 
 def top_k(
     queries: np.ndarray,
-    keys: np.ndarray,
+    keys: np.ndarray | Keys,
     k: int,
     *,
     block: tuple[int, int] | None = None,
@@ -44,7 +77,7 @@ def top_k(
 
     Args:
         queries: the vectors to search for.
-        keys: the vectors to search.
+        keys: the vectors to search; `Keys` if they will be searched again.
         k: number of keys per query.
         block: numbers of queries and keys of one matrix product; None suits the device.
         screen: "float32" or "bfloat16", with equal results at different speed; None is bfloat16 on
@@ -53,6 +86,8 @@ def top_k(
     Raises:
         ValueError: k is below 1, widths differ, or a vector is not finite.
     """
+    sent = keys if isinstance(keys, Keys) else None
+    keys = keys.vectors if isinstance(keys, Keys) else keys
     queries = np.asarray(queries, np.float32)
     if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
         raise ValueError(
@@ -76,7 +111,10 @@ def top_k(
         values = np.vecdot(_as_float64(queries)[:, None], _as_float64(keys))
     else:
         layout.enter_mesh()
-        positions, ceiling, query_norms, key_norms = _candidates(queries, keys, count, block, dtype)
+        blocks = sent.blocks(block[1], dtype) if sent else _measured_blocks(keys, block[1], dtype)
+        positions, ceiling, query_norms, key_norms = _candidates(
+            queries, blocks, count, block[0], dtype
+        )
         values = _candidate_products(queries, keys, positions)
     order = np.lexsort((positions, -values))[:, :k]
     positions = np.take_along_axis(positions, order, 1)
@@ -274,6 +312,12 @@ def _blocks(vectors: np.ndarray, size: int) -> Iterator[tuple[int, int, jax.Arra
         yield first, len(rows), layout.rows(padded)
 
 
+def _measured_blocks(vectors: np.ndarray, size: int, dtype: jnp.dtype) -> Iterator[MeasuredBlock]:
+    for first, length, rows in _blocks(vectors, size):
+        rounded, *norms = _measure(rows, dtype)
+        yield first, length, rounded, norms
+
+
 def _padded(rows: np.ndarray, size: int) -> np.ndarray:
     return np.pad(rows, ((0, size - len(rows)), (0, 0))) if len(rows) < size else rows
 
@@ -283,28 +327,27 @@ def _padded(rows: np.ndarray, size: int) -> np.ndarray:
 
 def _candidates(
     queries: Float[np.ndarray, "q e"],
-    keys: Num[np.ndarray, "n e"],
+    keys: Iterable[MeasuredBlock],
     count: int,
-    block: tuple[int, int],
+    most: int,
     dtype: jnp.dtype,
 ):
-    """Screens all keys.
+    """Screens all keys, with at most about `most` queries at once.
 
     Returns:
         `count` candidates of each query `[q c]`, the screened score that no other key exceeds
         `[q]`, the norms of the queries, and the largest norms of the keys.
     """
-    size = round_rows(-(-len(queries) // -(-len(queries) // block[0])), 1)
+    size = round_rows(-(-len(queries) // -(-len(queries) // most)), 1)
     query_blocks = [
         _measure(_padded(queries[start : start + size], size), dtype)
         for start in range(0, len(queries), size)
     ]
     best = [_no_candidates(size, count) for _ in query_blocks]
     key_norms = []
-    for first, length, rows in _blocks(keys, block[1]):
+    for first, length, rows, norms in keys:
         # While the devices multiply one block, only the next one is on its way to them.
         jax.block_until_ready(best)
-        rows, *norms = _measure(rows, dtype)
         key_norms.append(norms)
         best = [
             _better(rounded, rows, first, length, *candidates)

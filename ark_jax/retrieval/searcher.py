@@ -50,6 +50,7 @@ class Dense:
 
     Attributes:
         vectors: unit vectors of the texts, `[n e]`, or their `TokenVectors`; maps stay maps.
+            `dense.Keys` if they will be searched again.
     """
 
     vectors: Vectors

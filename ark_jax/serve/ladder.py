@@ -56,7 +56,8 @@ class Ladder:
         # Padding costs a CPU time, and an accelerator little.
         step = 4 if jax.default_backend() == "cpu" else 8
         rooms = [full // step**i for i in range(ROOMS)]
-        return cls(_shapes(max_length, rooms), full, **packing.multiply_adds(model, cfg))
+        costs = packing.multiply_adds(model, cfg)
+        return cls(_shapes(max_length, rooms), full, costs["parameters"], costs["attention"])
 
     @property
     def common(self) -> tuple[Shape, ...]:

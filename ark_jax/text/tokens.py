@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -42,8 +43,7 @@ LENGTHS = (
     8192,
 )
 HEAD = 64  # characters for each token that is kept; languages have up to 8 a token
-# The cost of compiling for one more shape, in multiply-adds: about a second of a small machine.
-COMPILATION_COST = 5e10
+SPARSE = 4  # places in the rows of a shared shape, for each token that it has room for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +281,14 @@ class TextBatch:
 
 
 def batch_by_tokens(
-    lengths: Sequence[int], *, budget: int, parameters: int, attention: int, devices: int = 1
+    lengths: Sequence[int],
+    *,
+    budget: int,
+    parameters: float,
+    attention: float,
+    compilation: float,
+    coarse: bool = False,
+    devices: int = 1,
 ) -> Iterator[TextBatch]:
     """Cuts texts into batches of at most `budget` tokens a device; a longer text is on its own.
 
@@ -293,25 +300,37 @@ def batch_by_tokens(
         lengths: number of tokens of each text.
         parameters: multiply-adds of one token.
         attention: multiply-adds of one pair of tokens in a row; padding counts too.
+        compilation: multiply-adds that take as long as one more program.
+        coarse: rounds to few sizes, so that most other texts find their shapes compiled.
     """
     if not lengths:
         return
     capacity = _stream_capacity(lengths, budget, devices)
-    room = min(max(budget, *lengths, 1), round_room(capacity))
+    most = max(budget, *lengths, 1)
+    room = min(most, _coarse(max(capacity, budget // 64)) if coarse else round_room(capacity))
     streams = _fill_streams(lengths, capacity)
     streams += [[]] * (-len(streams) % devices)
     groups = [streams[i : i + devices] for i in range(0, len(streams), devices)]
-    needs = [
-        (round_rows(max(map(len, group)), 1), round_length(max(lengths[group[0][0]], 1)))
-        for group in groups
-    ]
+    needs = [(max(map(len, group)), max(lengths[group[0][0]], 1)) for group in groups]
+    if coarse:
+        needs = [(_coarse(rows), _coarse(max(length, 32))) for rows, length in needs]
+    else:
+        needs = [(round_rows(rows, 1), round_length(length)) for rows, length in needs]
 
     def cost(shape: tuple[int, ...]) -> int:
         rows, length = shape
         return devices * (room * parameters + attention * rows * length**2)
 
-    for group, (rows, length) in zip(groups, share_shapes(needs, cost), strict=True):
+    fits = lambda shape: not coarse or math.prod(shape) <= SPARSE * room
+    shapes = share_shapes(needs, cost, compilation, fits)
+    for group, (rows, length) in zip(groups, shapes, strict=True):
         yield TextBatch(group, rows, length, room)
+
+
+def _coarse(n: int) -> int:
+    """At least `n`: a power of two, or one and a half of it."""
+    power = 1 << max(n - 1, 1).bit_length()
+    return power * 3 // 4 if n <= power * 3 // 4 else power
 
 
 def _stream_capacity(lengths: Sequence[int], budget: int, devices: int) -> int:
@@ -338,7 +357,10 @@ def _fill_streams(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def share_shapes(
-    needs: Sequence[tuple[int, ...]], cost: Callable[[tuple[int, ...]], int]
+    needs: Sequence[tuple[int, ...]],
+    cost: Callable[[tuple[int, ...]], float],
+    compilation: float,
+    fits: Callable[[tuple[int, ...]], bool] = lambda shape: True,
 ) -> Iterator[tuple[int, ...]]:
     """Yields a shape for each need, at least as large in every dimension.
 
@@ -347,6 +369,8 @@ def share_shapes(
 
     Args:
         cost: multiply-adds of a shape.
+        compilation: multiply-adds that take as long as one more program.
+        fits: whether memory holds a shape that is shared.
     """
     start = 0
     while start < len(needs):
@@ -355,7 +379,8 @@ def share_shapes(
             larger = tuple(map(max, shape, needs[end]))
             needed += cost(needs[end])
             extra = (end + 1 - start) * cost(larger) - needed
-            if extra > max(COMPILATION_COST, needed // 20):
+            is_costly = extra > max(compilation, needed // 20)
+            if end > start and (is_costly or not fits(larger)):
                 break
             shape, end = larger, end + 1
         yield from [shape] * (end - start)

@@ -1,29 +1,35 @@
-"""First contact with an accelerator: `python tests/benchmarks/accelerator.py [--tiny] [--out=FILE]`
+"""First contact with an accelerator: `python tests/benchmarks/accelerator.py [--tiny] [--out=FILE]
+[PART ...]`
 
 Writes one Markdown table: whether every attention kernel and type computes what float32 does on
-the same device, how many programs are compiled, speed against torch where torch sees the device,
-MFU and memory. `--tiny` takes sizes for a CPU and a minute, whose times mean nothing. The exit
-status is 1 if a line says FAILED. Needs `pip install -e '.[test]'`, and `.[reference]` for torch
-and tokamax.
+the same device, how many programs are compiled, speed against torch, transformers and
+sentence-transformers where torch sees the device, MFU and memory. The models are Qwen3-0.6B's and
+MiniLM's shapes with random weights. `--tiny` takes sizes for a CPU and a minute, whose times mean
+nothing. The exit status is 1 if a line says FAILED. Needs `pip install -e '.[test]'`, and
+`.[reference]` for torch and tokamax.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch needs memory too
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import accelerator_torch as peers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
+from accelerator_language import generation_rows, policy_rows, scoring_rows
 from accelerator_table import (
     FAILED,
     FULL,
@@ -31,23 +37,26 @@ from accelerator_table import (
     Row,
     Sizes,
     against,
+    compare,
     counted_programs,
+    error_of,
     failure,
     judged,
     speed,
+    step_row,
     turns,
+    words,
 )
-from accelerator_torch import torch_forward, torch_model, torch_training
 from support import tiny
 from support.matrices import random_matrix
 from timing import machine
 
-from ark_jax import LanguageModel, Retriever, layout
+from ark_jax import Retriever, layout
 from ark_jax.graph import pagerank
 from ark_jax.models import attention, kernels, packing
-from ark_jax.retrieval.dense import top_k
+from ark_jax.retrieval.dense import Keys, top_k
 from ark_jax.runtime.accelerator import KERNELS, device_in_use, float_type
-from ark_jax.train import contrastive, fit, flops, optim
+from ark_jax.train import contrastive, flops, memory
 
 # Types that a kernel offers. The largest error, as a share of the largest number, that rounding
 # may cause: where float32 products are computed in 10 or 8 bits (GPUs, TPUs), it is that of these.
@@ -58,13 +67,6 @@ TYPES = {
     "tokamax": ("float32", "bfloat16"),
 }
 LIMITS = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
-
-
-def error_of(ours, wanted) -> float:
-    """The largest difference of two trees, as a share of the largest number of its array."""
-    leaves = zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True)
-    pairs = [(np.asarray(x, np.float32), np.asarray(y, np.float32)) for x, y in leaves]
-    return float(max(np.abs(x - y).max() / np.abs(y).max() for x, y in pairs))
 
 
 def device_rows(sizes: Sizes) -> Iterator[Row]:
@@ -159,22 +161,23 @@ def product_seconds(sizes: Sizes, dtype: str) -> float:
 
 def forward_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Hidden states of texts of one length, against float32 in full precision."""
-    peer, place = torch_model(folder)
     rng = np.random.default_rng(0)
     ids = rng.integers(0, tiny.VOCAB, (sizes.texts, sizes.tokens)).astype(np.int32)
     arrays = layout.rows(ids), layout.rows(np.ones_like(ids, bool))
-    opened = {t: Retriever.from_pretrained(folder, compute=t) for t in ("float32", "bfloat16")}
     hidden = jax.jit(lambda cfg, model: model(*arrays, cfg, ids.size), static_argnums=0)
+    exact = Retriever.from_pretrained(folder)
     with jax.default_matmul_precision("highest"):
-        exact = opened["float32"]
         wanted = np.asarray(hidden(exact.cfg, exact.model), np.float32)
+    del exact
     jax.clear_caches()
-    for dtype, retriever in opened.items():
+    for dtype in ("float32", "bfloat16"):
+        retriever = Retriever.from_pretrained(folder, dtype=dtype, compute=dtype)
         run = functools.partial(hidden, retriever.cfg, retriever.model)
-        contenders = {"ours": lambda run=run: jax.block_until_ready(run())}
-        if peer is not None:
-            contenders |= torch_forward(peer, place, ids, dtype)
-        seconds = turns(contenders, sizes.rounds)
+        seconds = compare(
+            lambda run=run: jax.block_until_ready(run()),
+            lambda dtype=dtype: peers.forward(folder, ids, dtype),
+            sizes.rounds,
+        )
         pairs = flops.attention_pairs(retriever.cfg, [sizes.tokens] * sizes.texts)
         count = float(flops.forward(retriever.cfg, ids.size, pairs).sum())
         error = float(np.abs(np.asarray(run(), np.float32) - wanted).mean() / np.abs(wanted).mean())
@@ -185,7 +188,6 @@ def forward_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
 
 def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Steps of contrastive training from float32 weights: as many questions as passages."""
-    peer, place = torch_model(folder)
     rng = np.random.default_rng(0)
     draw = lambda t: rng.integers(0, tiny.VOCAB, (sizes.texts, t)).astype(np.int32)
     questions, passages = draw(8), draw(sizes.tokens)
@@ -197,10 +199,18 @@ def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         "negative": layout.rows(~np.eye(sizes.texts, dtype=bool)),
     }
     lengths = [8] * sizes.texts + [sizes.tokens] * sizes.texts
-    for dtype in ("float32", "bfloat16"):
+    rows = sizes.texts // layout.batch_multiple()
+    for dtype in dict.fromkeys((float_type("auto", device_in_use()), "bfloat16")):
         retriever = Retriever.from_pretrained(folder, compute=dtype)
-        objective = contrastive.ContrastiveObjective(
+        choice = memory.choose(
             retriever.cfg,
+            "auto",
+            1,
+            lambda _: [memory.Texts(rows, t, rows * t) for t in (8, sizes.tokens)],
+            trained=memory.bytes_of(retriever.model),
+        )
+        objective = contrastive.ContrastiveObjective(
+            dataclasses.replace(retriever.cfg, remat=choice.remat),
             "lasttoken",
             retriever.cfg.width,
             pieces=1,
@@ -208,75 +218,28 @@ def training_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
             temperature=0.05,
             matryoshka=(),
         )
-        optimizer = optim.adamw(weight_decay=0.01, clip=1.0)
-        state = fit.State.create(jax.tree.map(jnp.copy, retriever.model), optimizer)
-        losses = []
-
-        def step() -> None:
-            nonlocal state
-            state, metrics = fit.train_step(objective, optimizer, state, None, batch, 1e-5)  # noqa: B023
-            losses.append(float(metrics["loss"]))  # noqa: B023
-
-        contenders = {"ours": step}
-        if peer is not None:
-            contenders |= torch_training(peer, place, questions, passages, dtype)
-        with counted_programs() as compiled:
-            step()
-            first = len(compiled)
-            step()
-            again = len(compiled) - first
-        seconds = turns(contenders, sizes.rounds)
-        count = flops.training(retriever.cfg, lengths, 0)
-        finite = np.isfinite(losses).all()
-        verdict = "ok" if finite and not again else FAILED
-        verdict += "" if finite else f": losses {losses[:3]}"
-        verdict += f": step 2 compiled {again} programs" if again else ""
-        figure = speed(count, sum(lengths), seconds["ours"])
-        what = f"step, {sizes.texts} x (8 + {sizes.tokens}) tokens, {dtype}"
-        yield Row("training", what, f"{figure}, {first} programs", against(seconds), verdict)
-
-
-def words(rng: np.random.Generator, count: int) -> str:
-    return " ".join(rng.choice(["the", "tide", "table", "of", "Great", "Surge", "1850"], count))
-
-
-def language_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """Log-likelihoods of answers to shared chunks against float32, and greedy replies."""
-    rng = np.random.default_rng(0)
-    chunks = [words(rng, sizes.tokens // 2) for _ in range(max(2, sizes.texts // 8))]
-    pairs = [(chunk, f" {words(rng, 4)}") for chunk in chunks for _ in range(4)]
-    with jax.default_matmul_precision("highest"):
-        exact = LanguageModel.from_pretrained(folder)
-        wanted = exact.log_likelihood(pairs).mean
-    jax.clear_caches()
-    dtype = "bfloat16"
-    lm = LanguageModel.from_pretrained(folder, dtype=dtype, compute=dtype)
-    prompts = [words(rng, 8) for _ in range(4)]
-    reply = functools.partial(lm.generate, prompts, max_new_tokens=8)
-    for part, amount, unit, run in (
-        ("scoring", len(pairs), "pairs", lambda: lm.log_likelihood(pairs)),
-        ("generation", 32, "new tokens at most", reply),
-    ):
-        with counted_programs() as compiled:
-            scores = run()
-            first = len(compiled)
-            seconds = turns({"ours": run}, sizes.rounds)["ours"]
-            again = len(compiled) - first
-        verdict = f"{FAILED}: {again} programs compiled again" if again else "ok"
-        figure = f"{seconds * 1e3:,.1f} ms, {first} programs"
-        if part == "scoring":
-            error = float(np.abs(scores.mean - wanted).mean() / np.abs(wanted).mean())
-            row = judged(part, "", error, 5e-2)
-            figure, verdict = f"{figure}, mean {row.ours}", row.verdict if not again else verdict
-        yield Row(part, f"{amount} {unit}, {dtype}", figure, "", verdict)
+        row = step_row(
+            objective,
+            retriever.model,
+            batch,
+            lambda dtype=dtype: peers.training(folder, questions, passages, dtype),
+            flops.training(retriever.cfg, lengths, 0),
+            sum(lengths),
+            choice.memory.total,
+            sizes.rounds,
+        )
+        what = f"contrastive step, {sizes.texts} x (8 + {sizes.tokens}) tokens, {dtype}"
+        yield dataclasses.replace(row, part="training", what=f"{what}, remat={choice.remat}")
 
 
 def encoding_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
     """Texts of many lengths: programs of a first pass, and of a second with other lengths."""
     rng = np.random.default_rng(0)
     dtype = float_type("auto", device_in_use())
-    retriever = Retriever.from_pretrained(folder, compute=dtype)
-    draw = lambda: [words(rng, n) for n in rng.integers(1, sizes.tokens // 2, 8 * sizes.texts)]
+    retriever = Retriever.from_pretrained(folder, dtype=dtype, compute=dtype)
+    family = type(retriever.model).__name__.lower()
+    lengths = lambda: rng.lognormal(np.log(sizes.tokens / 8), 0.7, 64 * sizes.texts)
+    draw = lambda: [words(rng, int(min(n, sizes.tokens / 2)) + 1) for n in lengths()]
     texts = draw()
     with counted_programs() as compiled:
         vectors = retriever.encode(texts, kind="document")
@@ -284,11 +247,23 @@ def encoding_rows(sizes: Sizes, folder: Path) -> Iterator[Row]:
         retriever.encode(draw(), kind="document")
         second = len(compiled) - first
     run = functools.partial(retriever.encode, texts, kind="document")
-    seconds = turns({"ours": run}, sizes.rounds)["ours"]
+    seconds = compare(run, lambda: peers.encoding(folder, texts, dtype), sizes.rounds)
     error = float(np.abs(np.linalg.norm(vectors, axis=1) - 1).max())
-    row = judged("encoding", f"{len(texts)} texts, {dtype}", error, 1e-5)
-    figure = f"{len(texts) / seconds:,.0f} texts/s, {first} programs, then {second}"
-    yield dataclasses.replace(row, ours=f"{figure}; lengths of vectors: {row.ours}")
+    row = judged("encoding", f"{family}, {len(texts)} texts, {dtype}", error, 1e-5)
+    counts = list(map(len, retriever.tokenize(texts, kind="document")))
+    flop = float(
+        flops.forward(
+            retriever.cfg, sum(counts), flops.attention_pairs(retriever.cfg, counts)
+        ).sum()
+    )
+    rate, pace = len(texts) / seconds["ours"], speed(flop, sum(counts), seconds["ours"])
+    figure = (
+        f"{rate:,.0f} texts/s, {pace}, "
+        f"{first} programs in {sum(compiled[:first]):.0f} s, then {second}"
+    )
+    yield dataclasses.replace(
+        row, ours=f"{figure}; lengths of vectors: {row.ours}", peer=against(seconds)
+    )
 
 
 def pagerank_rows(sizes: Sizes) -> Iterator[Row]:
@@ -297,11 +272,16 @@ def pagerank_rows(sizes: Sizes) -> Iterator[Row]:
     strength = np.asarray(graph.sum(axis=0)).ravel()
     step = 0.85 * graph.T @ scipy.sparse.diags_array(1 / np.maximum(strength, 1e-30))
     seeds = np.flatnonzero(strength)[:8]
-    wanted = np.zeros((8, sizes.nodes))
-    wanted[np.arange(8), seeds] = 1
-    start = 0.15 * wanted.T
-    for _ in range(250):  # 0.85 ** 250 is 2e-18
-        wanted = (start + step @ wanted.T).T
+    start = np.zeros((sizes.nodes, 8))
+    start[seeds, np.arange(8)] = 0.15
+
+    def iterated(rounds: int) -> np.ndarray:
+        ranks = start
+        for _ in range(rounds):
+            ranks = start + step @ ranks
+        return ranks.T
+
+    wanted = iterated(250)  # 0.85 ** 250 is 2e-18
     walk = pagerank.Walk(graph)
     for name, forced in (("as this device does it", None), ("in pairs of float32", lambda: True)):
         run = functools.partial(
@@ -314,9 +294,11 @@ def pagerank_rows(sizes: Sizes) -> Iterator[Row]:
         )
         with mock.patch.object(pagerank, "emulates_float64", forced or pagerank.emulates_float64):
             error = float(np.abs(run() - wanted).max())
-            seconds = turns({"ours": run}, sizes.rounds)["ours"]
+            host = lambda: {"scipy on the host": lambda: iterated(184)}  # 0.85 ** 184 is 1e-13
+            seconds = compare(run, host, sizes.rounds)
         row = judged("PageRank", f"{sizes.nodes:,} nodes, {name}", error, 1e-11)
-        yield dataclasses.replace(row, ours=f"{seconds / 8 * 1e3:.2f} ms a seed set, {row.ours}")
+        figure = f"{seconds['ours'] / 8 * 1e3:.2f} ms a seed set, {row.ours}"
+        yield dataclasses.replace(row, ours=figure, peer=against(seconds))
 
 
 def search_rows(sizes: Sizes) -> Iterator[Row]:
@@ -326,11 +308,12 @@ def search_rows(sizes: Sizes) -> Iterator[Row]:
     queries = unit(rng.standard_normal((64, 64))).astype(np.float32)
     scores = queries.astype(np.float64) @ keys.astype(np.float64).T
     wanted = np.sort(scores, axis=1)[:, ::-1][:, :10]
-    run = functools.partial(top_k, queries, keys, 10)
+    run = functools.partial(top_k, queries, Keys(keys), 10)
     error = float(np.abs(run()[1] - wanted).max())
-    seconds = turns({"ours": run}, sizes.rounds)["ours"]
+    seconds = compare(run, lambda: peers.nearest(queries, keys, 10), sizes.rounds)
     row = judged("nearest keys", f"10 of {sizes.keys:,}, 64 queries", error, 1e-6)
-    yield dataclasses.replace(row, ours=f"{seconds * 1e3:,.1f} ms, {row.ours}")
+    figure = f"{seconds['ours'] * 1e3:,.1f} ms, {row.ours}"
+    yield dataclasses.replace(row, ours=figure, peer=against(seconds))
 
 
 def memory_rows(sizes: Sizes) -> Iterator[Row]:
@@ -345,46 +328,72 @@ def memory_rows(sizes: Sizes) -> Iterator[Row]:
     )
 
 
-def measure(sizes: Sizes, folder: Path) -> Iterator[Row]:
-    """All lines. A part that fails gives one, and the next begins."""
-    with mock.patch.multiple(tiny, **sizes.checkpoint):
-        tiny.write(folder, "qwen3", tokenizer="end")
-        parts = {
-            "device": functools.partial(device_rows, sizes),
-            "attention": functools.partial(attention_rows, sizes),
-            "products": functools.partial(product_rows, sizes),
-            "forward": functools.partial(forward_rows, sizes, folder),
-            "training": functools.partial(training_rows, sizes, folder),
-            "scoring": functools.partial(language_rows, sizes, folder),
-            "encoding": functools.partial(encoding_rows, sizes, folder),
-            "PageRank": functools.partial(pagerank_rows, sizes),
-            "nearest keys": functools.partial(search_rows, sizes),
-            "memory": functools.partial(memory_rows, sizes),
-        }
-        for part, rows in parts.items():
+def measure(sizes: Sizes, folder: Path, chosen: Sequence[str]) -> Iterator[Row]:
+    """All lines, or those of the chosen parts. A part that fails gives one, and the next begins."""
+    parts = {
+        "device": functools.partial(device_rows, sizes),
+        "attention": functools.partial(attention_rows, sizes),
+        "products": functools.partial(product_rows, sizes),
+        "forward": functools.partial(forward_rows, sizes, folder / "decoder"),
+        "training": functools.partial(training_rows, sizes, folder / "decoder"),
+        "encoding": functools.partial(encoding_rows, sizes, folder / "decoder"),
+        "MiniLM": functools.partial(encoding_rows, sizes, folder / "encoder"),
+        "scoring": functools.partial(scoring_rows, sizes, folder / "language"),
+        "generation": functools.partial(generation_rows, sizes, folder / "language"),
+        "policy": functools.partial(policy_rows, sizes, folder / "language"),
+        "PageRank": functools.partial(pagerank_rows, sizes),
+        "nearest keys": functools.partial(search_rows, sizes),
+        "memory": functools.partial(memory_rows, sizes),
+    }
+    with write_models(sizes, folder):
+        for part in chosen or parts:
             try:
-                yield from rows()
+                yield from parts[part]()
             except Exception as error:  # the other parts may work
+                traceback.print_exc()
                 yield failure(part, "", error)
+            jax.clear_caches()
+            peers.free()
+
+
+@contextlib.contextmanager
+def write_models(sizes: Sizes, folder: Path) -> Iterator[None]:
+    """A retriever and a language model of one decoder's weights, and a retriever like MiniLM."""
+    with mock.patch.multiple(tiny, **sizes.encoder) if sizes.encoder else contextlib.nullcontext():
+        if not (folder / "encoder").is_dir():
+            tiny.write(folder / "encoder", "bert", tokenizer="cls")
+            tiny.sentence_transformer(folder / "encoder", pooling="mean")
+    with mock.patch.multiple(tiny, **sizes.decoder) if sizes.decoder else contextlib.nullcontext():
+        if not (folder / "decoder").is_dir():
+            tiny.write(folder / "decoder", "qwen3", tokenizer="end", dtype="bfloat16")
+            tiny.sentence_transformer(folder / "decoder", pooling="lasttoken")
+            (folder / "language").mkdir()
+            for name in ("config.json", "model.safetensors"):
+                (folder / "language" / name).symlink_to(folder / "decoder" / name)
+            tiny.make_tokenizer(folder / "language", "plain")
+        yield
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="such as attention, training; default: all")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU and a minute")
     parser.add_argument("--out", type=Path, help="file that gets the table too")
+    parser.add_argument("--models", type=Path, help="folder that keeps the models for other runs")
     options = parser.parse_args(arguments)
     layout.enter_mesh((1, -1, 1))
     table = ["| part | what | ours | peer (how many times faster ours is) | verdict |"]
     table += ["|---|---|---|---|---|"]
     failed = False
     print("\n".join(table))
-    with tempfile.TemporaryDirectory() as folder:
-        for row in measure(TINY if options.tiny else FULL, Path(folder)):
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.models or Path(temporary)
+        for row in measure(TINY if options.tiny else FULL, folder, options.parts):
             table.append("| " + " | ".join(dataclasses.astuple(row)) + " |")
             print(table[-1], flush=True)
             failed |= row.verdict.startswith(FAILED)
-    if options.out:
-        options.out.write_text("\n".join(table) + "\n", encoding="utf-8")
+            if options.out:
+                options.out.write_text("\n".join(table) + "\n", encoding="utf-8")
     return int(failed)
 
 

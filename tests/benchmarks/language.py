@@ -15,7 +15,7 @@ import re
 import resource
 import sys
 import timeit
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -94,12 +94,14 @@ def tokenised(lm: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list[tuple
     return [(ids, len(ids) - len(context)) for ids, context in zip(joined, before, strict=True)]
 
 
-def values(logits: torch.Tensor, rows: Sequence[tuple[list[int], int]]) -> Iterator[float]:
+def values(logits: torch.Tensor, rows: Sequence[tuple[list[int], int]]) -> list[float]:
     """Sums over the targets of rows whose last token's logits stand last."""
-    for scores, (ids, n) in zip(logits, rows, strict=True):
-        wanted = torch.tensor(ids[-n:])
-        target = scores[len(scores) - n - 1 : -1].float()
-        yield float((target.gather(1, wanted[:, None])[:, 0] - target.logsumexp(-1)).sum())
+    most = max(n for _, n in rows)
+    ids = torch.tensor([[0] * (most - n) + list(ids[-n:]) for ids, n in rows])
+    is_target = torch.arange(most) >= most - torch.tensor([[n] for _, n in rows])
+    scores = logits[:, -most - 1 : -1].float()
+    logs = scores.gather(2, ids[..., None].to(scores.device))[..., 0] - scores.logsumexp(-1)
+    return (logs * is_target.to(logs.device)).sum(1).tolist()
 
 
 def left(rows: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,13 +117,13 @@ def left(rows: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def batched(lm, theirs, pairs) -> np.ndarray:
+def batched(lm, theirs, pairs, size: int = BATCH) -> np.ndarray:
     """A careful scorer: sorted by length, one pass a batch, logits at target positions only."""
     rows, out = tokenised(lm, pairs), np.zeros(len(pairs))
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i][0]))
-    for start in range(0, len(order), BATCH):
-        chosen = order[start : start + BATCH]
-        tokens, mask = left([rows[i][0] for i in chosen])
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        tokens, mask = (x.to(theirs.device) for x in left([rows[i][0] for i in chosen]))
         logits = theirs(
             tokens,
             attention_mask=mask,
@@ -129,26 +131,28 @@ def batched(lm, theirs, pairs) -> np.ndarray:
             use_cache=False,
             logits_to_keep=max(rows[i][1] for i in chosen) + 1,
         ).logits
-        out[chosen] = list(values(logits, [rows[i] for i in chosen]))
+        out[chosen] = values(logits, [rows[i] for i in chosen])
     return out
 
 
 @torch.no_grad()
-def with_prefix(lm, theirs, pairs) -> np.ndarray:
+def with_prefix(lm, theirs, pairs, size: int = BATCH) -> np.ndarray:
     """The same; keys and values of a prefix that a chunk's pairs share are computed once."""
     rows, out = tokenised(lm, pairs), np.zeros(len(pairs))
     for group in prefix_groups.group_by_prefix([(ids, len(ids) - n - 1) for ids, n in rows]):
         prefix = rows[group.members[0]][0][: group.prefix_length]
-        known = theirs(torch.tensor([prefix]), use_cache=True, logits_to_keep=1).past_key_values
+        ids = torch.tensor([prefix], device=theirs.device)
+        known = theirs(ids, use_cache=True, logits_to_keep=1).past_key_values
         known = [(layer.keys, layer.values) for layer in known.layers]
         order = sorted(group.members, key=lambda i: -len(rows[i][0]))
-        for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
-            tokens, mask = left([rows[i][0][group.prefix_length :] for i in chosen])
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            suffixes = [rows[i][0][group.prefix_length :] for i in chosen]
+            tokens, mask = (x.to(theirs.device) for x in left(suffixes))
             cache = DynamicCache(
                 [tuple(x.expand(len(chosen), -1, -1, -1) for x in pair) for pair in known]
             )
-            mask = torch.cat([torch.ones((len(chosen), len(prefix)), dtype=torch.long), mask], 1)
+            mask = torch.cat([mask.new_ones((len(chosen), len(prefix))), mask], 1)
             positions = (mask.cumsum(1) - 1)[:, len(prefix) :]
             logits = theirs(
                 tokens,
@@ -158,7 +162,7 @@ def with_prefix(lm, theirs, pairs) -> np.ndarray:
                 use_cache=True,
                 logits_to_keep=max(rows[i][1] for i in chosen) + 1,
             ).logits
-            out[chosen] = list(values(logits, [rows[i] for i in chosen]))
+            out[chosen] = values(logits, [rows[i] for i in chosen])
     return out
 
 

@@ -15,7 +15,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo
 
 from ark_jax import layout
-from ark_jax.models import attention, kernels, packing
+from ark_jax.models import attention, decoder, kernels, packing
 from ark_jax.runtime.accelerator import Device, device_in_use
 
 TEXTS, TOKENS, HEADS, KEY_HEADS, SIZE = 8, 40, 4, 2, 16
@@ -126,6 +126,25 @@ def test_a_program_for_an_accelerator_calls_the_kernel_without_a_bias(
         text = program.lower(lowering_platforms=(platform,)).as_text()
     # With a bias the calls would be `fmhaScaleBiasSoftmax` and so on.
     assert set(re.findall(r"custom_call @([\w$]+)", text)) == calls
+
+
+@pytest.mark.parametrize(("kernel", "platform"), [("cudnn", "cuda"), ("splash", "tpu")])
+def test_a_backward_pass_does_not_attend_once_more(kernel, platform, monkeypatch):
+    """What the kernel's backward pass needs is saved with the products."""
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 92000)
+
+    def calls(policy: str) -> int:
+        attend = lambda q, k, v: (stream(q, k, v, causal=True, kernel=kernel), k, v)
+        layer = decoder.rematerialised(lambda qkv, _: (attend(*qkv), None), policy)
+        loss = lambda *qkv: jnp.sum(jax.lax.scan(layer, qkv, None, length=2)[0][0])
+        program = jax.jit(jax.grad(loss)).trace(*arrays)
+        text = program.lower(lowering_platforms=(platform,)).as_text()
+        return len(re.findall(r"custom_call @(tpu_custom_call|[\w$]+Softmax)\b", text))
+
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        arrays = inputs("bfloat16")
+        monkeypatch.setattr(jax, "default_backend", lambda: platform)
+        assert calls("products") == calls("all") - 1
 
 
 H100, A100, T4 = (Device("gpu", capability) for capability in (9.0, 8.0, 7.5))

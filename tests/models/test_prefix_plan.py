@@ -181,6 +181,6 @@ def test_devices_are_given_like_work(devices):
 
 def test_like_needs_share_a_shape_until_it_costs_more_than_a_compilation():
     cost = lambda shape: shape[0] * 10**10
-    assert list(tk.share_shapes([(8, 1), (7, 2), (6, 3)], cost)) == [(8, 3)] * 3
-    assert list(tk.share_shapes([(8, 1), (2, 1), (2, 1)], cost)) == [(8, 1), (2, 1), (2, 1)]
-    assert list(tk.share_shapes([], cost)) == []
+    assert list(tk.share_shapes([(8, 1), (7, 2), (6, 3)], cost, 5e10)) == [(8, 3)] * 3
+    assert list(tk.share_shapes([(8, 1), (2, 1), (2, 1)], cost, 5e10)) == [(8, 1), (2, 1), (2, 1)]
+    assert list(tk.share_shapes([], cost, 5e10)) == []

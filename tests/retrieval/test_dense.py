@@ -152,6 +152,22 @@ def test_few_programs_for_all_sizes(mesh, devices_only):
     assert dense._better._cache_size() - before <= 16
 
 
+def test_keys_that_fit_are_sent_once(any_mesh, devices_only, monkeypatch):
+    rng = np.random.default_rng(0)
+    vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
+    sent, send = [], dense._blocks
+    monkeypatch.setattr(dense, "_blocks", lambda *given: sent.append(given) or send(*given))
+    wanted = [x.tolist() for x in top_k(queries, vectors, 9)]
+    for fits, times in ((False, 2), (True, 1)):
+        sent.clear()
+        monkeypatch.setattr(dense.Keys, "_fits", lambda self, dtype, fits=fits: fits)
+        keys = dense.Keys(vectors)
+        assert keys[:] is keys and keys[3:5].tolist() == vectors[3:5].tolist()
+        for _ in range(2):
+            assert [x.tolist() for x in top_k(queries, keys, 9)] == wanted
+        assert len(sent) == times
+
+
 def test_a_device_holds_its_share_of_a_block(any_mesh):
     blocks = [keys for _, _, keys in dense._blocks(np.ones((5000, 4), np.float32), 2048)]
     assert sum(map(len, blocks)) >= 5000

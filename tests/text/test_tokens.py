@@ -4,6 +4,7 @@ import importlib.resources
 import itertools
 import json
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -94,13 +95,20 @@ def test_an_overlap_that_never_ends_is_refused(overlap):
     st.sampled_from([1, 64, 1000, 4096, 100_000]),
     st.sampled_from([1_000, 30_000_000, 10**12]),
     st.sampled_from([1, 2, 8]),
+    st.booleans(),
 )
 def test_batches_hold_every_text_once_and_no_more_than_their_room(
-    lengths, budget, parameters, devices
+    lengths, budget, parameters, devices, coarse
 ):
     seen, before = [], float("inf")
     for batch in batch_by_tokens(
-        lengths, budget=budget, parameters=parameters, attention=9_000, devices=devices
+        lengths,
+        budget=budget,
+        parameters=parameters,
+        attention=9_000,
+        compilation=1e15 if coarse else 5e10,
+        coarse=coarse,
+        devices=devices,
     ):
         assert len(batch.texts_by_device) == devices and batch.room <= max(budget, *lengths, 1)
         assert max(lengths[i] for i in batch.texts_by_device[0]) <= batch.length <= before, (
@@ -115,7 +123,9 @@ def test_batches_hold_every_text_once_and_no_more_than_their_room(
 
 def test_arrays_of_a_batch():
     ids = [[7], [1, 2, 3], [], [4, 5]]
-    (batch,) = batch_by_tokens([1, 3, 0, 2], budget=100, parameters=1, attention=1, devices=2)
+    (batch,) = batch_by_tokens(
+        [1, 3, 0, 2], budget=100, parameters=1, attention=1, compilation=5e10, devices=2
+    )
     assert (batch.texts_by_device, batch.rows, batch.length, batch.room) == (
         [[1], [3, 0, 2]],
         3,
@@ -167,8 +177,23 @@ def test_more_texts_than_places_are_refused():
         balance([1] * 5, bins=2, slots=2)
 
 
+def test_an_accelerator_compiles_few_shapes_that_other_texts_share():
+    def shapes(seed: int) -> set[tuple[int, int, int]]:
+        lengths = np.random.default_rng(seed).lognormal(4, 0.7, 2000).astype(int).clip(3, 256)
+        costs = {"parameters": 4e8, "attention": 3e5, "compilation": 1e15}
+        batches = list(batch_by_tokens(lengths.tolist(), budget=16384, coarse=True, **costs))
+        assert all(batch.rows * batch.length <= 4 * batch.room for batch in batches)
+        return {(batch.rows, batch.length, batch.room) for batch in batches}
+
+    assert shapes(0) == shapes(1) and len(shapes(0)) <= 3
+
+
 def test_few_shapes_and_little_padding_for_many_lengths():
     lengths = [i % 400 for i in range(2000)]
-    batches = list(batch_by_tokens(lengths, budget=4096, parameters=20_000_000, attention=14_000))
+    batches = list(
+        batch_by_tokens(
+            lengths, budget=4096, parameters=20_000_000, attention=14_000, compilation=5e10
+        )
+    )
     assert len({(batch.rows, batch.length, batch.room) for batch in batches}) <= 12
     assert sum(batch.room for batch in batches) < 1.05 * sum(lengths)
