@@ -58,7 +58,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         _load_base(context),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context, folder, RERANKER),
+        training_run(context.metrics, folder, RERANKER),
         batch=config.train.batch,
         epochs=config.reranker.epochs,
         learning_rate=config.reranker.learning_rate,

@@ -75,7 +75,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         questions,
         passages,
         section_of(config.train, TrainSection),
-        training_run(context, folder, name, label=f"stage {stage}"),
+        training_run(context.metrics, folder, name, label=f"stage {stage}"),
         epochs=epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
         seed=config.seed + stage,
