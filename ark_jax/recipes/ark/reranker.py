@@ -11,7 +11,7 @@ from pathlib import Path
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.config import TrainSection
-from ark_jax.recipes.ark.curriculum import RERANKER
+from ark_jax.recipes.ark.curriculum import RERANKER, mine_name
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -89,8 +89,9 @@ def load_lists(context: Context, stage: int | None) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    mined = {} if stage is None else load_negatives(context, stage)
-    positives, scored = load_positives(context), load_scores(context)
+    mined = {} if stage is None else load_negatives(context / mine_name(stage))
+    folder = context / "positives"
+    positives, scored = load_positives(folder), load_scores(folder)
     passages = Passages(stored_chunks(context))
     lists = []
     for question in load_questions(context, "train"):
