@@ -64,6 +64,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     from ark_jax.train import batches, contrastive
 
     config, name = context.config, curriculum.stage_name(stage)
+    run = training_run(context.metrics, folder, name, label=f"stage {stage}")
     examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
@@ -79,7 +80,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         questions,
         passages,
         section_of(config.train, TrainSection),
-        training_run(context.metrics, folder, name, label=f"stage {stage}"),
+        run,
         epochs=curriculum.epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
         seed=config.seed + stage,

@@ -42,9 +42,12 @@ def encode_passages(
     if not searches_corpus(context):
         return retriever.encode(passages, **options), retriever.truncated[label]
     path = context.workdir / FOLDER / f"{system}.npy"
-    model = lambda: _model(context, system)
-    key = distributed.on_first_process(lambda: _key(context.config, model(), passages))
-    cut = distributed.on_first_process(lambda: _cut_of_stored(path, key))
+
+    def look_up() -> tuple[str, int | None]:
+        key = _key(context.config, _model(context, system), passages)
+        return key, _cut_of_stored(path, key)
+
+    key, cut = distributed.on_first_process(look_up)
     if cut is not None:
         say(f"  {label}: {len(passages):,} vectors are taken from {path}")
     else:
