@@ -73,11 +73,9 @@ def _load_base(context: Context):
     """The model to begin from."""
     from ark_jax.models.pairs import CrossEncoder
 
-    context.enter_mesh()
     path, settings = context.config.reranker.path, context.config.retriever
-    return CrossEncoder.from_pretrained(
-        path, head="linear", compute=settings.compute, attention=settings.attention
-    )
+    options = {"head": "linear", "compute": settings.compute, "attention": settings.attention}
+    return context.model("retriever", CrossEncoder.from_pretrained, path, **options)
 
 
 def load_lists(context: Context, stage: int | None) -> list:
