@@ -85,11 +85,12 @@ class Context:
         """Whether a name is that of a stage that may be read."""
         return bool(self.reads) and self.reads.is_fresh(name)
 
-    def model(self, role: str, open_model: Callable, path: str, **options: object):
-        """A model; the last one that was opened for a role with the same options is kept.
+    def model(self, role: str, open_model: Callable, path: str | Path, **options: object):
+        """A model on the mesh; the last one opened for a role with the same options is kept.
 
         All options are given at every call, so that a stage reads them even if the model is there.
         """
+        self.enter_mesh()
         opened = (path, options)
         if role not in self.models or self.models[role][0] != opened:
             self.models.pop(role, None)  # memory may not hold two

@@ -83,7 +83,7 @@ def train(context, folder):
         QueryMapLoss(settings.temperature),
         lambda step, matrix: batch,
         schema.section_of(settings, TrainSection),
-        training_run(context, folder, "train"),
+        training_run(context.metrics, folder, "train"),
         jnp.eye(vectors["queries"].shape[1]),
         steps=settings.steps,
         learning_rate=settings.learning_rate,

@@ -14,7 +14,7 @@ from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
 from ark_jax.recipes.ark import own_parts
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, mine_name, miner_of
+from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
@@ -53,7 +53,7 @@ class _Corpus:
 
 
 def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
-    """Stores hard negatives for one training stage.
+    """Stores hard negatives for one training stage, and the positives, each with its cosine.
 
     The model of the stage before finds them, or the base model for the first.
 
@@ -63,31 +63,48 @@ def mine(context: Context, folder: Path, *, stage: int, before: str) -> dict:
     Args:
         before: the system whose model the training stage starts from.
     """
-    system = miner_of(context.config, before)
+    config, system = context.config, miner_of(context.config, before)
     corpus = _encode_corpus(context, system)
-    search = _search(context, system, stage, corpus)
-    choose = lambda: _choose(context, folder, corpus, search())
+    queries = corpus.queries
+    if config.mine.by == "rewritten":
+        queries = _encode_rewritten(context, system, stage, set(queries))
+    search = _search(config, corpus, queries)
+
+    def choose() -> dict:
+        tally, spared = _Tally(), load_next_best(context / "positives", config.mine.spare)
+        rows = _negatives(config.mine, corpus, search(), spared, tally)
+        count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
+        save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
+        return {
+            "negatives": count,
+            "questions_without": tally.questions_without,
+            "holding_the_answer": tally.holding_the_answer,
+            "dropped": dict(tally.dropped),
+            **_difficulty(tally, count),
+        }
+
     return {"model": system} | distributed.on_first_process(choose)
 
 
-def load_negatives(context: Context, stage: int) -> dict[str, list[str]]:
-    """question -> its hard negatives for a training stage, hardest first."""
+def load_negatives(folder: Path) -> dict[str, list[str]]:
+    """question -> its hard negatives, hardest first, of the folder of a mine stage."""
     negatives: dict[str, list[str]] = {}
     ids: dict[str, str] = {}  # one string for all questions that a chunk is a negative of
-    for row in stream_rows(read_table(context / mine_name(stage) / "negatives.parquet")):
+    for row in stream_rows(read_table(folder / "negatives.parquet")):
         chunk = ids.setdefault(row["chunk"], row["chunk"])
         negatives.setdefault(row["question"], []).append(chunk)
     return negatives
 
 
 def _encode_corpus(context: Context, system: str) -> _Corpus:
-    chunks, positives = stored_chunks(context), load_positives(context)
+    chunks, positives = stored_chunks(context), load_positives(context / "positives")
     questions = [q for q in load_questions(context, "train") if q.id in positives]
-    searched, groups = searched_in_training(context, questions, chunks), chunks.by_document
+    is_shared, groups = searches_corpus(context), chunks.by_document
+    searched = searched_in_training(questions, chunks, whole=is_shared)
     vectors, _ = encode_passages(context, system, searched.texts, "embed chunks")
     asked = [question.question for question in questions]
     encoded = encode(context, system, asked, "query", "embed questions")
-    is_shared, everything = searches_corpus(context), range(len(searched.ids))
+    everything = range(len(searched.ids))
     own_chunks = lambda q: [searched.position(chunk.id) for chunk in candidate_chunks(q, groups)]
     return _Corpus(
         searched.ids,
@@ -101,29 +118,29 @@ def _encode_corpus(context: Context, system: str) -> _Corpus:
 
 
 def _search(
-    context: Context, system: str, stage: int, corpus: _Corpus
+    config, corpus: _Corpus, queries: Mapping[str, Vectors]
 ) -> Callable[[], dict[str, Ranking]]:
     """What `mine.by` finds for each question: by vectors, words, chance or a user's function.
 
     The devices of all processes search by vectors. The rest is for the first process alone, which
     calls what is returned.
+
+    Args:
+        queries: question -> the vectors to search by, if it is searched by vectors.
     """
     from ark_jax.retrieval import mining
 
-    settings, pools, vectors = context.config.mine, corpus.pools, corpus.vectors
+    settings, pools, vectors = config.mine, corpus.pools, corpus.vectors
     if settings.by in ("rewritten", "question"):
-        queries = corpus.queries
-        if settings.by == "rewritten":
-            queries = _encode_rewritten(context, system, stage, set(queries))
         mined = mining.dense_candidates(queries, pools, vectors, corpus.chunk_ids, top=settings.top)
         return lambda: mined
 
     def rank() -> dict[str, Ranking]:
         words = {question.id: question.question for question in corpus.questions}
         if own_functions.is_own(settings.by):
-            queries = {question: of_one[0] for question, of_one in corpus.queries.items()}
-            task = mining.MiningTask(words, pools, corpus.texts, queries, vectors, settings.top)
-            ranked = own_parts.mine(context.config, task)
+            asked = {question: of_one[0] for question, of_one in corpus.queries.items()}
+            task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
+            ranked = own_parts.mine(config, task)
         else:
             ranked = mining.baseline_candidates(
                 settings.by, words, pools, corpus.texts, top=settings.top
@@ -163,22 +180,6 @@ class _Tally:
     holding_the_answer: int = 0
     smallest_gaps: list[float] = dataclasses.field(default_factory=list)
     above_the_positive: int = 0
-
-
-def _choose(context: Context, folder: Path, corpus: _Corpus, mined: Mapping[str, Ranking]) -> dict:
-    """Stores the negatives among the mined chunks, and the positives, each with its cosine."""
-    tally = _Tally()
-    spared = load_next_best(context, context.config.mine.spare)
-    rows = _negatives(context.config.mine, corpus, mined, spared, tally)
-    count = save_stream(rows, folder / "negatives.parquet", NEGATIVES)
-    save_stream(_positives(corpus), folder / "positives.parquet", POSITIVES)
-    return {
-        "negatives": count,
-        "questions_without": tally.questions_without,
-        "holding_the_answer": tally.holding_the_answer,
-        "dropped": dict(tally.dropped),
-        **_difficulty(tally, count),
-    }
 
 
 def _positives(corpus: _Corpus) -> Iterator[dict]:

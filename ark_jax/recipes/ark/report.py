@@ -255,7 +255,7 @@ def _examples(
     count: int = 3,
 ) -> list[dict]:
     """Training questions with their positives, hard negatives and scores."""
-    positives = load_positives(context)
+    positives = load_positives(context / "positives")
     questions = [q for q in load_questions(context, "train") if q.id in positives]
     questions = questions[:: max(len(questions) // count, 1)][:count]
     rows = lambda folder, name: _rows_with(

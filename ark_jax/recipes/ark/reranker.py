@@ -11,7 +11,7 @@ from pathlib import Path
 from ark_jax.models.weight_names import CLASSIFIERS
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.ark.config import TrainSection
-from ark_jax.recipes.ark.curriculum import RERANKER
+from ark_jax.recipes.ark.curriculum import RERANKER, mine_name
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -58,7 +58,7 @@ def train_reranker(context: Context, folder: Path, *, mined: int | None) -> dict
         _load_base(context),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context, folder, RERANKER),
+        training_run(context.metrics, folder, RERANKER),
         batch=config.train.batch,
         epochs=config.reranker.epochs,
         learning_rate=config.reranker.learning_rate,
@@ -73,11 +73,9 @@ def _load_base(context: Context):
     """The model to begin from."""
     from ark_jax.models.pairs import CrossEncoder
 
-    context.enter_mesh()
     path, settings = context.config.reranker.path, context.config.retriever
-    return CrossEncoder.from_pretrained(
-        path, head="linear", compute=settings.compute, attention=settings.attention
-    )
+    options = {"head": "linear", "compute": settings.compute, "attention": settings.attention}
+    return context.model("retriever", CrossEncoder.from_pretrained, path, **options)
 
 
 def load_lists(context: Context, stage: int | None) -> list:
@@ -89,8 +87,9 @@ def load_lists(context: Context, stage: int | None) -> list:
     from ark_jax.train.lists import PairList
 
     config = context.config
-    mined = {} if stage is None else load_negatives(context, stage)
-    positives, scored = load_positives(context), load_scores(context)
+    mined = {} if stage is None else load_negatives(context / mine_name(stage))
+    folder = context / "positives"
+    positives, scored = load_positives(folder), load_scores(folder)
     passages = Passages(stored_chunks(context))
     lists = []
     for question in load_questions(context, "train"):

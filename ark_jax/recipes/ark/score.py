@@ -168,42 +168,50 @@ def _count_positives(
     return counts
 
 
-def load_positives(context: Context) -> dict[str, list[str]]:
+def load_positives(folder: Path) -> dict[str, list[str]]:
     """question -> its positives, best first."""
+    return _best_stored(folder, positive=True)
+
+
+def load_next_best(folder: Path, count: int) -> dict[str, list[str]]:
+    """question -> the `count` chunks that score best after the positives."""
+    return _best_stored(folder, positive=False, count=count) if count else {}
+
+
+def _best_stored(folder: Path, *, positive: bool, count: int | None = None) -> dict[str, list[str]]:
+    """The best of the scored chunks that are positives, or of the others."""
     from ark_jax.recipes.ark import alignment
 
-    return alignment.top_chunks(_stored_ranking(context, positive=True))
+    table = read_table(folder / FILE, ["question", "chunk", "score", "positive"])
+    rows = stream_rows(table.filter(pc.equal(table["positive"], positive)))
+    return alignment.top_chunks(rows, count)
 
 
-def _stored_ranking(context: Context, *, positive: bool) -> Iterator[dict]:
-    """The scored chunks that are positives, or the others."""
-    table = read_table(context / "positives" / FILE, ["question", "chunk", "score", "positive"])
-    return _ranking(table.filter(pc.equal(table["positive"], positive)))
-
-
-def load_scores(context: Context) -> dict[str, dict[str, float]]:
+def load_scores(folder: Path) -> dict[str, dict[str, float]]:
     """question -> chunk -> alignment score, of all that were scored."""
     scores: dict[str, dict[str, float]] = {}
     ids: dict[str, str] = {}  # one string for all questions that a chunk is scored for
     columns = ["question", "chunk", "score"]
-    for row in stream_rows(read_table(context / "positives" / FILE, columns)):
+    for row in stream_rows(read_table(folder / FILE, columns)):
         chunk = ids.setdefault(row["chunk"], row["chunk"])
         scores.setdefault(row["question"], {})[chunk] = row["score"]
     return scores
 
 
-def load_shares(context: Context, originals: Mapping[str, str]) -> dict[str, dict[str, float]]:
+def load_shares(
+    folder: Path, originals: Mapping[str, str], temperature: float
+) -> dict[str, dict[str, float]]:
     """question -> scored chunk -> its share, see `shares`.
 
     Args:
         originals: chunk -> the chunk that replaces it, for copies; of these the first counts.
     """
     by_question: dict[str, dict[str, float]] = {}
-    for question, scores in load_scores(context).items():
+    for question, scores in load_scores(folder).items():
         distinct: dict[str, float] = {}
         for chunk, value in scores.items():
             distinct.setdefault(originals.get(chunk, chunk), value)
-        weights = shares(distinct.values(), context.config.train.teacher_temperature)
+        weights = shares(distinct.values(), temperature)
         by_question[question] = dict(zip(distinct, weights, strict=True))
     return by_question
 
@@ -213,10 +221,3 @@ def shares(scores: Collection[float], temperature: float) -> list[float]:
     best = max(scores)
     weights = [max(math.exp((score - best) / temperature), LEAST_SHARE) for score in scores]
     return [weight / math.fsum(weights) for weight in weights]
-
-
-def load_next_best(context: Context, count: int) -> dict[str, list[str]]:
-    """question -> the `count` chunks that score best after the positives."""
-    from ark_jax.recipes.ark import alignment
-
-    return alignment.top_chunks(_stored_ranking(context, positive=False), count) if count else {}

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark import own_parts
+from ark_jax.recipes.ark import curriculum, own_parts
 from ark_jax.recipes.ark.config import TrainSection
-from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs, is_distilling, stage_name
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
@@ -23,19 +22,23 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
     from ark_jax.retrieval import mining
     from ark_jax.train import batches
 
+    settings, scored = context.config.train, context / "positives"
     questions = {question.id: question for question in load_questions(context, "train")}
-    negatives = load_negatives(context, stage) if stage in MINING_SIZES else {}
+    mined = stage in curriculum.MINING_SIZES
+    negatives = load_negatives(context / curriculum.mine_name(stage)) if mined else {}
     passages = Passages(stored_chunks(context))
     copies = {}
-    if context.config.train.merge_copies:
+    if settings.merge_copies:
         numbers = distributed.on_first_process(
             lambda: list(mining.first_copies(passages.values()).items())
         )
         chunk_ids = list(passages)
         copies = {chunk_ids[copy]: chunk_ids[first] for copy, first in numbers}
     documents = {id: "\n".join(question.documents) for id, question in questions.items()}
-    shares = load_shares(context, copies) if is_distilling(context.config) else {}
-    positives = shares or load_positives(context)
+    shares = {}
+    if curriculum.is_distilling(context.config):
+        shares = load_shares(scored, copies, settings.teacher_temperature)
+    positives = shares or load_positives(scored)
     examples = batches.make_examples(positives, negatives, documents, copies)
     if shares:
         examples = [
@@ -47,7 +50,8 @@ def load_examples(context: Context, stage: int) -> tuple[list, dict[str, str], P
 
 def learned_questions(context: Context) -> Collection[str]:
     """The ids of the training questions that any stage learns from."""
-    return load_scores(context) if is_distilling(context.config) else load_positives(context)
+    load = load_scores if curriculum.is_distilling(context.config) else load_positives
+    return load(context / "positives")
 
 
 def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> dict:
@@ -59,7 +63,8 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
     from ark_jax.models import lora
     from ark_jax.train import batches, contrastive
 
-    config, name = context.config, stage_name(stage)
+    config, name = context.config, curriculum.stage_name(stage)
+    run = training_run(context.metrics, folder, name, label=f"stage {stage}")
     examples, questions, passages = load_examples(context, stage)
 
     def write_examples() -> None:
@@ -75,11 +80,11 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         questions,
         passages,
         section_of(config.train, TrainSection),
-        training_run(context, folder, name, label=f"stage {stage}"),
-        epochs=epochs(config.train, stage),
+        run,
+        epochs=curriculum.epochs(config.train, stage),
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
         seed=config.seed + stage,
-        use_negatives=stage in MINING_SIZES,
+        use_negatives=stage in curriculum.MINING_SIZES,
         loss=own_parts.load_loss(config),
     )
     tuned.save_pretrained(folder / "model")

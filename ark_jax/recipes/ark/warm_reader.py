@@ -44,7 +44,7 @@ def train_warm_reader(context: Context, folder: Path) -> dict:
         sets,
         Passages(chunks),
         LanguageModelConfig(remat="products"),
-        training_run(context, folder, WARM_READER),
+        training_run(context.metrics, folder, WARM_READER),
         batch=min(settings.batch, len(questions)),
         learning_rate=settings.learning_rate,
         seed=config.seed,

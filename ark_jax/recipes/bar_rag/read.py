@@ -3,10 +3,11 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.answers import Asked, draw_answers, group_of, summary
 from ark_jax.recipes.bar_rag.config import ReadSection
@@ -15,19 +16,22 @@ from ark_jax.recipes.bar_rag.readers import load_reader, reader_before, stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.rollouts import Answer
 from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
-from ark_jax.recipes.bar_rag.warm import save_reader, train_on_references
+from ark_jax.recipes.bar_rag.warm import save_reader
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import (
     PooledQuestion,
     questions_of_steps,
     reading_prompts,
+    teach,
 )
 from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
 from ark_jax.train.config import LanguageModelConfig
 
-if TYPE_CHECKING:  # its module starts jax
+if TYPE_CHECKING:  # their modules start jax
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.train.fit import Run, Trained
     from ark_jax.train.groups import Group
 
 
@@ -36,41 +40,48 @@ def train_reader(context: Context, folder: Path, *, iteration: int) -> dict:
     config, stage = context.config, stage_of("read", iteration)
     settings, seed = config.read, stage_seed(config, stage)
     sets, before = load_evidence(context, iteration), reader_before(iteration)
+    reader, form = load_reader(context, before), reading_prompt(config)
+    passages, run = Passages(stored_chunks(context)), training_run(context.metrics, folder, stage)
     steps = steps_for(settings.steps, len(sets), settings.prompts)
     orders = itertools.islice(questions_of_steps(len(sets), settings.prompts, seed), steps)
     chosen = [numbers.tolist() for numbers in orders]
     if settings.train == "supervised":
-        return train_on_references(
-            context,
-            folder,
+        (tuned, adapter, _), counts = teach(
+            reader,
+            form,
             [sets[i] for numbers in chosen for i in numbers],
-            before=before,
-            stage=stage,
+            passages,
+            section_of(config.train, LanguageModelConfig),
+            run,
             batch=min(settings.prompts, len(sets)),
             learning_rate=settings.learning_rate,
+            seed=config.seed,
         )
-    return _grpo(context, folder, sets, chosen, before, stage)
+    else:
+        (tuned, adapter, _), counts = _grpo(reader, form, sets, passages, run, chosen, config, seed)
+    save_reader(tuned, adapter, form, folder, f"{before}/model")
+    return counts
 
 
 def _grpo(
-    context: Context,
-    folder: Path,
+    reader: "LanguageModel",
+    form: ReadingPrompt,
     sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
+    passages: Mapping[str, str],
+    run: "Run",
     chosen: Sequence[Sequence[int]],
-    before: str,
-    stage: str,
-) -> dict:
+    config,
+    seed: int,
+) -> tuple["Trained", dict]:
     """Policy gradients on the reader's own answers.
 
     Args:
         chosen: the numbers of each step's sets.
-        before: the reader to begin with.
+        seed: of the draws.
     """
     from ark_jax.train import tuning
 
-    config, reader = context.config, load_reader(context, before)
-    settings, form, seed = config.read, reading_prompt(config), stage_seed(config, stage)
-    passages = Passages(stored_chunks(context))
+    settings = config.read
     prompts = reading_prompts(
         reader,
         form,
@@ -82,7 +93,7 @@ def _grpo(
         Asked(pooled, len(chunks), *prompt)
         for (pooled, chunks), *prompt in zip(sets, prompts.texts, ids, strict=True)
     ]
-    drawn, summaries = StepRows(folder / "answers.parquet", Answer), {}
+    drawn, summaries = StepRows(run.folder / "answers.parquet", Answer), {}
 
     def make_groups(step: int, model) -> "list[Group]":
         batch = [items[i] for i in chosen[step]]
@@ -97,10 +108,9 @@ def _grpo(
     def on_step(row: dict) -> None:
         # Of several updates from the same answers, each has the same summary.
         shared = summaries.get((row["step"] - 1) // settings.updates, {})
-        context.metrics.step(stage, row | shared)
+        run.on_step(row | shared)
 
-    run = training_run(context, folder, stage)
-    tuned, adapter, curve = tuning.grpo(
+    trained = tuning.grpo(
         reader,
         make_groups,
         section_of(config.train, LanguageModelConfig),
@@ -113,8 +123,7 @@ def _grpo(
         learning_rate=settings.learning_rate,
         seed=config.seed,
     )
-    save_reader(context, folder, before, tuned, adapter)
-    return _counts(drawn.join(), len(curve), len(sets), prompts.cut)
+    return trained, _counts(drawn.join(), len(trained.curve), len(sets), prompts.cut)
 
 
 def _counts(answers: Sequence[Answer], steps: int, questions: int, cut: int) -> dict:

@@ -31,7 +31,6 @@ def load_reader(context: Context, name: str):
     """
     from ark_jax.models.language import LanguageModel
 
-    context.enter_mesh()
     settings = context.config.generator
     path = settings.path if name == UNTUNED else str(context / name / "model")
     return context.model(

@@ -49,8 +49,8 @@ def train_selector(context: Context, folder: Path, *, iteration: int) -> dict:
         summaries[step + 1] = summary(sets)
         return sets
 
-    on_step = lambda row: context.metrics.step(stage, row | summaries.get(row["step"], {}))
-    run = training_run(context, folder, stage, label="select")
+    run = training_run(context.metrics, folder, stage, label="select")
+    on_step = lambda row: run.on_step(row | summaries.get(row["step"], {}))
     trained, _, curve = selector.train(chosen, make_sets, dataclasses.replace(run, on_step=on_step))
     trained.save(folder / "selector")
     sizes = {"questions": len(questions), "steps": len(curve)}

@@ -4,16 +4,16 @@ A small model answers hardly any question rightly at first, and then there is no
 from.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
+from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.bar_rag.pool import load_pools
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, load_reader
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import stage_seed
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
-from ark_jax.recipes.common.reader_training import PooledQuestion, sets_with_gold, teach
+from ark_jax.recipes.common.reader_training import sets_with_gold, teach
 from ark_jax.recipes.common.training import training_run
 from ark_jax.runtime.log import say
 from ark_jax.schema import section_of
@@ -27,10 +27,10 @@ def train_warm(context: Context, folder: Path) -> dict:
         ValueError: no training question has a passage that holds its answer.
     """
     config = context.config
-    reader = load_reader(context, UNTUNED)
+    reader, form = load_reader(context, UNTUNED), reading_prompt(config)
     _ = reader.end_id  # raises if no reply could end
     if not config.warm.steps:
-        save_reader(context, folder, UNTUNED, reader, None)
+        save_reader(reader, None, form, folder, config.generator.path)
         return {"steps": 0}
     pools = load_pools(context, "train")
     shown = [pooled for pooled in pools if any(pooled.gold)]
@@ -46,65 +46,33 @@ def train_warm(context: Context, folder: Path) -> dict:
     sets = sets_with_gold(
         shown, steps, config.warm.batch, config.select.passages, stage_seed(config, WARM)
     )
-    counts = train_on_references(
-        context,
-        folder,
-        sets,
-        before=UNTUNED,
-        stage=WARM,
-        batch=config.warm.batch,
-        learning_rate=config.warm.learning_rate,
-    )
-    return counts | ({"without_gold": missing} if missing else {})
-
-
-def train_on_references(
-    context: Context,
-    folder: Path,
-    sets: Sequence[tuple[PooledQuestion, Sequence[str]]],
-    *,
-    before: str,
-    stage: str,
-    batch: int,
-    learning_rate: float,
-) -> dict:
-    """Trains a reader on a reference answer to each set; stores it under `model`.
-
-    Args:
-        sets: (question, chunk ids).
-        before: the reader to begin with.
-        stage: for progress lines and metrics.
-        batch: sets of a step.
-    """
-    config = context.config
     (tuned, adapter, _), counts = teach(
-        load_reader(context, before),
-        reading_prompt(config),
+        reader,
+        form,
         sets,
         Passages(stored_chunks(context)),
         section_of(config.train, LanguageModelConfig),
-        training_run(context, folder, stage),
-        batch=batch,
-        learning_rate=learning_rate,
+        training_run(context.metrics, folder, WARM),
+        batch=config.warm.batch,
+        learning_rate=config.warm.learning_rate,
         seed=config.seed,
     )
-    save_reader(context, folder, before, tuned, adapter)
-    return counts
+    save_reader(tuned, adapter, form, folder, config.generator.path)
+    return counts | ({"without_gold": missing} if missing else {})
 
 
-def save_reader(context: Context, folder: Path, before: str, tuned, adapter) -> None:
+def save_reader(tuned, adapter, form: ReadingPrompt, folder: Path, base: str) -> None:
     """Stores a trained reader under `model`, and its adapter, if it has one, under `adapter`.
 
     The weights are float32: in the type of a base in bfloat16, small updates would be rounded away.
 
     Args:
-        before: the reader that training began with.
+        form: how it is asked.
+        base: what training began with; a model in the workdir is named relative to it.
     """
     from ark_jax.models import lora
 
     tuned.save_pretrained(folder / "model", dtype="float32")
-    reading_prompt(context.config).write(folder / "model")
+    form.write(folder / "model")
     if adapter is not None:
-        # A base in the workdir is named relative to it.
-        base = context.config.generator.path if before == UNTUNED else f"{before}/model"
         lora.save_peft(adapter, folder / "adapter", base=base, task="CAUSAL_LM")

@@ -11,8 +11,6 @@ from ark_jax.data.records import Question
 from ark_jax.evaluate.answers import LIKELIHOOD
 from ark_jax.evaluate.reading import ReadingPrompt
 from ark_jax.pipeline.parts import stored_rows
-from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.models import load_generator, reader_path
 from ark_jax.recipes.common.reader_training import reply_ids
 
 if TYPE_CHECKING:  # its module starts jax
@@ -73,11 +71,12 @@ def scored_references(question: Question) -> list[str]:
 
 
 def answer_likelihoods(
-    context: Context,
+    lm: "LanguageModel",
     form: ReadingPrompt,
     filled: Mapping[tuple[str, str], str],
     questions: Sequence[Question],
     folder: Path,
+    batch_tokens: int,
 ) -> dict[tuple[str, str], float]:
     """(system, question) -> the mean log p of a token of the likeliest reference answer, in nats.
 
@@ -95,43 +94,39 @@ def answer_likelihoods(
     references = {question.id: scored_references(question) for question in questions}
     scored: dict[tuple[str, str], float] = {}  # (question, prompt) -> its value
     likelihoods = {}
+
+    def rows(prompts: Mapping[str, str]) -> list[dict]:
+        """A row of each question, scored where no system before had the same prompt."""
+        new = {id: prompt for id, prompt in prompts.items() if (id, prompt) not in scored}
+        of_new = {id: references[id] for id in new}
+        values = _best_means(lm, form, new, of_new, batch_tokens) if new else {}
+        return [
+            {"question": id, LIKELIHOOD: values[id] if id in values else scored[id, prompt]}
+            for id, prompt in prompts.items()
+        ]
+
     for system in dict.fromkeys(name for name, _ in filled):
         prompts = {id: filled[system, id] for id, texts in references.items() if texts}
-        make_rows = functools.partial(_rows, context, form, prompts, references, scored)
-        for row in stored_rows(folder / f"likelihood-{system}.parquet", make_rows):
+        path = folder / f"likelihood-{system}.parquet"
+        for row in stored_rows(path, functools.partial(rows, prompts)):
             id, value = row["question"], row[LIKELIHOOD]
             likelihoods[system, id] = scored[id, prompts[id]] = value
     return likelihoods
 
 
-def _rows(
-    context: Context,
-    form: ReadingPrompt,
-    prompts: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
-    scored: Mapping[tuple[str, str], float],
-) -> list[dict]:
-    """A row of each question, scored where no system before had the same prompt."""
-    new = {id: prompt for id, prompt in prompts.items() if (id, prompt) not in scored}
-    values = _best_means(context, form, new, {id: references[id] for id in new}) if new else {}
-    return [
-        {"question": id, LIKELIHOOD: values[id] if id in values else scored[id, prompt]}
-        for id, prompt in prompts.items()
-    ]
-
-
 def _best_means(
-    context: Context,
+    lm: "LanguageModel",
     form: ReadingPrompt,
     prompts: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
+    batch_tokens: int,
 ) -> dict[str, float]:
     """question -> the mean log p of a token of its likeliest reference, in nats."""
     from ark_jax.models.language import PairError
 
-    config, lm, ids = context.config, load_generator(context, reader_path(context)), list(prompts)
+    ids = list(prompts)
     texts = [form.for_model(lm, prompt) for prompt in prompts.values()]
-    options = {"batch_tokens": config.generator.batch_tokens, "label": "answer likelihoods"}
+    options = {"batch_tokens": batch_tokens, "label": "answer likelihoods"}
     try:
         owners, log_probs = reply_log_probs(lm, form, texts, list(references.values()), **options)
     except PairError as error:

@@ -36,12 +36,13 @@ def find_candidates(context: Context, folder: Path) -> dict:
     fused by reciprocal rank; the first chunks of its documents are among them.
     """
     chunks, questions = stored_chunks(context), load_questions(context, "train")
-    searched = searched_in_training(context, questions, chunks)
+    whole = searches_corpus(context)
+    searched = searched_in_training(questions, chunks, whole=whole)
     vectors, cut = encode_passages(context, "base", searched.texts, "embed chunks")
     texts = [question.question for question in questions]
     queries = encode(context, "base", texts, "query", "embed questions")
     groups = chunks.by_document
-    if searches_corpus(context):
+    if whole:
         pools = _search(questions, groups, searched, (queries, vectors), context.config.data)
     else:
         pools = {question.id: _own_chunks(question, groups, searched) for question in questions}

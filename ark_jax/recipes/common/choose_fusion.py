@@ -1,5 +1,6 @@
 """The fusion stage: training questions decide how BM25 and the last tuned retriever are fused."""
 
+import functools
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 from ark_jax.evaluate.retrieval import measures
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json
-from ark_jax.recipes.common.corpus import gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.common.retrieve import search_each
+from ark_jax.recipes.common.corpus import gold_passages, load_questions, passages_of, stored_chunks
+from ark_jax.recipes.common.retrieve import kept, ranked_file, searched_chunks, searcher_of
 from ark_jax.recipes.common.systems import WORDS, Systems
 from ark_jax.retrieval.fusion import Fusion, load_fusion, save_fusion
 from ark_jax.retrieval.searcher import Fused
@@ -60,12 +61,14 @@ def choose_fusion(
     fusions = candidates(systems.depth)
     rows = [{"fusion": repr(fusion), METRIC: 0.0} for fusion in fusions]
     if judged:
-        names = (WORDS, systems.last)
         # Of all questions, so that as many documents are searched, whichever choose.
-        parts = search_each(context, systems, names, judged, chunks, folder).values()
-        texts, depth = [question.question for question in judged], systems.depth
+        searched, scopes = searched_chunks(context, judged, chunks)
+        texts, depth, parts = [question.question for question in judged], systems.depth, []
+        for name in (WORDS, systems.last):
+            make = functools.partial(searcher_of, context, name, passages_of(searched), name)
+            parts.append(kept(ranked_file(folder, name), judged, make, depth, scopes, searched))
         for fusion, row in zip(fusions, rows, strict=True):
-            fused = Fused(tuple(parts), depth, fusion.join).search(texts, depth)
+            fused = Fused(parts, depth, fusion.join).search(texts, depth)
             run = {q.id: list(x.ids) for q, x in zip(judged, fused, strict=True) if q in choosing}
             values = measures(run, {id: gold[id] for id in run}, [METRIC])
             row[METRIC] = float(np.mean([value[METRIC] for value in values.values()]))

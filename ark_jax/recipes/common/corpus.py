@@ -112,10 +112,10 @@ class SearchedChunks(NamedTuple):
 
 
 def searched_in_training(
-    context: Context, questions: Sequence[Question], chunks: StoredChunks
+    questions: Sequence[Question], chunks: StoredChunks, *, whole: bool
 ) -> SearchedChunks:
     """All chunks if the whole corpus is searched, else those of the questions' documents."""
-    if searches_corpus(context):
+    if whole:
         return SearchedChunks(chunks.ids, passages_of(views_of(chunks)), chunks.ids.position)
     groups = (candidate_chunks(question, chunks.by_document) for question in questions)
     by_id = {chunk.id: chunk for group in groups for chunk in group}

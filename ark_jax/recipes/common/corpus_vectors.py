@@ -20,7 +20,7 @@ from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, setting
 from ark_jax.recipes.common.corpus import searches_corpus
-from ark_jax.recipes.common.models import encode, load_retriever, retriever_path
+from ark_jax.recipes.common.models import load_retriever, retriever_path
 from ark_jax.retrieval.array_files import array_rows, write_array
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
@@ -37,16 +37,21 @@ def encode_passages(
     They are `[n e]`, or `TokenVectors`. If the run searches the whole corpus, they are read from
     the disk where they lie there, those of tokens in 16 bits.
     """
+    retriever, settings = load_retriever(context, system), context.config.retriever
+    options = {"kind": "document", "batch_tokens": settings.batch_tokens, "label": label}
     if not searches_corpus(context):
-        vectors = encode(context, system, passages, "document", label)
-        return vectors, load_retriever(context, system).truncated[label]
+        return retriever.encode(passages, **options), retriever.truncated[label]
     path = context.workdir / FOLDER / f"{system}.npy"
-    key = distributed.on_first_process(lambda: _key(context, system, passages))
-    cut = distributed.on_first_process(lambda: _cut_of_stored(path, key))
+
+    def look_up() -> tuple[str, int | None]:
+        key = _key(context.config, _model(context, system), passages)
+        return key, _cut_of_stored(path, key)
+
+    key, cut = distributed.on_first_process(look_up)
     if cut is not None:
         say(f"  {label}: {len(passages):,} vectors are taken from {path}")
     else:
-        cut = _encode(context, system, passages, label, path.with_suffix(".new"))
+        cut = _encode(retriever, passages, options, path.with_suffix(".new"))
         distributed.on_first_process(lambda: _publish(path, key, cut))
     vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     if not (offsets := _offsets_file(path)).is_file():
@@ -64,9 +69,7 @@ def stored_systems(workdir: Path) -> set[str]:
     return {path.stem for path in (workdir / FOLDER).glob("*.npy")}
 
 
-def _encode(
-    context: Context, system: str, passages: Sequence[str], label: str, unfinished: Path
-) -> int:
+def _encode(retriever, passages: Sequence[str], options: dict, unfinished: Path) -> int:
     """Writes the vectors for `np.load` as they come; returns how many passages are cut.
 
     No process holds all of them, which may be more than its memory. Where tokens have vectors, it
@@ -74,14 +77,11 @@ def _encode(
     """
     from ark_jax.models.multi_vector import MultiVectorRetriever
 
-    retriever = load_retriever(context, system)
     shape, dtype, offsets = (len(passages), retriever.width), np.float32, None
     if isinstance(retriever, MultiVectorRetriever):
         offsets = retriever.tokenize(passages, kind="document").offsets
         shape, dtype = (int(offsets[-1]), retriever.width), np.float16
-    batches = retriever.encode_batches(
-        passages, kind="document", batch_tokens=context.config.retriever.batch_tokens, label=label
-    )
+    batches = retriever.encode_batches(passages, **options)
     with contextlib.ExitStack() as stack:
         write = lambda numbers, vectors: None
         if distributed.is_first_process():
@@ -94,18 +94,17 @@ def _encode(
                 rows = [range(offsets[number], offsets[number + 1]) for number in numbers]
                 numbers, vectors = itertools.chain(*rows), np.concatenate(vectors)
             write(numbers, vectors)
-    return retriever.truncated[label]
+    return retriever.truncated[options["label"]]
 
 
-def _key(context: Context, system: str, passages: Sequence[str]) -> str:
+def _key(config, model: str, passages: Sequence[str]) -> str:
     """The fingerprint of all that decides a bit of the vectors.
 
     Batches decide the last bits, and settings, mesh and devices decide the batches.
     """
     import jax
 
-    context.enter_mesh()
-    config, digest = context.config, hashlib.sha256()
+    digest = hashlib.sha256()
     for passage in passages:
         data = passage.encode()
         digest.update(len(data).to_bytes(8, "little") + data)
@@ -113,7 +112,7 @@ def _key(context: Context, system: str, passages: Sequence[str]) -> str:
     return fingerprint(
         {
             "passages": digest.hexdigest(),
-            "model": _model(context, system),
+            "model": model,
             "retriever": {
                 name: config.retriever[name] for name in config.retriever if name != "path"
             },

@@ -14,8 +14,15 @@ from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common import own_reader, reader, retrieve, written_from
 from ark_jax.recipes.common.answer_likelihood import answer_likelihoods
 from ark_jax.recipes.common.choose_fusion import chosen_fusion
-from ark_jax.recipes.common.corpus import Passages, gold_passages, load_questions, stored_chunks
-from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
+from ark_jax.recipes.common.corpus import (
+    Passages,
+    gold_passages,
+    load_documents,
+    load_questions,
+    stored_chunks,
+)
+from ark_jax.recipes.common.models import load_generator, reader_path
+from ark_jax.recipes.common.reader_passages import fit_all, retrieved_passages
 from ark_jax.recipes.common.systems import Systems
 from ark_jax.recipes.common.table import as_text, tabulate, test_name
 from ark_jax.report.results import describe_difference, is_significant
@@ -96,27 +103,33 @@ def _read(
     folder: Path,
 ) -> _Reading:
     """The answers to the questions, or how likely their reference answers are, or both."""
-    columns = context.config.evaluate.answers
-    retrieved = retrieved_passages(context, rankings, questions, texts)
-    if own_functions.is_own(context.config.reader.backend):
-        answers = own_reader.answer_all(context, retrieved, questions, folder)
+    config, settings = context.config, context.config.evaluate
+    documents = load_documents(context) if "full" in rankings else ()
+    retrieved = retrieved_passages(rankings, questions, texts, documents, settings.passages)
+    backend = config.reader.backend
+    if own_functions.is_own(backend):
+        answers = own_reader.answer_all(backend, retrieved, questions, folder)
         unanswered = sum(not answer for answer in answers.values())
         return _Reading({"unanswered": unanswered}, answers=answers)
-    form = reader.reading_prompt(context.config)
-    passages, cut = passages_for_reader(context, retrieved, questions, form)
+    form, cut = reader.reading_prompt(config), 0
+    passages = {key: form.join(passages) for key, passages in retrieved.items()}
+    if not passages:
+        return _Reading({"answered": 0})
+    if backend == "local":  # one behind an endpoint says itself if a text is too long
+        lm = load_generator(context, reader_path(context))
+        passages, cut = fit_all(lm, form, questions, passages, settings.max_new_tokens)
     filled = {
         (name, question.id): form.fill(question.question, passages[name, question.id])
         for name in rankings
         for question in questions
     }
-    if not filled:
-        return _Reading({"answered": 0}, cut)
     answers, counts, likelihoods = {}, {}, {}
-    if needs_replies(columns):
+    if needs_replies(settings.answers):
         replies, counts = reader.answer_prompts(context, filled.values(), form)
         answers = {key: replies[prompt] for key, prompt in filled.items()}
-    if LIKELIHOOD in columns:
-        likelihoods = answer_likelihoods(context, form, filled, questions, folder)
+    if LIKELIHOOD in settings.answers:  # of a local reader alone
+        tokens = config.generator.batch_tokens
+        likelihoods = answer_likelihoods(lm, form, filled, questions, folder, tokens)
     return _Reading(counts, cut, answers, likelihoods)
 
 

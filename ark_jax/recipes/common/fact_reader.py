@@ -37,10 +37,10 @@ def read_facts(
     sample = reader.questions_to_answer(questions, context.config.evaluate.read)
     if not sample:
         return {}, {}
-    if own_functions.is_own(context.config.reader.backend):
+    if own_functions.is_own(backend := context.config.reader.backend):
         pairs = [(system, question) for system in systems for question in sample]
         facts = {(system, question.id): facts_of(system, question) for system, question in pairs}
-        answers = own_reader.answer_all(context, facts, sample, folder)
+        answers = own_reader.answer_all(backend, facts, sample, folder)
         unanswered = sum(not answer for answer in answers.values())
         return _scored(answers, sample), {"unanswered": unanswered}
     template = prompts.load_template("triple_reader", context.config.prompts.triple_reader)

@@ -31,19 +31,13 @@ def load_retriever(context: Context, system: str = "base"):
     from ark_jax.models.multi_vector import MultiVectorRetriever, open_retriever
     from ark_jax.models.retriever import Retriever
 
-    context.enter_mesh()
-    open_model = open_retriever
+    path, open_model = retriever_path(context, system), open_retriever
     if system == "base":  # the config decides, whatever the folder declares
         kind = MultiVectorRetriever if keeps_tokens(context.config) else Retriever
         open_model = kind.from_pretrained
     settings = context.config.retriever
-    return context.model(
-        "retriever",
-        open_model,
-        retriever_path(context, system),
-        compute=settings.compute,
-        attention=settings.attention,
-    )
+    options = {"compute": settings.compute, "attention": settings.attention}
+    return context.model("retriever", open_model, path, **options)
 
 
 def keeps_tokens(config) -> bool:
@@ -62,7 +56,6 @@ def load_generator(context: Context, path: str = ""):
     """The language model of `generator.path`, or another one; the last one used stays in memory."""
     from ark_jax.models.language import LanguageModel
 
-    context.enter_mesh()
     settings = context.config.generator
 
     def open_model(path: str, **options: str) -> LanguageModel:
@@ -103,18 +96,15 @@ def load_reranker(context: Context, stage: str = ""):
     from ark_jax.models.pairs import CrossEncoder
     from ark_jax.models.yes_no import YesNoScorer
 
-    context.enter_mesh()
     config = context.config
     folder = context / stage / "model" if stage else hf.resolve(config.evaluate.rerank)
     if pair_folder.is_decoder(folder):
-        context.models.pop("generator", None)  # memory may not hold two
         kind, settings = config.generator.dtype, config.generator
         options = {"dtype": kind, "compute": kind, "attention": settings.attention}
-        return YesNoScorer.from_pretrained(folder, **options)
+        return context.model("generator", YesNoScorer.from_pretrained, folder, **options)
     settings = config.retriever
-    return CrossEncoder.from_pretrained(
-        folder, compute=settings.compute, attention=settings.attention
-    )
+    options = {"compute": settings.compute, "attention": settings.attention}
+    return context.model("retriever", CrossEncoder.from_pretrained, folder, **options)
 
 
 def encode(

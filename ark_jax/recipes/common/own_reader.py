@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 from ark_jax.data.records import Question
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.parts import stored_rows
-from ark_jax.pipeline.stage import Context
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
 
@@ -25,9 +24,9 @@ class OwnReader(Protocol):
         """
 
 
-def load(config) -> OwnReader:
-    """Raises ValueError, as `own_functions.load`."""
-    return own_functions.load("reader.backend", config.reader.backend, OwnReader)
+def load(named: str) -> OwnReader:
+    """The reader that `reader.backend` names; raises ValueError, as `own_functions.load`."""
+    return own_functions.load("reader.backend", named, OwnReader)
 
 
 def check(config) -> None:
@@ -37,25 +36,28 @@ def check(config) -> None:
         ValueError: there is no such function, or it takes other parameters.
     """
     if own_functions.is_own(config.reader.backend):
-        load(config)
+        load(config.reader.backend)
 
 
 def answer_all(
-    context: Context,
+    named: str,
     passages: Mapping[tuple[str, str], Sequence[str]],
     questions: Sequence[Question],
     folder: Path,
 ) -> dict[tuple[str, str], str]:
     """(system, question) -> answer. Those of a system are stored in `folder`: a kill loses no more.
 
+    Args:
+        named: as `reader.backend`.
+
     Raises:
         ValueError: an answer is no text.
     """
-    read, texts = load(context.config), {question.id: question.question for question in questions}
+    read, texts = load(named), {question.id: question.question for question in questions}
     replies = {}
     for name in dict.fromkeys(system for system, _ in passages):
         retrieved = {id: passages[name, id] for id in texts}
-        rows = functools.partial(_answer, read, context.config.reader.backend, texts, retrieved)
+        rows = functools.partial(_answer, read, named, texts, retrieved)
         stored = stored_rows(
             folder / f"answers-{name}.parquet", lambda rows=rows: distributed.on_first_process(rows)
         )

@@ -1,72 +1,52 @@
 """What the reader is given of what each system retrieves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from ark_jax.data.records import Question
+from ark_jax.data.records import Document, Question
 from ark_jax.evaluate.reading import ReadingPrompt
-from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common.corpus import load_documents
-from ark_jax.recipes.common.models import load_generator, reader_path
 from ark_jax.recipes.common.retrieve import Rankings
 from ark_jax.runtime.log import say
 
 
 def retrieved_passages(
-    context: Context,
     rankings: dict[str, Rankings],
     questions: list[Question],
     texts: Mapping[str, str],
+    documents: Iterable[Document],
+    count: int,
 ) -> dict[tuple[str, str], list[str]]:
-    """(system, question) -> the passages to answer from, best first; for "full" whole documents."""
-    documents = {x.id: x.text for x in load_documents(context)} if "full" in rankings else {}
+    """(system, question) -> the first `count` passages; for "full" whole documents."""
+    whole = {document.id: document.text for document in documents}
 
     def passages(system: str, question: Question) -> list[str]:
         if system == "full":
-            return [documents[document] for document in question.documents]
+            return [whole[document] for document in question.documents]
         ranked = rankings[system][question.id]
-        return [texts[chunk_id] for chunk_id in ranked[: context.config.evaluate.passages]]
+        return [texts[chunk_id] for chunk_id in ranked[:count]]
 
     return {
         (name, question.id): passages(name, question) for name in rankings for question in questions
     }
 
 
-def passages_for_reader(
-    context: Context,
-    retrieved: Mapping[tuple[str, str], Sequence[str]],
-    questions: list[Question],
+def fit_all(
+    lm,
     form: ReadingPrompt,
+    questions: list[Question],
+    texts: Mapping[tuple[str, str], str],
+    max_new_tokens: int,
 ) -> tuple[dict[tuple[str, str], str], int]:
-    """(system, question) -> the passages that the reader is given, cut at their end to fit it.
-
-    Args:
-        retrieved: what `retrieved_passages` returns.
-        form: how the reader is asked.
-
-    Returns:
-        the passages, joined as the prompt shows them, and for how many questions some were cut.
-    """
-    config = context.config
-    texts = {key: form.join(passages) for key, passages in retrieved.items()}
-    # A reader behind an endpoint says itself if a text is too long.
-    if not texts or config.reader.backend != "local":
-        return texts, 0
-    lm = load_generator(context, reader_path(context))
-    question_texts = {question.id: question.question for question in questions}
-    cut = set()
-    for (name, question), joined in texts.items():
-        fitting = fit_to_reader(
-            lm, form, question_texts[question], joined, config.evaluate.max_new_tokens
-        )
-        if fitting != joined:
-            texts[name, question] = fitting
-            cut.add(question)
+    """As `fit_to_reader`, of all (system, question), and for how many questions texts were cut."""
+    asked = {question.id: question.question for question in questions}
+    fit = lambda id, text: fit_to_reader(lm, form, asked[id], text, max_new_tokens)
+    fitting = {(system, id): fit(id, text) for (system, id), text in texts.items()}
+    cut = {id for system, id in texts if fitting[system, id] != texts[system, id]}
     if cut:
         say(
             f"  read answers: what is read for {len(cut):,} of {len(questions):,} questions does "
             "not fit the reader and is cut"
         )
-    return texts, len(cut)
+    return fitting, len(cut)
 
 
 def fit_to_reader(lm, form: ReadingPrompt, question: str, text: str, max_new_tokens: int) -> str:

@@ -43,7 +43,18 @@ def retrieve_baselines(context: Context, folder: Path) -> dict:
     """The baselines stage: what systems that no training changes retrieve for each question."""
     questions, chunks = load_questions(context, "held_out"), stored_chunks(context)
     systems = Systems(context.config.evaluate, expand=context.config.search.expand)
-    search_each(context, systems, systems.untuned, questions, chunks, folder)
+    searched, scopes = searched_chunks(context, questions, chunks)
+
+    def make(name: str) -> Searcher:
+        base = "base" if name == HYDE else name
+        searcher = searcher_of(context, base, passages_of(searched), name)
+        if name == HYDE:
+            searcher = dataclasses.replace(searcher, embed=hyde.embedding(context, questions))
+        return searcher
+
+    for name in systems.untuned:
+        path, of_system = ranked_file(folder, name), functools.partial(make, name)
+        kept(path, questions, of_system, systems.depth, scopes, searched)
     return {"systems": len(systems.untuned)}
 
 
@@ -61,9 +72,12 @@ def retrieve_all(
         fusion: of BM25 and the last tuned retriever; None: reciprocal ranks, as all hybrids.
     """
     fusion, depth = fusion or Fusion(), systems.depth
-    load = lambda name: load_kept(_file(context / "baselines", name), questions)
+    load = lambda name: load_kept(ranked_file(context / "baselines", name), questions)
     searchers: dict[str, Searcher] = {name: load(name) for name in systems.untuned}
-    searchers |= search_each(context, systems, systems.tuned, questions, chunks, folder)
+    searched, scopes = searched_chunks(context, questions, chunks)
+    for name in systems.tuned:
+        make = functools.partial(dense_searcher, context, name, passages_of(searched), name)
+        searchers[name] = kept(ranked_file(folder, name), questions, make, depth, scopes, searched)
     searchers["full"] = Known([Ranking((), ())] * len(questions))
     for name, names in systems.hybrids.items():
         searchers[name] = Fused([searchers[part] for part in names], depth)
@@ -73,39 +87,19 @@ def retrieve_all(
     for name, part in systems.reranked.items():
         score = lambda pairs: load_reranker(context, systems.reranker).score(pairs, label="rerank")
         make = functools.partial(Reranked, searchers[part], Passages(chunks), score)
-        searchers[name] = kept(_file(folder, name), questions, make, depth)
+        searchers[name] = kept(ranked_file(folder, name), questions, make, depth)
     return ids_found(searchers, systems.names, questions, depth)
-
-
-def search_each(
-    context: Context,
-    systems: Systems,
-    names: Sequence[str],
-    questions: list[Question],
-    chunks: StoredChunks,
-    folder: Path,
-) -> dict[str, Known]:
-    """What each of `names` finds. It is stored in `folder`, so that a killed run goes on."""
-    searched, scopes = searched_chunks(context, questions, chunks)
-
-    def make(name: str) -> Searcher:
-        base = "base" if name == HYDE else name
-        searcher = searcher_of(context, base, passages_of(searched), name)
-        if name == HYDE:
-            searcher = dataclasses.replace(searcher, embed=hyde.embedding(context, questions))
-        return searcher
-
-    def keep(name: str) -> Known:
-        of_system = functools.partial(make, name)
-        return kept(_file(folder, name), questions, of_system, systems.depth, scopes, searched)
-
-    return {name: keep(name) for name in names}
 
 
 def searcher_of(context: Context, system: str, texts: Sequence[str], label: str) -> Searcher:
     """BM25, or a retriever by the name of its system, over texts; every process must search."""
     if system == WORDS:
         return OnFirstProcess(lambda: count_bm25(texts))
+    return dense_searcher(context, system, texts, label)
+
+
+def dense_searcher(context: Context, system: str, texts: Sequence[str], label: str) -> Dense:
+    """A retriever by the name of its system, over texts; every process must search."""
     vectors, _ = encode_passages(context, system, texts, f"embed chunks, {label}")
     embed = lambda asked: encode(context, system, asked, "query", f"embed questions, {label}")
     return Dense(vectors, embed)
@@ -197,5 +191,6 @@ def chunks_in_scope(
     ]
 
 
-def _file(folder: Path, name: str) -> Path:
+def ranked_file(folder: Path, name: str) -> Path:
+    """Where what a system finds is stored."""
     return folder / f"ranked-{name}.parquet"

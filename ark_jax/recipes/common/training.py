@@ -5,22 +5,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ark_jax.pipeline.stage import Context
+from ark_jax.runtime.log import Metrics
 
 if TYPE_CHECKING:  # its module starts jax
     from ark_jax.train.fit import Run
 
 
-def training_run(context: Context, folder: Path, stage: str, *, label: str = "") -> "Run":
-    """The training of a stage in its folder, whose steps and pace go to the run's metrics.
+def training_run(metrics: Metrics, folder: Path, stage: str, *, label: str = "") -> "Run":
+    """The training of a stage in its folder, whose steps and pace go to `metrics`.
 
     Args:
         label: for progress lines and errors; empty: the stage.
     """
     from ark_jax.train.fit import Run
 
-    on_step = functools.partial(context.metrics.step, stage)
-    on_pace = functools.partial(context.metrics.write, stage)
+    on_step = functools.partial(metrics.step, stage)
+    on_pace = functools.partial(metrics.write, stage)
     return Run(folder, label or stage, on_step, on_pace)
 
 

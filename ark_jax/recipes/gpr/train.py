@@ -30,7 +30,7 @@ def train_towers(context: Context, folder: Path) -> dict:
         _masked_questions(context),
         lambda rows: texts_of(graph, config, rows),
         section_of(config.train, TrainSection),
-        training_run(context, folder, "train"),
+        training_run(context.metrics, folder, "train"),
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,
         seed=config.seed,

@@ -30,7 +30,7 @@ def train_scorer(context: Context, folder: Path) -> dict:
         load_base_scorer(context).with_head(config.train.head, seed=config.seed),
         lists,
         section_of(config.train, TrainSection),
-        training_run(context, folder, "train"),
+        training_run(context.metrics, folder, "train"),
         batch=config.train.batch,
         epochs=config.train.epochs,
         learning_rate=config.train.learning_rate,

@@ -66,12 +66,11 @@ def counting(monkeypatch) -> list[int]:
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_it_is_the_best_mean_of_the_references_tokens(world, tmp_path, monkeypatch, chat, mesh):
-    context = Context(worlds.tiny_config(world), tmp_path, Metrics(tmp_path / "m.jsonl"))
+    lm = LanguageModel.from_pretrained(world / "generator")
     form, calls = ReadingPrompt(TEMPLATE, chat=chat), counting(monkeypatch)
     filled = filled_prompts(form)
-    values = answer_likelihoods(context, form, filled, QUESTIONS, tmp_path)
+    values = answer_likelihoods(lm, form, filled, QUESTIONS, tmp_path, 0)
     assert values.keys() == {(s, q) for s in ("base", "tuned") for q in "ab"}
-    lm = LanguageModel.from_pretrained(world / "generator")
     for (system, id), value in values.items():
         answers = next(question.answers for question in QUESTIONS if question.id == id)
         assert value == pytest.approx(by_hand(lm, form, filled[system, id], answers), abs=1e-5)
@@ -80,15 +79,14 @@ def test_it_is_the_best_mean_of_the_references_tokens(world, tmp_path, monkeypat
     assert values["base", "b"] != values["tuned", "b"]
     stored = (tmp_path / "likelihood-tuned.parquet").read_bytes()
     (tmp_path / "likelihood-tuned.parquet").write_bytes(stored[:-9])  # as a kill may leave it
-    assert answer_likelihoods(context, form, filled, QUESTIONS, tmp_path) == values
+    assert answer_likelihoods(lm, form, filled, QUESTIONS, tmp_path, 0) == values
     assert calls == [2, 1, 1]
     assert (tmp_path / "likelihood-tuned.parquet").read_bytes() == stored
-    assert answer_likelihoods(context, form, filled, QUESTIONS, tmp_path) == values
+    assert answer_likelihoods(lm, form, filled, QUESTIONS, tmp_path, 0) == values
     assert calls == [2, 1, 1]
 
 
 def test_a_reference_that_does_not_fit_says_how_much_room_it_needs(world, tmp_path, mesh):
-    context = Context(worlds.tiny_config(world), tmp_path, Metrics(tmp_path / "m.jsonl"))
     lm = LanguageModel.from_pretrained(world / "generator")
     form = ReadingPrompt(TEMPLATE, chat=False)
     asked = Question("long", "Why?", ("tin", "the tide rose " * 400), ("d",))
@@ -96,7 +94,7 @@ def test_a_reference_that_does_not_fit_says_how_much_room_it_needs(world, tmp_pa
     filled = {("base", "long"): form.fill("Why?", "the tide " * (lm.max_length // 4))}
     says = rf"question 'long': .*; set config\.evaluate\.max_new_tokens={longest + 1} or more"
     with pytest.raises(ValueError, match=says):
-        answer_likelihoods(context, form, filled, [asked], tmp_path)
+        answer_likelihoods(lm, form, filled, [asked], tmp_path, 0)
 
 
 def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, monkeypatch, mesh):

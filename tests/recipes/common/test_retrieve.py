@@ -14,8 +14,8 @@ from ark_jax.models.language import LanguageModel
 from ark_jax.models.pairs import CrossEncoder
 from ark_jax.models.yes_no import YesNoScorer
 from ark_jax.recipes.ark.curriculum import systems
-from ark_jax.recipes.common import reader_passages, retrieve
-from ark_jax.recipes.common.reader_passages import passages_for_reader, retrieved_passages
+from ark_jax.recipes.common import retrieve
+from ark_jax.recipes.common.reader_passages import fit_all, retrieved_passages
 from ark_jax.text import prompts
 from ark_jax.text.tokens import load_tokenizer
 
@@ -144,12 +144,7 @@ def tokenizer(tmp_path_factory):
     )
 
 
-def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch):
-    run.c.evaluate.baselines, run.c.evaluate.passages, run.c.evaluate.max_new_tokens = (
-        ("full",),
-        1,
-        7,
-    )
+def test_whole_documents_fill_the_window_and_no_more(tokenizer):
     ranked = {"full": {}, "base": {"q0": ["a#1", "a#0"], "q1": ["b#0"]}}
     texts = {x.id: x.text for chunks in CHUNKS.values() for x in chunks}
     size = lambda q, text, lm: len(
@@ -157,11 +152,15 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
             lm.chat(prompts.fill(prompts.load_template("read"), question=q.question, passages=text))
         )["input_ids"]
     )
-    monkeypatch.setattr(reader_passages, "load_generator", lambda context, path: lm)
     lm = Reader(tokenizer, size(QUESTIONS[0], DOCUMENTS[0].text[:200], Reader(tokenizer, 0)) + 7)
     form = ReadingPrompt(prompts.load_template("read"))
-    retrieved = retrieved_passages(run.context, ranked, QUESTIONS, texts)
-    passages, cut = passages_for_reader(run.context, retrieved, QUESTIONS, form)
+
+    def shown(texts: dict[str, str]) -> tuple[dict, int]:
+        retrieved = retrieved_passages(ranked, QUESTIONS, texts, DOCUMENTS, 1)
+        joined = {key: form.join(passages) for key, passages in retrieved.items()}
+        return fit_all(lm, form, QUESTIONS, joined, 7)
+
+    passages, cut = shown(texts)
     assert cut == 1 and passages["base", "q0"] == "a lamp"
     assert passages["full", "q1"] == DOCUMENTS[1].text
     shown_text = passages["full", "q0"]
@@ -170,12 +169,11 @@ def test_whole_documents_fill_the_window_and_no_more(run, tokenizer, monkeypatch
         and lm.max_length - 9 <= size(QUESTIONS[0], shown_text, lm) + 7 < lm.max_length
     )
     long = texts | {"a#1": DOCUMENTS[0].text}  # chunks are cut as documents are
-    cut_too = retrieved_passages(run.context, ranked, QUESTIONS, long)
-    passages, cut = passages_for_reader(run.context, cut_too, QUESTIONS, form)
+    passages, cut = shown(long)
     assert cut == 1 and passages["base", "q0"] == shown_text
     lm.max_length = 20
     with pytest.raises(
         ValueError,
         match=r"'which lamp\?': .* the prompt and 7 new tokens leave no room in the 20 that",
     ):
-        passages_for_reader(run.context, retrieved, QUESTIONS, form)
+        shown(texts)
