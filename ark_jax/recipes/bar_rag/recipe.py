@@ -3,6 +3,7 @@
 A selector draws sets of passages from what the retriever finds, and is rewarded where the reader is
 right about half of the time. The reader then learns from its own answers to the selector's sets.
 Both alternate. At the end the selector is thrown away: the reader reads what the retriever finds.
+There are no negatives to mine, so it takes no miner of one's own.
 """
 
 import functools
@@ -26,7 +27,7 @@ from ark_jax.recipes.bar_rag import (
 )
 from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.common import ingest
+from ark_jax.recipes.common import ingest, own_loss, own_reader
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.report import with_report
 from ark_jax.text import prompts
@@ -66,6 +67,13 @@ def check_bar_rag(config) -> None:
             "likelihood nobody knows; set config.read.chat=True and config.success.by=samples"
         )
     evaluate.check_evaluation(config)
+
+
+def check_all(config) -> None:
+    """As `check_bar_rag`, and imports the functions of the user's own that the config names."""
+    check_bar_rag(config)
+    own_loss.load_of_tokens(config)
+    own_reader.check(config)
 
 
 def stages(config) -> list[Stage]:
@@ -127,7 +135,7 @@ RECIPE = Recipe(
     name="bar_rag",
     stages=stages,
     schema=BarRag,
-    check=check_bar_rag,
+    check=check_all,
     needs=needs,
     metrics=outcome.METRIC_HEADINGS,
     headline="p",

@@ -6,7 +6,7 @@ Graded-relevance pretraining: questions about masked triples, three levels of re
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.recipes.common import graph_data, own_loss, own_reader
+from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.gpr import data, estimate, evaluate, export, outcome, report, retrieve
@@ -32,6 +32,7 @@ def check_gpr(config) -> None:
 def check_all(config) -> None:
     """As `check_gpr`, and imports the functions of the user's own that the config names."""
     check_gpr(config)
+    own_miner.check("train.negatives", config.train.negatives)
     own_reader.check(config)
     own_loss.load(config)
 
