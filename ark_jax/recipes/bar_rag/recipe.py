@@ -10,7 +10,7 @@ import functools
 import urllib.parse
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.bar_rag import (
     baselines,
@@ -111,19 +111,6 @@ def _iteration(config, iteration: int) -> list[Stage]:
     ]
 
 
-def needs(config) -> Needs:
-    """The input and models that a config names."""
-    return Needs(
-        data=config.data.path,
-        models={
-            f"{section}.path": config[section].path
-            for section in ("retriever", "generator", "selector")
-            if config[section].path
-        },
-        read=functools.partial(ingest.look_at, config.data),
-    )
-
-
 def forecast(context: Context, done: set[str]) -> Forecast:
     """What `ark-jax plan` shows of devices and disk."""
     from ark_jax.recipes.bar_rag import forecast  # starts jax, which looking up must not
@@ -136,7 +123,7 @@ RECIPE = Recipe(
     stages=stages,
     schema=BarRag,
     check=check_all,
-    needs=needs,
+    look=ingest.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="p",
     outcome=outcome.read_outcome,

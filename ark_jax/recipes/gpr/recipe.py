@@ -4,7 +4,7 @@ Graded-relevance pretraining: questions about masked triples, three levels of re
 """
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
@@ -58,12 +58,6 @@ def stages(config) -> list[Stage]:
     )
 
 
-def needs(config) -> Needs:
-    """The graph, models, recordings and endpoints that a config names."""
-    recording = {"questions.replies": config.questions.replies}
-    return graph_data.needs(config, roles=("llm",), files=recording)
-
-
 def forecast(context: Context, done: set[str]) -> Forecast:
     """What `ark-jax plan` shows of devices and disk."""
     from ark_jax.recipes.gpr import forecast  # starts jax, which looking up what is done must not
@@ -76,7 +70,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Gpr,
     check=check_all,
-    needs=needs,
+    unread=graph_data.unread,
+    look=graph_data.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="answer_triple@10",
     outcome=outcome.read_outcome,

@@ -6,7 +6,7 @@ paths, and a search that ends where END scores highest.
 
 from ark_jax import schema
 from ark_jax.pipeline import own_functions
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
@@ -76,9 +76,9 @@ def stages(config) -> list[Stage]:
     )
 
 
-def needs(config) -> Needs:
-    """The graph, models and endpoints that a config names."""
-    return graph_data.needs(config)
+def unread(config) -> list[str]:
+    """The sections that a run does not read; no model writes anything."""
+    return ["llm", *graph_data.unread(config)]
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
@@ -93,7 +93,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Star,
     check=check_all,
-    needs=needs,
+    unread=unread,
+    look=graph_data.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="hit@1",
     outcome=outcome.read_outcome,
