@@ -262,9 +262,9 @@ def pair_masks(
 ) -> dict[str, np.ndarray]:
     """Which triples of a batch are at which level for each question, bool `[b c]`.
 
-    Unless `negatives="random"`, every triple of the batch that shares no entity with the question's
-    is a negative. Losses but the margins have those that do as negatives too, except siblings where
-    these are spared.
+    With `negatives="random"` the drawn triple alone is a negative. Otherwise it is one beside every
+    triple of the batch that shares no entity with the question's. Losses but the margins have those
+    that do as negatives too, except siblings where these are spared.
     """
     graph, config = epochs.graph, epochs.config
     rows_asked = epochs.questions.rows[chosen][:, None]

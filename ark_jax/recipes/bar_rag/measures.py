@@ -68,14 +68,12 @@ def measure_reader(context: Context, name: str, folder: Path) -> list[dict]:
 
 def _measure(context: Context, name: str) -> list[dict]:
     config, questions = context.config, measured_questions(context)
-    success = None if name == OWN else Success(context, name)
     form = reading_prompt(config)
-    nearest = lambda size: [(pooled, pooled.chunk_ids[:size]) for pooled in questions]
-    size = passages_read(config)
-    sets = {RETRIEVED: nearest(size)} | {size_name(n): nearest(n) for n in config.evaluate.sizes}
-    sets[NEEDED] = [(pooled, needed) for pooled in questions if (needed := pooled.needed(size))]
-    reply = (
-        functools.partial(
+    if name == OWN:
+        success, reply, cites = None, functools.partial(_reply_by_own, config), False
+    else:
+        success, cites = Success(context, name), form.cite
+        reply = functools.partial(
             _reply,
             load_reader(context, name),
             form,
@@ -84,10 +82,10 @@ def _measure(context: Context, name: str) -> list[dict]:
             seed=stage_seed(config, f"measure {name}"),
             batch_tokens=config.generator.batch_tokens,
         )
-        if success
-        else functools.partial(_reply_by_own, config)
-    )
-    cites = form.cite and name != OWN
+    nearest = lambda size: [(pooled, pooled.chunk_ids[:size]) for pooled in questions]
+    size = passages_read(config)
+    sets = {RETRIEVED: nearest(size)} | {size_name(n): nearest(n) for n in config.evaluate.sizes}
+    sets[NEEDED] = [(pooled, needed) for pooled in questions if (needed := pooled.needed(size))]
     read = functools.partial(answer_sets, reply, chunks=stored_chunks(context).by_id, cites=cites)
     # What a question's sets begin with is computed once if they are asked for together.
     all_sets = [evidence_set for of_kind in sets.values() for evidence_set in of_kind]
