@@ -8,6 +8,7 @@ accelerator that is in use.
 
 import dataclasses
 import functools
+import glob
 import importlib.metadata as metadata
 import importlib.util
 import json
@@ -22,7 +23,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ark_jax.pipeline.recipe import Needs, Recipe, recipe_of
+from ark_jax.pipeline import named
+from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.runtime.accelerator import find_device, host_memory
 from ark_jax.runtime.log import show
 
@@ -95,8 +97,8 @@ def diagnose(parse: Callable[[], object]) -> int:
         config = recipe = None
         show(f"{_raised('the command line or the config', error)}\n")
         states.append("problem")
-    needs = recipe.needs(config) if recipe else Needs()
-    endpoints = [role for role in needs.roles if config[role].backend == "openai"]
+    roles = named.roles(recipe, config) if recipe else ()
+    endpoints = [role for role in roles if config[role].backend == "openai"]
     look("packages", packages, bool(endpoints))
     before = len(states)
     look("devices", devices, seconds=START + DISK)
@@ -108,19 +110,20 @@ def diagnose(parse: Callable[[], object]) -> int:
         look("the config", settings, recipe, config, seconds=START)  # it may import jax
         look("the config", experimental, config)
         look("log.to", trackers, config)
-        for field, path in needs.models.items():
-            if path and started:  # else what reads them may take this process along
+        if started:  # else what reads models may take this process along
+            for field, path in named.paths(recipe, config, "model", "models").items():
                 look(field, model, field, path, seconds=3 * NETWORK)
         for role in endpoints:
             look(f"{role}.base_url", endpoint, config, role, seconds=2 * NETWORK)
-        replayed = any(config[role].backend == "replay" for role in needs.roles)
-        replayed = replayed and not needs.files.get("questions.replies")
-        recording = {"llm.replies": config.llm.replies} if replayed else {}
-        for field, path in {**recording, **needs.files}.items():
-            if path or field == "llm.replies":
+        files = named.paths(recipe, config, "file", "files", "input")
+        replays = any(config[role].backend == "replay" for role in roles)
+        if replays and "questions.replies" not in files:
+            files["llm.replies"] = config.llm.replies  # of every role
+        for field, path in files.items():
+            if field != "data.path":
                 look(field, file, field, path)
-        if needs.data is not None:
-            look("data.path", data, needs, late="warning")
+        if named.data_path(recipe, config) is not None:
+            look("data.path", data, recipe, config, late="warning")
     counts = {state: states.count(state) for state in ("problem", "warning")}
     texts = [f"{n} {state}{'s' * (n > 1)}" for state, n in counts.items() if n]
     show(f"{', '.join(texts) or 'no problem found'}\n")
@@ -243,8 +246,8 @@ def devices() -> Iterator[Finding]:
         f"devices: {seen['count']} {seen['platform']} ({seen['kind']}){memory}, "
         f"{seen['processes']} process(es)"
     )
-    if seen["platform"] != "cpu":
-        yield warning(f"devices: ark_jax is experimental on {seen['platform']}, it never ran there")
+    if seen["platform"] == "tpu":
+        yield warning("devices: ark_jax is experimental on tpu, it never ran there")
     for path, package in DRIVERS.items():
         if (
             seen["platform"] == "cpu"
@@ -296,8 +299,8 @@ def experimental(config) -> Iterator[Finding]:
     """What never ran on the hardware that it is for."""
     for name in ("retriever", "generator"):
         kernel = config[name].get("attention", "xla") if name in config else "xla"
-        on_cpu = kernel == "auto" and find_device().platform == "cpu"
-        if kernel != "xla" and not on_cpu:
+        on_tpu = kernel == "auto" and find_device().platform == "tpu"
+        if kernel in ("splash", "tokamax") or on_tpu:
             yield warning(f"{name}.attention={kernel} is experimental: it never ran on hardware")
     if "SLURM_JOB_ID" in os.environ:
         yield warning("Slurm is experimental: the scripts in launch/ never ran under it")
@@ -315,7 +318,15 @@ def trackers(config) -> Iterator[Finding]:
 
 
 def file(field: str, path: str) -> Iterator[Finding]:
-    yield ok(f"{field}: {path}, {Path(path).expanduser().stat().st_size:,} bytes")
+    """Whether a file, a folder or the files of a pattern are there."""
+    if "://" in path:
+        _in_bucket(path)
+        yield ok(f"{field}: {path}, in its bucket")
+        return
+    place = Path(path).expanduser()
+    files = [Path(name) for name in glob.glob(str(place), recursive=True)] or [place]
+    size = sum(name.stat().st_size for name in files)
+    yield ok(f"{field}: {path}" + ("" if place.is_dir() else f", {size:,} bytes"))
 
 
 def place(name: str, workdir: Path | None) -> Iterator[Finding]:
@@ -502,12 +513,12 @@ def endpoint(config, role: str) -> Iterator[Finding]:
         )
 
 
-def data(needs: Needs) -> Iterator[Finding]:
-    path = needs.data
+def data(recipe: Recipe, config) -> Iterator[Finding]:
+    path = config.data.path
     if not path:
         raise ValueError("data.path is empty: give --config.data.path=FILE_OR_FOLDER")
     if "://" in path:
         _in_bucket(path)
         yield ok(f"data.path: {path}, in its bucket; `ark-jax check` reads it")
     else:
-        yield ok(f"data.path: {path}, {needs.read()[0]}")
+        yield ok(f"data.path: {path}, {recipe.look(config)[0]}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.estimate import plan
-from ark_jax.pipeline import engine, fingerprints, own_functions, replaced
+from ark_jax.pipeline import engine, fingerprints, named, own_functions, replaced
 from ark_jax.pipeline.recipe import Recipe, recipe_of, search_command
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.status import examine
@@ -231,7 +231,7 @@ def _fetch_models(recipe: Recipe, stages, config, workdir: Path) -> None:
     Raises:
         RuntimeError: a default model cannot be fetched.
     """
-    names = set(recipe.needs(config).models.values()) - {""}
+    names = set(named.paths(recipe, config, "model", "models").values())
     if names and any(s.state != "done" for s in examine(stages, config, workdir)):
         default_models.fetch_demo_models(sorted(names))
         for name in sorted(filter(storage.is_hub_name, names)):

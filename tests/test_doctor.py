@@ -167,6 +167,7 @@ def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
         "judge.key_env": "ARK_TEST_KEY",
         "evaluate.retrievers": "('/no/such/model',)",
         "graph.openie": "/no/such/records",
+        "data.test": "/no/such/test",
     }
     flags = flags_of(world, *(f"--config.{field}={value}" for field, value in names.items()))
     monkeypatch.setattr(sys, "argv", ["ark-jax", *flags])  # which ml_collections reads
@@ -177,7 +178,8 @@ def test_all_that_a_config_names_is_looked_at(world, monkeypatch, capsys):
         "judge.key_env: $ARK_TEST_KEY is not set",
         "/no/such/model: no such folder",
         "graph.openie: [Errno 2] No such file",
-        "\n4 problems",
+        "data.test: [Errno 2] No such file",
+        "\n5 problems",
     ):
         assert message in said, said
     for field, message in (
@@ -199,6 +201,15 @@ def test_a_tracker_that_is_not_installed_is_a_problem(monkeypatch):
     monkeypatch.setitem(trackers.TRACKERS, "wandb", (None, "no_such_package"))
     (finding,) = doctor.trackers(c)
     assert finding.state == "problem" and "no_such_package is not installed" in finding.text
+
+
+def test_files_of_a_pattern_are_counted_together(tmp_path):
+    for name in ("kb_1.tsv", "kb_2.tsv"):
+        (tmp_path / name).write_text("a\tb\tc\n")
+    (finding,) = doctor.file("data.questions", f"{tmp_path}/kb_*.tsv")
+    assert finding.state == "ok" and finding.text.endswith("kb_*.tsv, 12 bytes")
+    with pytest.raises(FileNotFoundError):
+        list(doctor.file("data.questions", f"{tmp_path}/qa_*.tsv"))
 
 
 def test_a_workdir_under_a_file_is_a_problem_with_its_fix(tmp_path):
@@ -440,11 +451,11 @@ def test_what_never_ran_on_hardware_is_called_experimental(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     c = config.ark()
     assert list(doctor.experimental(c)) == []
-    c.retriever.attention, c.generator.attention = "cudnn", "xla"
+    c.retriever.attention, c.generator.attention = "splash", "cudnn"
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     kernel, slurm = doctor.experimental(c)
     assert kernel.state == slurm.state == "warning"
-    assert "retriever.attention=cudnn is experimental" in kernel.text and "Slurm" in slurm.text
+    assert "retriever.attention=splash is experimental" in kernel.text and "Slurm" in slurm.text
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     monkeypatch.delenv("SLURM_JOB_ID")
     c.retriever.attention = "auto"

@@ -10,6 +10,7 @@ from ark_jax.runtime.log import say
 
 def pipeline(verb: str, args: list[str]) -> int:
     """Runs a verb that works on a config."""
+    from ark_jax.pipeline import named
     from ark_jax.pipeline.recipe import recipe_of
 
     if verb not in verbs.VERBS and not names_config(args):
@@ -21,7 +22,7 @@ def pipeline(verb: str, args: list[str]) -> int:
         )
     recipe = recipe_of(request.config)
     recipe.stages(request.config)  # refuses a config that lacks what is read next
-    if recipe.needs(request.config).data == "":
+    if named.data_path(recipe, request.config) == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
             "tests it"
@@ -55,10 +56,12 @@ def doctor(verb: str, args: list[str]) -> int:
 
 def _plan(recipe, request: Request) -> int:
     from ark_jax.estimate import plan
+    from ark_jax.pipeline import named
     from ark_jax.recipes.common import default_models
 
     prepare_environment()
-    default_models.fetch_demo_models(recipe.needs(request.config).models.values())
+    models = named.paths(recipe, request.config, "model", "models")
+    default_models.fetch_demo_models(models.values())
     say(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
     return 0
 

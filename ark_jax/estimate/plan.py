@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ark_jax.estimate.llm_calls import SET_PRICE, Calls
-from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline import named
+from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
@@ -88,15 +89,15 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
     """
     from ark_jax.estimate import known_models
 
-    local, needs = config.copy_and_resolve_references(), recipe.needs(config)
+    local = config.copy_and_resolve_references()
     tokenizer = None
     missing = []
-    for field, path in needs.models.items():
+    for field, path in named.paths(recipe, config, "model").items():
         section, _, name = field.partition(".")
-        if name != "path" or not path:
+        if name != "path":
             continue
         if known_models.known_model(path) and _is_missing(path):
-            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(needs))
+            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(recipe, config))
             folder = known_models.write_stand_in(path, tokenizer, scratch)
             missing.append(path)
         else:
@@ -110,10 +111,10 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
     return local, remarks
 
 
-def _sample(needs: Needs) -> list[str]:
+def _sample(recipe: Recipe, config) -> list[str]:
     """Texts of the input; none if it cannot be read, which its stage reports."""
     try:
-        return needs.read()[1]
+        return recipe.look(config)[1]
     except (ValueError, OSError):
         return []
 
@@ -156,7 +157,7 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     Raises:
         ValueError: the cost is too high, or the price is unknown.
     """
-    roles = recipe.needs(config).roles
+    roles = named.roles(recipe, config)
     if not any(config[role].backend == "openai" for role in roles) or not config.llm.max_cost:
         return
     limit = config.llm.max_cost

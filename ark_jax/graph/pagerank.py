@@ -343,8 +343,8 @@ class _Iteration:
         probing, radius = count == PROBE_STEP, state.radius
         if self.reversible:
             # Chebyshev's steps converge for any radius < 1, and best if the walk's other
-            # eigenvalues lie within ±radius. Fast mixing shows in the first steps; slow mixing only
-            # gets slower.
+            # eigenvalues lie within ±radius. Fast mixing shows in the first steps; slow mixing
+            # only gets slower.
             seen = jnp.sqrt(energy / jnp.maximum(state.energy, jnp.finfo(v.dtype).tiny))
             estimate = jnp.where(seen > 0.6 * self.damping, self.damping, 1.1 * seen)
             radius = jnp.where(probing, estimate, radius)

@@ -12,25 +12,6 @@ from ark_jax.pipeline.stage import Context, Stage
 
 
 @dataclasses.dataclass(frozen=True)
-class Needs:
-    """What a config names outside the workdir; `ark-jax doctor` looks at all of it.
-
-    Attributes:
-        data: what `config.data.path` names: a file or folder; None if the method reads none.
-        models: dotted config field -> folder or hub name.
-        files: dotted config field -> file.
-        roles: the sections of the config that ask a language model.
-        read: reads `data` and returns what it holds in one line, and a sample of its texts.
-    """
-
-    data: str | None = None
-    models: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    roles: tuple[str, ...] = ()
-    read: Callable[[], tuple[str, list[str]]] = lambda: ("", [])
-
-
-@dataclasses.dataclass(frozen=True)
 class Forecast:
     """What a run has still to do, as a recipe foresees it for `ark-jax plan`.
 
@@ -101,7 +82,8 @@ class Recipe:
         stages: config -> its stages in order; must not start jax.
         schema: the type of its config; None if a read of a field always records its value.
         check: raises ValueError for a config that some stage would fail on.
-        needs: what a config names outside the workdir.
+        unread: config -> its sections of which a run reads no model, no file and no endpoint.
+        look: config -> what `config.data` holds in one line, and a sample of its texts.
         metrics: what a sweep can compare runs by -> how a table calls it.
         headline: the metric that a sweep sorts by, unless it is told another.
         outcome: the values of a finished workdir by these metrics; by default, what its stages
@@ -120,7 +102,8 @@ class Recipe:
     stages: Callable[[object], list[Stage]]
     schema: type | None = None
     check: Callable[[object], None] = lambda config: None
-    needs: Callable[[object], Needs] = lambda config: Needs()
+    unread: Callable[[object], Iterable[str]] = lambda config: ()
+    look: Callable[[object], tuple[str, list[str]]] = lambda config: ("", [])
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     headline: str = ""
     outcome: Callable[[Path], Outcome] = counted_outcome

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ark_jax.runtime.log import Metrics
 
-if TYPE_CHECKING:  # it imports this module
-    from ark_jax.pipeline.reads import Reads
+if TYPE_CHECKING:
+    from ark_jax.pipeline.reads import Reads, View  # it imports this module
+    from ark_jax.schema import ConfigDict
 
 
 class Interrupted(RuntimeError):
@@ -64,7 +65,7 @@ class Context:
         reads: what the stage that runs has read; None outside a run.
     """
 
-    config: object
+    config: "ConfigDict | View"
     workdir: Path
     metrics: Metrics
     store: Path | None = None

@@ -247,9 +247,9 @@ def _check_unit(norms: np.ndarray) -> None:
 def _error(x: Norms, y: Norms, width: int) -> np.ndarray | np.floating:
     """Bound on the error of the screen's product of two rounded vectors.
 
-    x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ| by Cauchy-Schwarz,
-    with the measured norms. Adding up e terms in float32 errs by e · 2^-24 |x̂| |ŷ|; four times
-    that, as accelerators truncate.
+    x·y − x̂·ŷ = (x − x̂)·y + x̂·(y − ŷ), at most |x − x̂| |y| + |x̂| |y − ŷ|
+    by Cauchy-Schwarz, with the measured norms. Adding up e terms in float32 errs by
+    e · 2^-24 |x̂| |ŷ|; four times that, as accelerators truncate.
     """
     # The norms are float32 sums too, and the squares of values below 2^-63 are zero.
     (x, dx), (y, dy) = (

@@ -26,11 +26,14 @@ Key = TypeVar("Key", bound=Hashable)  # of a chunk
 class MiningTask:
     """What a miner of the user's own is given.
 
+    Texts are chunks in ARK, triples in GPR and paths in STAR. There a question comes once for each
+    list of paths.
+
     Attributes:
         questions: question id -> text.
-        pools: question id -> indices into `texts` of the chunks that it may be answered from, its
-            positives among them.
-        texts: texts of all chunks.
+        pools: question id -> indices into `texts` of its candidates. In ARK and GPR its positives
+            are among them.
+        texts: what is chosen from.
         query_vectors: question id -> unit vector `[e]`, by the retriever that mines. By
             `retriever.vectors=tokens` those of its tokens, `[t e]`.
         chunk_vectors: unit vectors of `texts`, `[n e]`, by the same retriever, or their
@@ -145,7 +148,7 @@ def own_candidates(miner: Miner, task: MiningTask) -> dict[str, list[int]]:
     if not isinstance(mined, Mapping) or (missing := [x for x in task.questions if x not in mined]):
         lacks = f"lacks question {missing[0]!r}" if isinstance(mined, Mapping) else "is none"
         raise ValueError(
-            "it must return a dict, question id -> indices of chunks; what it returned "
+            "it must return a dict, question id -> indices of texts; what it returned "
             f"({type(mined).__name__}) {lacks}"
         )
     return {question: _checked(mined[question], task, question) for question in task.questions}

@@ -96,8 +96,10 @@ class TripletConfig(UpdateConfig):
     temperature: float = field(0.05, "Divisor of cosines; margins have none.", above=0)
     negatives: str = field(
         "batch",
-        "Negatives of a question: the drawn one, or all triples of the batch that may be.",
+        "Negatives of a question: the drawn one, all triples of the batch that may be, or these "
+        "and one that a function of one's own finds, see ark_jax/recipes/ark/README.md.",
         choices=("random", "batch"),
+        importable=True,
     )
     siblings: str = field(
         "skip",

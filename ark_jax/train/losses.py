@@ -32,7 +32,7 @@ class Loss(Protocol):
                 have no pair in either mask.
             positive: the pairs of a question and a passage that answers it; for `distil` their
                 shares, float.
-            negative: the pairs of a question and a passage that it is to be told from.
+            negative: the pairs of a question and a passage that counts against it.
             temperature: `train.temperature`.
         """
 

@@ -5,7 +5,7 @@ loss inside the compiled step. Equations are BAR-RAG's (arXiv 2602.03689).
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +117,24 @@ def _checked(
     return values, groups, count
 
 
+@runtime_checkable
+class TokenLoss(Protocol):
+    """What each token of a step loses by its advantage, in place of the clipped ratio (eq. 18)."""
+
+    def __call__(
+        self,
+        log_probs: Float[Array, "n t"],
+        old: Float[Array, "n t"],
+        advantages: Float[Array, " n"],
+        mask: Bool[Array, "n t"],
+    ) -> Float[Array, "n t"]:
+        """Returns a number for each token, which jax must be able to trace.
+
+        Args: as of `token_loss`; without a policy that drew them before, `old` is `log_probs`
+            without a gradient.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyLoss:
     """How the tokens of a step become one number.
@@ -134,6 +152,7 @@ class PolicyLoss:
             "k3" is exp(x) - x - 1.
         kl_coefficient: factor of that estimate.
         constant: tokens, for `mean="constant"`.
+        by_token: takes the place of the ratio, which then clips nothing; None: the ratio.
     """
 
     mean: str = "token"
@@ -143,9 +162,10 @@ class PolicyLoss:
     kl: str = "none"
     kl_coefficient: float = 0.001
     constant: int = 1
+    by_token: TokenLoss | None = None
 
     @classmethod
-    def from_config(cls, config: GrpoConfig) -> "PolicyLoss":
+    def from_config(cls, config: GrpoConfig, by_token: TokenLoss | None = None) -> "PolicyLoss":
         """The loss that a config describes."""
         return cls(
             config.mean,
@@ -154,6 +174,7 @@ class PolicyLoss:
             config.clip_high,
             config.kl,
             config.kl_coefficient,
+            by_token=by_token,
         )
 
     def __post_init__(self):
@@ -214,9 +235,11 @@ def token_loss(
     token_mean = lambda x: jnp.where(mask, x, 0).sum() / tokens
     gains = advantages[:, None]
     loss, metrics = -gains * log_probs, {}
-    if settings.ratio != "none":
-        if old is None:
-            old = jax.lax.stop_gradient(log_probs)
+    if old is None:
+        old = jax.lax.stop_gradient(log_probs)
+    if settings.by_token:
+        loss = settings.by_token(log_probs, old, advantages, mask)
+    elif settings.ratio != "none":
         log_ratio = jnp.where(mask, log_probs - old, 0)
         if settings.ratio == "sequence":
             mean = log_ratio.sum(1) / jnp.maximum(lengths, 1)

@@ -41,12 +41,14 @@ def train(
     learning_rate: float,
     seed: int,
     loss: losses.Loss = losses.info_nce,
+    mined: Sequence[Sequence[int]] = (),
 ) -> fit.Trained:
     """Trains a copy of the towers.
 
     Args:
         triple_texts: rows of the graph -> the texts of these triples.
         loss: what is minimised unless `config.loss` is "triplet".
+        mined: see `Epochs`.
 
     Raises:
         ValueError: there are no questions, or no negative for any.
@@ -59,7 +61,7 @@ def train(
         )
     sides = (towers.query, towers.document)
     configs = tuple(tower.cfg for tower in sides)
-    drawn = Epochs(graph, questions, config, epochs=epochs, seed=seed)
+    drawn = Epochs(graph, questions, config, epochs=epochs, seed=seed, mined=mined)
     query_tokens = towers.query.tokenize(
         questions.texts, kind="query", label=f"{run.label}, questions"
     )
@@ -136,7 +138,12 @@ class TripletObjective:
 
 
 class Epochs:
-    """The questions of each step, and the triples drawn for them; drawn anew in each epoch."""
+    """The questions of each step, and the triples drawn for them; drawn anew in each epoch.
+
+    Args:
+        mined: rows for each question, of which each epoch takes the next one in place of a drawn
+            negative; empty: all are drawn.
+    """
 
     def __init__(
         self,
@@ -146,9 +153,10 @@ class Epochs:
         *,
         epochs: int,
         seed: int,
+        mined: Sequence[Sequence[int]] = (),
     ):
         self.graph, self.questions, self.config = graph, questions, config
-        self.epochs, self.seed = epochs, seed
+        self.epochs, self.seed, self.mined = epochs, seed, mined
         self.steps = -(-len(questions) // config.batch)  # of one epoch
         self._drawn: tuple[int, np.ndarray, Levels] | None = None
 
@@ -168,6 +176,9 @@ class Epochs:
                 DrawRules(self.config.siblings, self.config.neighbours, self.config.hub),
                 rng,
             )
+            if self.mined:
+                taken = [rows[epoch % len(rows)] if rows else NONE for rows in self.mined]
+                levels = dataclasses.replace(levels, negatives=np.array(taken, np.int64))
             self._drawn = epoch, order, levels
         return self._drawn[1:]
 
@@ -251,9 +262,9 @@ def pair_masks(
 ) -> dict[str, np.ndarray]:
     """Which triples of a batch are at which level for each question, bool `[b c]`.
 
-    With `negatives="batch"` every triple of the batch that shares no entity with the question's is
-    a negative. Losses but the margins have those that do as negatives too, except siblings where
-    these are spared.
+    With `negatives="random"` the drawn triple alone is a negative. Otherwise it is one beside every
+    triple of the batch that shares no entity with the question's. Losses but the margins have those
+    that do as negatives too, except siblings where these are spared.
     """
     graph, config = epochs.graph, epochs.config
     rows_asked = epochs.questions.rows[chosen][:, None]
@@ -262,13 +273,13 @@ def pair_masks(
     positive, neighbour, negative = map(
         mask_of, (levels.positives, levels.neighbours, levels.negatives)
     )
-    if config.negatives == "batch":
-        negative = ~share_entity(graph, rows_asked, rows[None])
+    if config.negatives != "random":
+        spared = share_entity(graph, rows_asked, rows[None])
         if config.loss != "triplet":
             spared = rows_asked == rows[None]
             if config.siblings != "neighbour":
                 spared = spared | are_siblings(graph, rows_asked, asks_tail, rows[None])
-            negative = ~spared
+        negative = negative | ~spared
     return {
         "positive": positive,
         "neighbour": neighbour & ~positive,

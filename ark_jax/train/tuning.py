@@ -17,7 +17,7 @@ from ark_jax.train import fit, memory, parts
 from ark_jax.train.config import GrpoConfig, LanguageModelConfig
 from ark_jax.train.groups import BatchShape, Group, check_groups
 from ark_jax.train.likelihood import LikelihoodObjective, step_arrays, step_flops
-from ark_jax.train.policy import PolicyLoss
+from ark_jax.train.policy import PolicyLoss, TokenLoss
 
 
 class Demonstration(NamedTuple):
@@ -101,6 +101,7 @@ def grpo(
     completion_tokens: int,
     learning_rate: float,
     seed: int,
+    by_token: TokenLoss | None = None,
 ) -> fit.Trained:
     """Trains a copy of `model` on answers that it draws itself.
 
@@ -113,6 +114,7 @@ def grpo(
         prompts, prompt_tokens, completion_tokens: of a full step, with `policy.samples` of each
             prompt; a larger one compiles the step again.
         seed: of an adapter.
+        by_token: see `PolicyLoss`.
 
     Returns:
         The curve has the `policy.token_loss` metrics, the mean entropy of the next token and
@@ -147,7 +149,7 @@ def grpo(
         model,
         choose,
         shape_of_part,
-        LikelihoodObjective(model.cfg, PolicyLoss.from_config(policy), entropy=True),
+        LikelihoodObjective(model.cfg, PolicyLoss.from_config(policy, by_token), entropy=True),
         config,
         run,
         steps=steps * policy.updates,

@@ -51,9 +51,13 @@ def test_scores_are_those_of_loops_over_tokens(tokens, dtype):
         assert scores.shape == expected.shape and scores.dtype == np.float32
         np.testing.assert_allclose(scores, expected, atol=1e-5)
         indices, best = late.nearest(queries, texts, k)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        np.testing.assert_array_equal(indices, order)
-        np.testing.assert_array_equal(best, np.take_along_axis(scores, order, 1))
+        # What is multiplied at once decides the last bits. So of a score between two decimals it
+        # may decide which one it is rounded to.
+        near = {"rtol": 0, "atol": 1.01 * 10**-late.DECIMALS}
+        np.testing.assert_allclose(best, -np.sort(-scores, axis=1)[:, :k], **near)
+        np.testing.assert_allclose(best, np.take_along_axis(scores, indices, 1), **near)
+        falls, ties = best[:, :-1] > best[:, 1:], best[:, :-1] == best[:, 1:]
+        assert (falls | (ties & (indices[:, :-1] < indices[:, 1:]))).all()
         for i, query in enumerate(queries):
             np.testing.assert_allclose(late.similarities(query, texts), scores[i], atol=2e-5)
 

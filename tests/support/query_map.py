@@ -5,7 +5,6 @@ beside its maths.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import numpy as np
 from support.query_map_loss import QueryMapLoss, apply_map
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.pipeline.tables import load_json, save_json
 from ark_jax.recipes.common import ingest
@@ -132,19 +131,11 @@ def get_config(words=""):
     return schema.to_config_dict(QueryMap)
 
 
-def needs(config):
-    return Needs(
-        data=config.data.path,
-        models={"retriever.path": config.retriever.path},
-        read=functools.partial(ingest.look_at, config.data),
-    )
-
-
 RECIPE = Recipe(
     "query_map",
     stages,
     schema=QueryMap,
-    needs=needs,
+    look=ingest.look_at,
     metrics={"recall": "recall"},
     headline="recall",
 )

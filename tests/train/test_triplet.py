@@ -75,6 +75,20 @@ def masks(question_fact: tuple, drawn: list[tuple], **changes) -> dict[str, list
 ASKED, NEIGHBOUR, NEGATIVE = FACTS[0], ("a", "s", "e"), ("f", "r", "g")
 
 
+def test_a_mined_triple_is_a_negative_though_it_shares_an_entity():
+    """With the margins, which otherwise have none of these."""
+    drawn, mined = (
+        masks(ASKED, [NEGATIVE, NEIGHBOUR], negatives=name)["negative"]
+        for name in ("batch", "my_miners:nearest")
+    )
+    assert set(drawn) | {"ase"} == set(mined)
+    question = triplet.MaskedQuestions(["?", "?"], np.arange(2), np.ones(2, bool))
+    config = dataclasses.replace(CONFIG, negatives="my_miners:nearest")
+    epochs = triplet.Epochs(GRAPH, question, config, epochs=3, seed=3, mined=[[4, 5], []])
+    taken = [epochs.draw(epoch)[1].negatives.tolist() for epoch in range(3)]
+    assert taken == [[4, -1], [5, -1], [4, -1]]
+
+
 def test_the_drawn_triples_are_the_levels():
     by_level = masks(ASKED, [NEIGHBOUR, NEGATIVE])
     assert by_level == {"positive": ["arb"], "neighbour": ["ase"], "negative": ["frg"]}

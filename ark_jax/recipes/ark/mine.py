@@ -13,9 +13,9 @@ from ark_jax.data.records import Question
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table, save_stream, stream_rows
-from ark_jax.recipes.ark import own_parts
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, miner_of
 from ark_jax.recipes.ark.score import load_next_best, load_positives
+from ark_jax.recipes.common import own_miner
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
     load_questions,
@@ -140,7 +140,7 @@ def _search(
         if own_functions.is_own(settings.by):
             asked = {question: of_one[0] for question, of_one in corpus.queries.items()}
             task = mining.MiningTask(words, pools, corpus.texts, asked, vectors, settings.top)
-            ranked = own_parts.mine(config, task)
+            ranked = own_miner.mine("mine.by", settings.by, task)
         else:
             ranked = mining.baseline_candidates(
                 settings.by, words, pools, corpus.texts, top=settings.top

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from ark_jax.pipeline import own_functions
 from ark_jax.recipes.ark.checks import check_ark
-from ark_jax.recipes.common import own_loss, own_reader
+from ark_jax.recipes.common import own_loss, own_miner, own_reader
 
 
 def check_all(config) -> None:
@@ -14,28 +13,9 @@ def check_all(config) -> None:
         ValueError: there is no such function, or it takes other parameters.
     """
     check_ark(config)
-    if own_functions.is_own(config.mine.by):
-        _load_miner(config)
-    if own_functions.is_own(config.train.loss):
-        load_loss(config)
+    own_miner.check("mine.by", config.mine.by)
+    own_loss.load(config)
     own_reader.check(config)
-
-
-def mine(config, task) -> dict[str, list[int]]:
-    """The candidates of `mine.by`, a function of the user's own; see `mining.own_candidates`."""
-    from ark_jax.retrieval import mining
-
-    miner = _load_miner(config)
-    try:
-        return mining.own_candidates(miner, task)
-    except ValueError as error:
-        raise ValueError(f"config.mine.by={config.mine.by!r}: {error}") from None
-
-
-def _load_miner(config) -> Callable:
-    from ark_jax.retrieval.mining import Miner
-
-    return own_functions.load("mine.by", config.mine.by, Miner)
 
 
 def load_loss(config) -> Callable:

@@ -6,7 +6,7 @@ the stage functions, since looking up what is done must not start jax.
 
 import functools
 
-from ark_jax.pipeline.recipe import Needs, Recipe
+from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.ark import (
     estimate_calls,
@@ -143,29 +143,15 @@ def _closing_stages(config) -> list[Stage]:
     ]
 
 
-def needs(config) -> Needs:
-    """The input, models, records and endpoints that a config names."""
-    writer = ("llm",) if asks_writer(config) else ()
-    roles = (*writer, "reader", *(("judge",) if config.judge.repeats else ()))
-    local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
-    retrievers = {f"evaluate.retrievers, {path}": path for path in config.evaluate.retrievers}
-    return Needs(
-        data=config.data.path,
-        models={
-            "retriever.path": config.retriever.path,
-            "generator.path": config.generator.path,
-            **local,
-            **retrievers,
-            "evaluate.rerank": config.evaluate.rerank,
-            "reranker.path": config.reranker.path if config.train.kind == "cross" else "",
-        },
-        files={
-            "graph.openie": config.graph.openie if builds_graph(config) else "",
-            "questions.replies": config.questions.replies,
-        },
-        roles=roles,
-        read=functools.partial(ingest.look_at, config.data),
-    )
+def unread(config) -> list[str]:
+    """The sections that a run of this config does not read."""
+    read = {
+        "llm": asks_writer(config),
+        "graph": builds_graph(config),
+        "judge": config.judge.repeats,
+        "reranker": config.train.kind == "cross",
+    }
+    return [section for section, is_read in read.items() if not is_read]
 
 
 def _training_file(format: str):
@@ -179,7 +165,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Ark,
     check=own_parts.check_all,
-    needs=needs,
+    unread=unread,
+    look=ingest.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="ndcg@10",
     outcome=outcome.read_outcome,

@@ -227,6 +227,13 @@ class ReadSection(GrpoConfig):
         "steps.",
         choices=("grpo", "supervised"),
     )
+    loss: str = field(
+        "clipped",
+        "Of `grpo`, what a token of an answer loses: its advantage times the clipped ratio (eq. "
+        "18), or by a function of one's own, see ark_jax/recipes/ark/README.md.",
+        choices=("clipped",),
+        importable=True,
+    )
     evidence: str = field(
         "selected",
         "Passages that it learns from: the selector's most probable set, the first ones by the "
@@ -284,6 +291,19 @@ class ReadSection(GrpoConfig):
         "f1",
         "Of what the answers to a question must differ so that it teaches.",
         choices=("f1", "exact_match"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderSection:
+    """A reader besides those that are trained, which the table compares with them."""
+
+    backend: str = field(
+        "none",
+        "A function of one's own that answers from passages, see ark_jax/recipes/ark/README.md; "
+        "its p is 1 where its answer is right.",
+        choices=("none",),
+        importable=True,
     )
 
 
@@ -364,6 +384,7 @@ class BarRag(Core):
     select: SelectSection = SelectSection()
     read: ReadSection = ReadSection()
     train: LanguageModelConfig = TRAINING
+    reader: ReaderSection = ReaderSection()
     prompts: PromptsSection = PromptsSection()
     evaluate: EvaluateSection = EvaluateSection()
 

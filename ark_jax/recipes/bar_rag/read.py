@@ -17,6 +17,7 @@ from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.rollouts import Answer
 from ark_jax.recipes.bar_rag.updates import StepRows, stage_seed, steps_for
 from ark_jax.recipes.bar_rag.warm import save_reader
+from ark_jax.recipes.common import own_loss
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.reader_training import (
     PooledQuestion,
@@ -122,6 +123,7 @@ def _grpo(
         completion_tokens=settings.max_new_tokens,
         learning_rate=settings.learning_rate,
         seed=config.seed,
+        by_token=own_loss.load_of_tokens(config),
     )
     return trained, _counts(drawn.join(), len(trained.curve), len(sets), prompts.cut)
 

@@ -4,6 +4,7 @@ from ark_jax.pipeline.stage import Context
 
 UNTUNED = "untuned"
 WARM = "warm"
+OWN = "own"  # the function that `reader.backend` names
 
 
 def stage_of(kind: str, iteration: int) -> str:

@@ -3,13 +3,14 @@
 A selector draws sets of passages from what the retriever finds, and is rewarded where the reader is
 right about half of the time. The reader then learns from its own answers to the selector's sets.
 Both alternate. At the end the selector is thrown away: the reader reads what the retriever finds.
+There are no negatives to mine, so it takes no miner of one's own.
 """
 
 import functools
 import urllib.parse
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.bar_rag import (
     baselines,
@@ -26,7 +27,7 @@ from ark_jax.recipes.bar_rag import (
 )
 from ark_jax.recipes.bar_rag.config import BarRag
 from ark_jax.recipes.bar_rag.readers import stage_of
-from ark_jax.recipes.common import ingest
+from ark_jax.recipes.common import ingest, own_loss, own_reader
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.report import with_report
 from ark_jax.text import prompts
@@ -68,6 +69,13 @@ def check_bar_rag(config) -> None:
     evaluate.check_evaluation(config)
 
 
+def check_all(config) -> None:
+    """As `check_bar_rag`, and imports the functions of the user's own that the config names."""
+    check_bar_rag(config)
+    own_loss.load_of_tokens(config)
+    own_reader.check(config)
+
+
 def stages(config) -> list[Stage]:
     """The stages of a config, in order.
 
@@ -103,19 +111,6 @@ def _iteration(config, iteration: int) -> list[Stage]:
     ]
 
 
-def needs(config) -> Needs:
-    """The input and models that a config names."""
-    return Needs(
-        data=config.data.path,
-        models={
-            f"{section}.path": config[section].path
-            for section in ("retriever", "generator", "selector")
-            if config[section].path
-        },
-        read=functools.partial(ingest.look_at, config.data),
-    )
-
-
 def forecast(context: Context, done: set[str]) -> Forecast:
     """What `ark-jax plan` shows of devices and disk."""
     from ark_jax.recipes.bar_rag import forecast  # starts jax, which looking up must not
@@ -127,8 +122,8 @@ RECIPE = Recipe(
     name="bar_rag",
     stages=stages,
     schema=BarRag,
-    check=check_bar_rag,
-    needs=needs,
+    check=check_all,
+    look=ingest.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="p",
     outcome=outcome.read_outcome,

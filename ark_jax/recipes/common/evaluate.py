@@ -190,10 +190,10 @@ def verdict(
         (True, True): "Better and worse than",
         (True, False): "Better than",
         (False, True): "Worse than",
-        (False, False): "Not told apart from",
+        (False, False): "No significant difference from",
     }[bool(better), bool(worse)]
     if (better or worse) and level:
-        details = f"{describe(better + worse)}; not told apart: {describe(level)}"
+        details = f"{describe(better + worse)}; no significant difference: {describe(level)}"
     else:
         details = describe(better + worse + level)
     ordered = [row for row in table if row["system"] in ("base", *curriculum)]

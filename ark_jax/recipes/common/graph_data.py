@@ -1,6 +1,5 @@
 """The graph of a recipe over triples, and which of the questions about it are drawn."""
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from ark_jax.graph import triple_files
 from ark_jax.graph.triple_questions import TripleQuestion
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
-from ark_jax.pipeline.recipe import Needs
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.split import uniform
 from ark_jax.runtime.log import say
@@ -77,26 +75,11 @@ def first_of_groups(questions: Sequence[TripleQuestion], limit: int) -> list[Tri
     return [question for question in questions if question.id in drawn]
 
 
-def needs(config, *, roles: tuple[str, ...] = (), files: dict[str, str] | None = None) -> Needs:
-    """The graph, models and endpoints that a config over a graph names.
-
-    Args:
-        roles: that are asked besides the reader, which is asked if `evaluate.read` says so.
-        files: that are read besides the names of the graph.
-    """
-    roles = (*roles, *(("reader",) if config.evaluate.read else ()))
-    local = {f"{role}.path": config[role].path for role in roles if config[role].backend == "local"}
-    models = {"retriever.path": config.retriever.path}
-    if config.evaluate.read or local:
-        models["generator.path"] = config.generator.path
-    names = {"data.names": config.data.names, "data.relation_names": config.data.relation_names}
-    return Needs(
-        data=config.data.path,
-        models=models | local,
-        files=names | (files or {}),
-        roles=roles,
-        read=functools.partial(look_at, config),
-    )
+def unread(config) -> list[str]:
+    """The sections whose models are not read where no question is answered."""
+    if config.evaluate.read:
+        return []
+    return ["reader"] if config.llm.backend == "local" else ["reader", "generator"]
 
 
 def look_at(config) -> tuple[str, list[str]]:

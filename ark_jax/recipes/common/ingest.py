@@ -90,7 +90,7 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             )
 
 
-def look_at(settings) -> tuple[str, list[str]]:
+def look_at(config) -> tuple[str, list[str]]:
     """What the input of `config.data` holds, in one line, and a sample of its texts.
 
     Raises:
@@ -98,7 +98,7 @@ def look_at(settings) -> tuple[str, list[str]]:
     """
     from ark_jax.estimate import known_models
 
-    corpus = _input(settings.path, settings.questions)
+    corpus = _input(config.data.path, config.data.questions)
     line = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
     return line, known_models.sample_texts(corpus.documents)
 

@@ -53,29 +53,41 @@ def answer_all(
     Raises:
         ValueError: an answer is no text.
     """
-    read, texts = load(named), {question.id: question.question for question in questions}
     replies = {}
     for name in dict.fromkeys(system for system, _ in passages):
-        retrieved = {id: passages[name, id] for id in texts}
-        rows = functools.partial(_answer, read, named, texts, retrieved)
-        stored = stored_rows(
-            folder / f"answers-{name}.parquet", lambda rows=rows: distributed.on_first_process(rows)
-        )
+        rows = functools.partial(_rows, named, passages, name, questions)
+        stored = stored_rows(folder / f"answers-{name}.parquet", rows)
         say(f"  read answers: {len(stored):,} of {name}")
         replies |= {(name, row["question"]): row["answer"] for row in stored}
     return replies
 
 
-def _answer(
-    read: OwnReader, named: str, texts: Mapping[str, str], passages: Mapping[str, Sequence[str]]
+def _rows(
+    named: str, passages: Mapping[tuple[str, str], Sequence[str]], name: str, questions: Sequence
 ) -> list[dict]:
-    rows = []
-    for id, question in texts.items():
-        answer = read(question, list(passages[id]))
-        if not isinstance(answer, str):
-            raise ValueError(
-                f"config.reader.backend={named!r} returned {type(answer).__name__} for question "
-                f"{question[:60]!r}: return a text"
-            )
-        rows.append({"question": id, "answer": answer.strip()})
-    return rows
+    answers = answer(named, [(one.question, passages[name, one.id]) for one in questions])
+    return [
+        {"question": one.id, "answer": text} for one, text in zip(questions, answers, strict=True)
+    ]
+
+
+def answer(named: str, readings: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """The answers to questions from their passages. The first process calls the function.
+
+    Raises:
+        ValueError: an answer is no text.
+    """
+    read = load(named)
+    return distributed.on_first_process(
+        lambda: [_answer(read, named, *reading) for reading in readings]
+    )
+
+
+def _answer(read: OwnReader, named: str, question: str, passages: Sequence[str]) -> str:
+    text = read(question, list(passages))
+    if not isinstance(text, str):
+        raise ValueError(
+            f"config.reader.backend={named!r} returned {type(text).__name__} for question "
+            f"{question[:60]!r}: return a text"
+        )
+    return text.strip()

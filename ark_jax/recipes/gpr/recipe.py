@@ -4,9 +4,9 @@ Graded-relevance pretraining: questions about masked triples, three levels of re
 """
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.recipes.common import graph_data, own_loss, own_reader
+from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.gpr import data, estimate, evaluate, export, outcome, report, retrieve
@@ -32,6 +32,7 @@ def check_gpr(config) -> None:
 def check_all(config) -> None:
     """As `check_gpr`, and imports the functions of the user's own that the config names."""
     check_gpr(config)
+    own_miner.check("train.negatives", config.train.negatives)
     own_reader.check(config)
     own_loss.load(config)
 
@@ -57,12 +58,6 @@ def stages(config) -> list[Stage]:
     )
 
 
-def needs(config) -> Needs:
-    """The graph, models, recordings and endpoints that a config names."""
-    recording = {"questions.replies": config.questions.replies}
-    return graph_data.needs(config, roles=("llm",), files=recording)
-
-
 def forecast(context: Context, done: set[str]) -> Forecast:
     """What `ark-jax plan` shows of devices and disk."""
     from ark_jax.recipes.gpr import forecast  # starts jax, which looking up what is done must not
@@ -75,7 +70,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Gpr,
     check=check_all,
-    needs=needs,
+    unread=graph_data.unread,
+    look=graph_data.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="answer_triple@10",
     outcome=outcome.read_outcome,

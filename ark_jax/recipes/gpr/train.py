@@ -2,17 +2,29 @@
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ark_jax.graph.levels import are_siblings
+from ark_jax.graph.triples import Triples
+from ark_jax.pipeline import own_functions
+from ark_jax.pipeline.parts import stored_rows
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import read_table
-from ark_jax.recipes.common import own_loss
+from ark_jax.recipes.common import own_loss, own_miner
 from ark_jax.recipes.common.graph_data import load_graph, texts_of
-from ark_jax.recipes.common.models import load_retriever
+from ark_jax.recipes.common.models import encode, load_retriever
 from ark_jax.recipes.common.training import first_and_last_loss, training_run
 from ark_jax.recipes.gpr.config import TrainSection
+from ark_jax.runtime import distributed
 from ark_jax.schema import section_of
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.train.triplet import MaskedQuestions
+
+MINED = "mined.parquet"
+CANDIDATES = 100  # triples that are used of what a function finds for a question
 
 
 def train_towers(context: Context, folder: Path) -> dict:
@@ -21,13 +33,18 @@ def train_towers(context: Context, folder: Path) -> dict:
     from ark_jax.train import losses, triplet
 
     config, graph = context.config, load_graph(context)
+    questions = _masked_questions(context)
+    mined = []
+    if own_functions.is_own(config.train.negatives):
+        stored = stored_rows(folder / MINED, lambda: _mine(context, graph, questions))
+        mined = [row["rows"] for row in stored]
     base = load_retriever(context)
     # Two towers start alike, but they are two objects: each is trained by itself.
     towers = DualEncoder(base, base if config.train.towers == "one" else dataclasses.replace(base))
     tuned, _, curve = triplet.train(
         towers,
         graph,
-        _masked_questions(context),
+        questions,
         lambda rows: texts_of(graph, config, rows),
         section_of(config.train, TrainSection),
         training_run(context.metrics, folder, "train"),
@@ -35,9 +52,44 @@ def train_towers(context: Context, folder: Path) -> dict:
         learning_rate=config.train.learning_rate,
         seed=config.seed,
         loss=own_loss.load(config) or losses.info_nce,
+        mined=mined,
     )
     tuned.save_pretrained(folder / "model")
     return {"steps": len(curve), **first_and_last_loss(curve)}
+
+
+def _mine(context: Context, graph: Triples, questions: "MaskedQuestions") -> list[dict]:
+    """The rows that a function of the user's own finds for each question, but those that answer it.
+
+    Raises:
+        ValueError: it finds no other row for any question.
+    """
+    from ark_jax.retrieval.mining import MiningTask
+
+    named, numbers = context.config.train.negatives, range(len(questions))
+    texts = texts_of(graph, context.config)
+    queries = encode(context, "base", questions.texts, "query", "questions")
+    task = MiningTask(
+        questions={str(i): questions.texts[i] for i in numbers},
+        pools=dict.fromkeys(map(str, numbers), range(len(graph))),
+        texts=texts,
+        query_vectors={str(i): queries[i] for i in numbers},
+        chunk_vectors=encode(context, "base", texts, "document", "triples"),
+        top=CANDIDATES,
+    )
+    found = distributed.on_first_process(
+        lambda: own_miner.mine("train.negatives", named, task)
+    ).values()
+    mined = []
+    for row, asks_tail, rows in zip(questions.rows, questions.asks_tail, found, strict=True):
+        rows = np.array(rows, np.int64)
+        mined.append({"rows": rows[~are_siblings(graph, row, asks_tail, rows)].tolist()})
+    if not any(one["rows"] for one in mined):
+        raise ValueError(
+            f"config.train.negatives={named!r} found no triple for any question but those that "
+            "answer it"
+        )
+    return mined
 
 
 def _masked_questions(context: Context):

@@ -93,9 +93,11 @@ class MineSection:
     )
     by: str = field(
         "base",
-        "What judges similarity: the retriever before training, once, or the scorer itself, after "
-        "each epoch.",
+        "What judges which candidates are most similar: the retriever before training, once; the "
+        "scorer itself, after each epoch; or a function of one's own, see "
+        "ark_jax/recipes/ark/README.md.",
         choices=("base", "previous"),
+        importable=True,
     )
     spare: float = field(
         1.0,

@@ -201,11 +201,16 @@ def with_order(
         is_filled = rules.pool == "graph" and kind in FILLED
         return (0 if kind == "end" else 1 + is_filled, -scores[place])
 
-    order = sorted(range(len(path_list.negatives)), key=rank)[: limit or None]
+    order = sorted(range(len(path_list.negatives)), key=rank)
+    return with_negatives(path_list, order[: limit or None])
+
+
+def with_negatives(path_list: PathList, places: Sequence[int]) -> PathList:
+    """The list with some of its negatives, by their places in it."""
     return dataclasses.replace(
         path_list,
-        negatives=tuple(path_list.negatives[place] for place in order),
-        kinds=tuple(path_list.kinds[place] for place in order),
+        negatives=tuple(path_list.negatives[place] for place in places),
+        kinds=tuple(path_list.kinds[place] for place in places),
     )
 
 

@@ -1,6 +1,8 @@
 """The mine stage: which paths of the training questions are learned, and against which others."""
 
 import collections
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,8 +10,10 @@ import numpy as np
 
 from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import END_TEXT, Steps
+from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.common import own_miner
 from ark_jax.recipes.common.models import encode, load_base_scorer
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.lists import (
@@ -21,9 +25,11 @@ from ark_jax.recipes.star.lists import (
     hard_positives,
     text_of,
     with_counts,
+    with_negatives,
     with_order,
 )
 from ark_jax.recipes.star.paths import load_paths
+from ark_jax.runtime import distributed
 
 LISTS_FILE = "lists.parquet"
 NEAREST = 1000  # steps that are kept as near ones of each step
@@ -130,13 +136,16 @@ def _ordered(
 
     Where the scorer chooses among them later, all are kept.
     """
-    limit = rules.negatives if context.config.mine.by == "base" else 0
+    by = context.config.mine.by
+    limit = 0 if by == "previous" else rules.negatives
     if rules.choose == "random":
         return [
             with_order(path_list, [0.0] * len(path_list.negatives), rules, limit)
             for path_list in lists
         ]
     texts = {question.id: question.question for question in questions}
+    if own_functions.is_own(by):
+        return _chosen(context, lists, texts, steps, limit)
     scores = _similarities(
         context,
         [
@@ -151,6 +160,38 @@ def _ordered(
         with_order(path_list, values.tolist(), rules, limit)
         for path_list, values in zip(lists, np.split(scores, ends), strict=True)
     ]
+
+
+def _chosen(
+    context: Context,
+    lists: Sequence[PathList],
+    questions: Mapping[str, str],
+    steps: Steps,
+    limit: int,
+) -> list[PathList]:
+    """The lists with the negatives that a function of the user's own chooses, and with END."""
+    from ark_jax.retrieval.mining import MiningTask
+
+    starts = list(itertools.accumulate((len(one.negatives) for one in lists), initial=0))
+    texts = [text_of(steps, one.topic, path) for one in lists for path in one.candidates[1:]]
+    asked = encode(context, "base", list(questions.values()), "query", "questions")
+    vectors = dict(zip(questions, asked, strict=True))
+    task = MiningTask(
+        questions={str(i): questions[one.question] for i, one in enumerate(lists)},
+        pools={str(i): range(*bounds) for i, bounds in enumerate(itertools.pairwise(starts))},
+        texts=texts,
+        query_vectors={str(i): vectors[one.question] for i, one in enumerate(lists)},
+        chunk_vectors=encode(context, "base", texts, "document", "negative paths"),
+        top=limit,
+    )
+    mine = functools.partial(own_miner.mine, "mine.by", context.config.mine.by, task)
+    mined = distributed.on_first_process(mine).values()
+    chosen = []
+    for one, start, indices in zip(lists, starts[:-1], mined, strict=True):
+        end_places = [place for place, kind in enumerate(one.kinds) if kind == "end"]
+        places = dict.fromkeys([*end_places, *(index - start for index in indices)])
+        chosen.append(with_negatives(one, list(places)[:limit]))
+    return [one for one in chosen if one.negatives]
 
 
 def _similarities(context: Context, pairs: Sequence[tuple[str, str]], label: str) -> np.ndarray:

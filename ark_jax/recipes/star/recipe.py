@@ -5,9 +5,10 @@ paths, and a search that ends where END scores highest.
 """
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Needs, Recipe
+from ark_jax.pipeline import own_functions
+from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.recipes.common import graph_data, own_loss, own_reader
+from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
@@ -35,6 +36,11 @@ def check_star(config) -> None:
             f"config.train.weight_range={(low, high)}: the smallest weight is above the largest; "
             "swap them"
         )
+    if config.mine.choose == "random" and own_functions.is_own(config.mine.by):
+        raise ValueError(
+            f"config.mine.by={config.mine.by!r} chooses negatives, and config.mine.choose=random "
+            "draws them: set config.mine.choose=similar"
+        )
     if config.data.held_out == 1:
         raise ValueError(
             "config.data.held_out=1 leaves no question to train on: set it lower, as 0.4"
@@ -44,6 +50,7 @@ def check_star(config) -> None:
 def check_all(config) -> None:
     """As `check_star`, and imports the functions of the user's own that the config names."""
     check_star(config)
+    own_miner.check("mine.by", config.mine.by)
     own_reader.check(config)
     own_loss.load(config, "ListLoss")
 
@@ -69,9 +76,9 @@ def stages(config) -> list[Stage]:
     )
 
 
-def needs(config) -> Needs:
-    """The graph, models and endpoints that a config names."""
-    return graph_data.needs(config)
+def unread(config) -> list[str]:
+    """The sections that a run does not read; no model writes anything."""
+    return ["llm", *graph_data.unread(config)]
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
@@ -86,7 +93,8 @@ RECIPE = Recipe(
     stages=stages,
     schema=Star,
     check=check_all,
-    needs=needs,
+    unread=unread,
+    look=graph_data.look_at,
     metrics=outcome.METRIC_HEADINGS,
     headline="hit@1",
     outcome=outcome.read_outcome,

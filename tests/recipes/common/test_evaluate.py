@@ -141,9 +141,14 @@ def test_columns_stand_under_their_heads_where_values_are_long():
         ),
         (
             [0.1] * 3 + [0] * 5,
-            "Not told apart from the base on the held-out questions: nDCG@10 +0.038 (p = 0.25)",
+            "No significant difference from the base on the held-out questions: nDCG@10 +0.038 "
+            "(p = 0.25)",
         ),
-        ([0] * 8, "Not told apart from the base on the held-out questions: nDCG@10 +0.000 (p = 1)"),
+        (
+            [0] * 8,
+            "No significant difference from the base on the held-out questions: nDCG@10 +0.000 "
+            "(p = 1)",
+        ),
     ],
 )
 def test_the_verdict_tells_what_chance_may_explain(moved, says):
