@@ -1,6 +1,6 @@
 """Packaging of ark_jax.
 
-Extras: demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
+Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
 endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector
 databases, ONNX), ray (host work on a cluster), one per tracker, notebooks, test (without torch),
 reference (peers).
@@ -81,6 +81,8 @@ setup(
         "jinja2>=3.1",  # chat templates; transformers does not ask for it
     ],
     extras_require={
+        "cuda13": ["jax[cuda13]"],
+        "tpu": ["jax[tpu]"],
         "demo": ["gguf>=0.17"],
         "llm": ["openai>=2"],
         "evaluate": EVALUATE,
