@@ -26,6 +26,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import json
 import operator
 import re
 import reprlib
@@ -270,6 +271,19 @@ def _with_tuples(value):
     if isinstance(value, dict):
         return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
+def setting(config, field: str):
+    """`setting(c, "train.epochs.0")` is `c.train.epochs[0]`, as plain JSON values."""
+    value = config
+    for part in field.split("."):
+        value = value[int(part) if isinstance(value, tuple | list) else part]
+    return plain(value.to_dict() if hasattr(value, "to_dict") else value)
+
+
+def plain(value: object):
+    """A value as JSON has it: tuples become lists."""
+    return json.loads(json.dumps(value, default=list))
 
 
 def values(config: ConfigDict) -> dict[str, object]:

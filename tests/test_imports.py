@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import networkx as nx
 import pytest
 from support import tiny
 from support.paths import REPOSITORY
@@ -74,6 +75,18 @@ def test_rooms_import_downwards_only():
         if ROOMS.index(room_of(inner)) > ROOMS.index(room_of(module)):
             upwards.append(f"{module} imports {inner}")
     assert upwards == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    modules = {module for module, _ in imports()}
+    graph = nx.DiGraph()
+    for module, name in imports():
+        inner = name.removeprefix("ark_jax.")
+        target = inner if inner in modules else inner.rpartition(".")[0]
+        if target in modules:
+            graph.add_edge(module, target)
+    circles = [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
+    assert circles == []
 
 
 def test_nothing_imports_what_is_not_the_librarys():

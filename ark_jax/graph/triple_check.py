@@ -7,6 +7,7 @@ from ark_jax.data.problems import Findings
 from ark_jax.graph import triple_files
 from ark_jax.graph.linked_questions import link
 from ark_jax.graph.triple_questions import is_questions, read_questions
+from ark_jax.graph.triples import Triples
 
 
 def recognises(path: Path) -> bool:
@@ -37,8 +38,8 @@ def check(
         lines = ["format: questions over a graph of triples", f"questions: {len(parsed):,}"]
         lines.append("give them beside their graph: ark-jax check GRAPH --questions=FILE")
         return _with_verdict(lines, findings)
-    graph, findings = triple_files.read([path], names, relation_names)
-    lines = [triple_files.summary(graph)] if len(graph) else []
+    graph, findings = Triples.examine([path], names, relation_names)
+    lines = _summary(graph) if len(graph) else []
     if questions:
         parsed, question_findings = read_questions(questions)
         findings.remarks += question_findings.remarks
@@ -47,6 +48,18 @@ def check(
             linked = link(parsed, graph)
             lines += [linked.summary(), *linked.remarks]
     return _with_verdict(lines, findings)
+
+
+def _summary(graph: Triples) -> list[str]:
+    """Describes a graph in a few lines."""
+    lines = ["format: a graph of triples"]
+    for key, value in graph.summary().items():
+        if key == "hubs":
+            value = ", ".join(f"{name} ({degree:,} triples)" for name, degree in value)
+        else:
+            value = f"{value:,}"
+        lines.append(f"{key.replace('_', ' ')}: {value}")
+    return lines
 
 
 def _with_verdict(lines: list[str], findings: Findings) -> tuple[list[str], bool]:

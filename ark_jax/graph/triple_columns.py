@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 from ark_jax.graph.parquet import TEXT
 
+PARTS = ("head", "relation", "tail")
+TABLES = ("triples", "nodes", "relations")  # the files of a saved graph, NAME.arrow
 # A name that is valid at first sight: it has a visible ASCII character, no tab and no break.
 _PLAIN = "^[^\t\n\r\\x00]*[!-~][^\t\n\r\\x00]*$"
 

@@ -15,6 +15,8 @@ names of the columns may be there |
 `subject`, `predicate`, `object` are read as `head`, `relation`, `tail`.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,13 +24,13 @@ import pyarrow as pa
 
 from ark_jax.data.json_files import json_rows
 from ark_jax.data.problems import Findings
-from ark_jax.data.records import BadInput, Problem
+from ark_jax.data.records import Problem
 from ark_jax.data.row_files import is_parquet
 from ark_jax.data.text_files import file_head, file_problem, text_lines
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.rdf_files import n_triples
 from ark_jax.graph.terms import Names
-from ark_jax.graph.triple_columns import joined_chunks
+from ark_jax.graph.triple_columns import TABLES
 from ark_jax.graph.triple_parquet import has_triples, parquet_columns
 from ark_jax.graph.triple_paths import files_in, is_glob, local_files, matches_of
 from ark_jax.graph.triple_questions import is_questions
@@ -41,123 +43,58 @@ from ark_jax.graph.triple_rows import (
     text_triples,
 )
 from ark_jax.graph.triple_text import faultless_columns
-from ark_jax.graph.triples import TABLES, Triples
 from ark_jax.runtime import storage
-from ark_jax.runtime.log import say
 
 _BATCH = 1 << 16
-_FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` wrote"
+FORMATS = "TSV, CSV, JSONL, Parquet, N-Triples, or a folder that `Triples.save` wrote"
 
 
-def load(
-    paths: Sequence[str | Path],
-    names: str | Path | None = None,
-    relation_names: str | Path | None = None,
-) -> Triples:
-    """The graph of files or of a saved folder; arguments and errors are those of `Triples.read`."""
-    graph, findings = read(paths, names, relation_names)
-    if findings.problems:
-        raise BadInput(findings.problems)
-    for remark in findings.remarks:
-        say(f"  {remark}")
-    return graph
-
-
-def read(
-    paths: Sequence[str | Path],
-    names: str | Path | None = None,
-    relation_names: str | Path | None = None,
-) -> tuple[Triples, Findings]:
-    """The graph of all valid rows, and what came up. Arguments are those of `Triples.read`."""
-    findings, columns = Findings(), _Columns()
-    if len(paths) == 1 and is_saved(folder := storage.local_copy(str(paths[0]))):
-        return _saved(folder, findings), findings
-    local = local_files(paths, findings, recognises)
-    terms = [_read_names(file, findings) for file in (names, relation_names)]
-    inner_names = Names()  # in the files of triples themselves
-    for path in local:
-        _read_file(path, findings, columns, inner_names)
-    # No file of names, and no names beside the triples: each id is its own name.
-    nodes = terms[0] or (inner_names if inner_names.names or inner_names.aliases else None)
-    graph = _graph(columns, nodes, terms[1])
-    if not len(graph) and not findings.problems:
-        findings.problems.append(file_problem(local[0], "holds no triple; give another file"))
-    if local:
-        _remark_names(graph, local[0], findings)
-    findings.problems.condense()
-    findings.remarks.condense()
-    return graph, findings
-
-
-class _Columns:
-    """Heads, relations and tails as chunks of Arrow strings, which take less memory than Python's.
+@dataclasses.dataclass
+class TripleRows:
+    """What files of triples hold, row by row; equal rows may come several times.
 
     Attributes:
-        parts: the chunks of each of the three.
+        columns: heads, relations and tails as chunks of Arrow strings, which take less memory than
+            Python's.
+        names: of the nodes; None: each id is its own name.
+        relation_names: the same of the relations.
+        findings: what came up.
+        path: the first file.
     """
 
-    def __init__(self):
-        self.parts: tuple[list[pa.Array], ...] = ([], [], [])
+    columns: tuple[list[pa.Array], ...]
+    names: Names | None
+    relation_names: Names | None
+    findings: Findings
+    path: Path | None
 
     def extend(self, triples: Iterable[tuple[str, str, str]]) -> None:
-        batch: list[tuple[str, str, str]] = []
-        for triple in triples:
-            batch.append(triple)
-            if len(batch) == _BATCH:
-                self._close(batch)
-        self._close(batch)
-
-    def _close(self, batch: list[tuple[str, str, str]]) -> None:
-        for i, chunks in enumerate(self.parts):
-            chunks.append(pa.array([triple[i] for triple in batch], TEXT))
-        batch.clear()
+        triples = iter(triples)
+        while batch := list(itertools.islice(triples, _BATCH)):
+            for chunks, values in zip(self.columns, zip(*batch, strict=True), strict=True):
+                chunks.append(pa.array(values, TEXT))
 
     def add(self, columns: Sequence[pa.ChunkedArray]) -> None:
-        for chunks, column in zip(self.parts, columns, strict=True):
+        for chunks, column in zip(self.columns, columns, strict=True):
             chunks += column.chunks
 
 
-def _graph(columns: _Columns, nodes: Names | None, relations: Names | None) -> Triples:
-    return Triples.from_columns(
-        *map(joined_chunks, columns.parts),
-        names=nodes.names if nodes else None,
-        aliases=nodes.aliases if nodes else None,
-        relation_names=relations.names if relations else None,
-        relation_aliases=relations.aliases if relations else None,
-    )
-
-
-def _saved(folder: Path, findings: Findings) -> Triples:
-    try:
-        return Triples.load(folder)
-    except (OSError, ValueError) as error:
-        fix = f"give {_FORMATS}"
-        findings.problems.append(file_problem(folder, f"is no saved graph ({error}); {fix}"))
-        return Triples.from_triples([])
-
-
-def _remark_names(graph: Triples, path: Path, findings: Findings) -> None:
-    """Remarks on ids without a name, and on names of several ids."""
-    for field, terms in (("names", graph.nodes), ("relation_names", graph.relations)):
-        if terms.unnamed:
-            message = f"{terms.unnamed:,} ids have no name; the id stands for it"
-            findings.remarks.append(Problem(str(path), 0, field, message, terms.unnamed))
-        if terms.shared_names:
-            message = f"{terms.shared_names:,} names belong to several ids, which stay apart"
-            findings.remarks.append(Problem(str(path), 0, field, message, terms.shared_names))
-
-
-def summary(graph: Triples) -> str:
-    """Describes a graph in a few lines."""
-    counts = graph.summary()
-    lines = ["format: a graph of triples"]
-    for key, value in counts.items():
-        if key == "hubs":
-            value = ", ".join(f"{name} ({degree:,} triples)" for name, degree in value)
-        else:
-            value = f"{value:,}"
-        lines.append(f"{key.replace('_', ' ')}: {value}")
-    return "\n".join(lines)
+def read_rows(
+    paths: Sequence[str | Path],
+    names: str | Path | None = None,
+    relation_names: str | Path | None = None,
+) -> TripleRows:
+    """The valid rows of files. Arguments are those of `Triples.read`."""
+    findings = Findings()
+    local = local_files(paths, findings, recognises)
+    named, named_relations = (_read_names(file, findings) for file in (names, relation_names))
+    rows = TripleRows(([], [], []), named, named_relations, findings, next(iter(local), None))
+    inner_names = Names()  # in the files of triples themselves
+    for path in local:
+        _read_file(path, rows, inner_names)
+    if not named and (inner_names.names or inner_names.aliases):
+        rows.names = inner_names
+    return rows
 
 
 def is_saved(path: Path) -> bool:
@@ -202,21 +139,22 @@ def _is_text_of_triples(path: Path, lines: Sequence[str]) -> bool:
     )
 
 
-def _read_file(path: Path, findings: Findings, columns: _Columns, names: Names) -> None:
+def _read_file(path: Path, rows: TripleRows, names: Names) -> None:
+    findings = rows.findings
     if path.name.endswith((".nt", ".nt.gz")):
-        columns.extend(n_triples(path, findings, names))
+        rows.extend(n_triples(path, findings, names))
     elif is_parquet(path):
-        columns.add(parquet_columns(path, findings))
+        rows.add(parquet_columns(path, findings))
     elif file_head(path).lstrip()[:1] in (b"{", b"["):
-        columns.extend(checked(json_triples(path, findings), path, findings))
+        rows.extend(checked(json_triples(path, findings), path, findings))
     elif is_questions(path):
         message = "holds questions, not triples; give the graph, and this file as its questions"
         findings.problems.append(file_problem(path, message))
     elif (faultless := faultless_columns(path)) is not None and len(faultless[0]):
         findings.problems.rows += len(faultless[0])
-        columns.add(faultless)
+        rows.add(faultless)
     else:
-        columns.extend(checked(text_triples(path, findings), path, findings))
+        rows.extend(checked(text_triples(path, findings), path, findings))
 
 
 def _read_names(path: str | Path | None, findings: Findings) -> Names | None:

@@ -14,9 +14,8 @@ from ark_jax.data.records import Problem
 from ark_jax.data.text_files import file_problem
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triple_columns import suspects
+from ark_jax.graph.triple_columns import PARTS, suspects
 from ark_jax.graph.triple_rows import columns_of, remark_graphs
-from ark_jax.graph.triples import PARTS
 
 
 def has_triples(path: Path) -> bool:

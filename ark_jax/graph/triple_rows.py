@@ -12,7 +12,7 @@ from ark_jax.data.rows import InputRow, has_surrogate, type_name
 from ark_jax.data.text_files import file_head, file_problem, text_lines
 from ark_jax.graph.term_lists import TermLists
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triples import PARTS
+from ark_jax.graph.triple_columns import PARTS
 
 RDF_PARTS = ("subject", "predicate", "object")
 

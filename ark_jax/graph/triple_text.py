@@ -10,9 +10,8 @@ from pyarrow import csv
 
 from ark_jax.graph.parquet import TEXT
 from ark_jax.graph.terms import name_fault
-from ark_jax.graph.triple_columns import suspects
+from ark_jax.graph.triple_columns import PARTS, suspects
 from ark_jax.graph.triple_rows import columns_of, first_fields
-from ark_jax.graph.triples import PARTS
 
 _BLOCK = 1 << 24  # bytes; no line may be longer
 

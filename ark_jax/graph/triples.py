@@ -16,25 +16,31 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from ark_jax.data.problems import Findings
+from ark_jax.data.records import BadInput, Problem
+from ark_jax.data.text_files import file_problem
 from ark_jax.graph.extract import Entity, Relation
 from ark_jax.graph.parquet import TEXT, TEXTS
 from ark_jax.graph.store import fold
 from ark_jax.graph.terms import Terms, name_fault
 from ark_jax.graph.triple_columns import (
+    PARTS,
+    TABLES,
     bounds_of,
     encode,
     in_order,
+    joined_chunks,
     mapped_columns,
     order_by,
     run,
     sort_rows,
     suspects,
 )
-from ark_jax.runtime.storage import local_path
+from ark_jax.graph.triple_files import FORMATS, is_saved, read_rows
+from ark_jax.runtime.log import say
+from ark_jax.runtime.storage import local_copy, local_path
 
 Direction = Literal["out", "in", "both"]
-PARTS = ("head", "relation", "tail")
-TABLES = ("triples", "nodes", "relations")  # the files of a saved graph, NAME.arrow
 _BATCH = 1 << 16
 _TERM_TYPES = {"id": TEXT, "name": TEXT, "aliases": TEXTS}
 
@@ -198,9 +204,61 @@ class Triples:
         Raises:
             BadInput: the files have problems; it lists all of them.
         """
-        from ark_jax.graph import triple_files
+        graph, findings = cls.examine(paths, names, relation_names)
+        if findings.problems:
+            raise BadInput(findings.problems)
+        for remark in findings.remarks:
+            say(f"  {remark}")
+        return graph
 
-        return triple_files.load(paths, names, relation_names)
+    @classmethod
+    def examine(
+        cls,
+        paths: Sequence[str | Path],
+        names: str | Path | None = None,
+        relation_names: str | Path | None = None,
+    ) -> tuple["Triples", Findings]:
+        """The graph of all valid rows, and what came up. Arguments are those of `read`."""
+        if len(paths) == 1 and is_saved(folder := local_copy(str(paths[0]))):
+            return cls._saved(folder)
+        rows = read_rows(paths, names, relation_names)
+        terms, findings = (rows.names, rows.relation_names), rows.findings
+        graph = cls.from_columns(
+            *map(joined_chunks, rows.columns),
+            **{
+                f"{kind}{part}": getattr(known, part) if known else None
+                for kind, known in zip(("", "relation_"), terms, strict=True)
+                for part in ("names", "aliases")
+            },
+        )
+        if not len(graph) and not findings.problems:
+            problem = file_problem(rows.path, "holds no triple; give another file")
+            findings.problems.append(problem)
+        if rows.path:
+            findings.remarks.extend(graph._remarks_on_names(rows.path))
+        findings.problems.condense()
+        findings.remarks.condense()
+        return graph, findings
+
+    @classmethod
+    def _saved(cls, folder: Path) -> tuple["Triples", Findings]:
+        findings = Findings()
+        try:
+            return cls.load(folder), findings
+        except (OSError, ValueError) as error:
+            message = f"is no saved graph ({error}); give {FORMATS}"
+            findings.problems.append(file_problem(folder, message))
+            return cls.from_triples([]), findings
+
+    def _remarks_on_names(self, path: Path) -> Iterator[Problem]:
+        """On ids without a name, and on names of several ids."""
+        for field, terms in (("names", self.nodes), ("relation_names", self.relations)):
+            if count := terms.unnamed:
+                message = f"{count:,} ids have no name; the id stands for it"
+                yield Problem(str(path), 0, field, message, count)
+            if count := terms.shared_names:
+                message = f"{count:,} names belong to several ids, which stay apart"
+                yield Problem(str(path), 0, field, message, count)
 
     @functools.cached_property
     def outgoing(self) -> np.ndarray:

@@ -5,7 +5,7 @@ import collections
 import time
 from collections.abc import Sequence
 
-from ark_jax.llm.complete import Call, Conversations
+from ark_jax.llm.conversations import Call, Conversations
 from ark_jax.llm.endpoint import Endpoint
 from ark_jax.llm.errors import EndpointUnusable, RequestRejected, RetriesExhausted
 from ark_jax.llm.pricing import reply_cost

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Recipe
-from ark_jax.pipeline.stage import setting
+from ark_jax.schema import setting
 
 # Where a section has a `backend`, one of its values reads what a field names.
 BACKENDS = {"path": "local", "replies": "replay"}

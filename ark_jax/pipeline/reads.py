@@ -24,7 +24,7 @@ from ark_jax.pipeline.fingerprints import (
     input_digest,
     model_digest,
 )
-from ark_jax.pipeline.stage import setting
+from ark_jax.schema import setting
 from ark_jax.text import prompts
 
 PARTS = ("inputs", "config", "external")  # stages, settings, contents that settings name

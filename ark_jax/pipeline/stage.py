@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.runtime.log import Metrics
+from ark_jax.schema import plain
 
 if TYPE_CHECKING:
     from ark_jax.pipeline.reads import Reads, View  # it imports this module
@@ -50,7 +50,7 @@ class Stage:
         if unnamed := [value for value in self.run.args if not callable(value)]:
             raise TypeError(f"stage {self.name}: give {unnamed[0]!r} to its function by keyword")
         given = self.run.keywords
-        return {name: _plain(value) for name, value in given.items() if not callable(value)}
+        return {name: plain(value) for name, value in given.items() if not callable(value)}
 
 
 @dataclasses.dataclass
@@ -103,15 +103,3 @@ class Context:
         from ark_jax import layout
 
         layout.enter_mesh(self.config.mesh)
-
-
-def setting(config, field: str):
-    """`setting(c, "train.epochs.0")` is `c.train.epochs[0]`, as plain JSON values."""
-    value = config
-    for part in field.split("."):
-        value = value[int(part) if isinstance(value, tuple | list) else part]
-    return _plain(value.to_dict() if hasattr(value, "to_dict") else value)
-
-
-def _plain(value: object):
-    return json.loads(json.dumps(value, default=list))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import ark_jax.demo
-from ark_jax.graph import triple_files
 from ark_jax.graph.triples import Triples
 
 FOLDER = Path(ark_jax.demo.__file__).parent / "gpr"
@@ -39,7 +38,7 @@ def reached(graph: Triples, start: int, path: list[str]) -> set[int]:
 
 
 def test_the_files_are_read_without_a_problem():
-    _, findings = triple_files.read([FOLDER / "graph.tsv"], FOLDER / "names.tsv")
+    _, findings = Triples.examine([FOLDER / "graph.tsv"], FOLDER / "names.tsv")
     assert not list(findings.problems)
 
 

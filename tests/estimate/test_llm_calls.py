@@ -9,7 +9,7 @@ from support import tiny
 from support.plans import calls_of_kind, settings
 
 from ark_jax.estimate import llm_calls, plan
-from ark_jax.llm import complete, rule_based
+from ark_jax.llm import complete, reply_cache, rule_based
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.recipes.ark import config, estimate_calls
 from ark_jax.recipes.ark.extract import extraction_calls
@@ -174,7 +174,7 @@ def test_replies_at_hand_say_how_long_replies_are(world, mesh, tmp_path):
     with plan._shadow(RECIPE, c, c, tmp_path) as (shadow, _):
         calls = extraction_calls(shadow, estimate_calls.chunks_to_extract(shadow, set()))
     asked = count([x.turns[0] for x in calls])
-    ratio = sum(count([complete.reply_text(x["reply"]) for x in kept])) / sum(
+    ratio = sum(count([reply_cache.reply_text(x["reply"]) for x in kept])) / sum(
         asked[: llm_calls.ENOUGH_REPLIES]
     )
     planned = calls_of_kind(plan.estimate(RECIPE, c, tmp_path), "extract")

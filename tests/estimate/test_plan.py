@@ -16,7 +16,7 @@ from support.world import EMBEDDED, command
 from ark_jax import __main__
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate import device_time, device_work, llm_calls, plan
-from ark_jax.llm import complete
+from ark_jax.llm import complete, reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
@@ -77,7 +77,7 @@ def test_rewriting_is_told_roughly_before_the_graph_and_exactly_after(run):
 
 def test_replies_of_the_recording_are_about_as_long_as_told(run):
     replies = {
-        row["item"]: complete.reply_text(row["reply"])
+        row["item"]: reply_cache.reply_text(row["reply"])
         for row in ReplyCache(EMBEDDED / "replies.jsonl").rows.values()
     }
     count, _ = llm_calls.token_counter(run.config)
@@ -567,7 +567,7 @@ def test_the_demo_as_it_is_known(real_models, mesh):
         92_915, rel=0.05
     )  # with the communities of a finished demo
     replies = {
-        row["item"]: complete.reply_text(row["reply"])
+        row["item"]: reply_cache.reply_text(row["reply"])
         for row in ReplyCache(EMBEDDED / "replies.jsonl").rows.values()
     }
     count, _ = llm_calls.token_counter(c)

@@ -87,7 +87,7 @@ def test_parquet_takes_every_valid_name_and_no_other(name, tmp_path):
     pq.write_table(
         pa.table({"head": heads, "relation": ["r"] * 8 + [name], "tail": [name] * 9}), path
     )
-    graph, findings = triple_files.read([path])
+    graph, findings = Triples.examine([path])
     assert set(graph) == {(name, "r", name), ("b", name, name)}
     assert [problem.line for problem in findings.problems] == [2, 3, 4, 5, 6, 7, 8]
 
@@ -101,13 +101,13 @@ def test_graphs_of_questions_become_one_and_it_is_told(tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
     for path in (tmp_path / "rog.jsonl", tmp_path / "rog.parquet"):
         assert triple_files.recognises(path)
-        graph, findings = triple_files.read([path])
+        graph, findings = Triples.examine([path])
         assert list(graph) == list(Triples.from_triples(FACTS)) and graph.duplicates == 2
         assert "2 graphs, one a question, are read as one" in str(findings.remarks[0])
         assert len(read_questions(path)[0]) == 2
     rows[1]["graph"] = [["a", "r"], ["a", "", "b"], ["x", "r", "y"]]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rog.parquet")
-    graph, findings = triple_files.read([tmp_path / "rog.parquet"])
+    graph, findings = Triples.examine([tmp_path / "rog.parquet"])
     assert ("x", "r", "y") in list(graph)
     for problem, words in zip(
         findings.problems,
@@ -151,7 +151,7 @@ def test_n_triples_keep_languages_and_datatypes(suffix, tmp_path):
     assert len(graph.find("5")) == 2
     path = tmp_path / "bad.nt"
     path.write_text(f"<{IRI}a> <{IRI}p> .\n" + text, encoding="utf-8")
-    facts, findings = triple_files.read([path])
+    facts, findings = Triples.examine([path])
     assert list(facts) == list(graph)
     assert [str(p)[len(str(path)) :][:20] for p in findings.problems] == [":1: is no N-Triples "]
     path.write_bytes(f'<{IRI}a> <{IRI}p> "'.encode() + b'\xff" .\n')
@@ -168,7 +168,7 @@ def test_names_stand_beside_ids(tmp_path):
     assert graph.find("Paris") == [0, 1] and graph.find("Paname") == [0]
     assert graph.find("Lugdunum") == graph.find("Lyon") == [2]
     assert (graph.nodes.unnamed, graph.nodes.shared_names) == (1, 1)
-    _, findings = triple_files.read([tmp_path / "kb.tsv"], tmp_path / "names.tsv")
+    _, findings = Triples.examine([tmp_path / "kb.tsv"], tmp_path / "names.tsv")
     remarks = "\n".join(map(str, findings.remarks))
     assert "names.tsv:4: name: '3' of line 3 has a second name; it becomes an alias" in remarks
     assert "1 ids have no name" in remarks and "1 names belong to several ids" in remarks
@@ -203,7 +203,7 @@ def test_faults_of_parquet_are_named_by_row(tmp_path):
     path = tmp_path / "a.parquet"
     table = {"head": ["a", "", "c", "d"], "relation": ["r"] * 4, "tail": ["b", "x", None, "e\t"]}
     pq.write_table(pa.table(table), path)
-    graph, findings = triple_files.read([path])
+    graph, findings = Triples.examine([path])
     assert list(graph) == [("a", "r", "b")]
     for problem, words in zip(
         findings.problems,
@@ -215,7 +215,7 @@ def test_faults_of_parquet_are_named_by_row(tmp_path):
 
 def test_quotes_in_tsv_are_part_of_the_name_and_told(tmp_path):
     (tmp_path / "a.tsv").write_text('"Great Guy"\tr\tb\n')
-    graph, findings = triple_files.read([tmp_path / "a.tsv"])
+    graph, findings = Triples.examine([tmp_path / "a.tsv"])
     assert list(graph) == [('"Great Guy"', "r", "b")]
     assert "1 rows have a field in quotes" in str(findings.remarks[0])
 

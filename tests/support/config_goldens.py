@@ -11,8 +11,8 @@ from support.paths import REPOSITORY
 
 from ark_jax import config, schema
 from ark_jax.demo import models
-from ark_jax.pipeline.stage import setting
 from ark_jax.recipes.ark.config import Ark
+from ark_jax.schema import setting
 
 FOLDER = Path(__file__).parent / "golden"
 NAMES = (*config.PRESETS, "demo", "demo_documents")

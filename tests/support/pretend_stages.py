@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 from ark_jax.llm import complete
 from ark_jax.pipeline.fingerprints import fingerprint
 from ark_jax.pipeline.reads import element
-from ark_jax.pipeline.stage import Context, Stage, setting
+from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.pipeline.tables import save_json
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import MINING_SIZES, epochs
 from ark_jax.recipes.ark.recipe import RECIPE as ARK
 from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.ask import ask
+from ark_jax.schema import setting
 
 BASE = 0.05  # the temperature of the base
 # Stage, without its number -> stages that it reads, sections and fields that it reads.

@@ -18,12 +18,13 @@ import numpy as np
 from ark_jax import __version__
 from ark_jax.pipeline.fingerprints import file_digest, fingerprint, model_digest
 from ark_jax.pipeline.manifest import read_manifest
-from ark_jax.pipeline.stage import Context, setting
+from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.corpus import searches_corpus
 from ark_jax.recipes.common.models import load_retriever, retriever_path
 from ark_jax.retrieval.array_files import array_rows, write_array
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import say
+from ark_jax.schema import setting
 from ark_jax.text.token_vectors import TokenVectors, Vectors
 
 FOLDER = "vectors"

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from ark_jax.data import readers
-from ark_jax.graph import triple_files
 from ark_jax.graph.triple_questions import TripleQuestion
 from ark_jax.graph.triple_texts import triple_texts
 from ark_jax.graph.triples import Triples
@@ -24,7 +23,7 @@ def read_graph(settings) -> Triples:
     Raises:
         BadInput: problems that `tolerate` does not cover.
     """
-    graph, findings = triple_files.read(
+    graph, findings = Triples.examine(
         [settings.path], settings.names or None, settings.relation_names or None
     )
     report_findings(findings, settings.tolerate)
