@@ -16,7 +16,7 @@ from support.world import EMBEDDED, command
 from ark_jax import __main__
 from ark_jax.data.records import Chunk, Question
 from ark_jax.estimate import device_time, device_work, llm_calls, plan
-from ark_jax.llm import complete, reply_cache
+from ark_jax.llm import reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
 from ark_jax.models.retriever import Retriever
 from ark_jax.pipeline import engine
