@@ -186,7 +186,7 @@ def near_pairs(
         layout.enter_mesh()
         parts = _tiles(
             vectors,
-            _shadows(vectors, threshold) if screen == "subspace" else vectors,
+            _projected(vectors, threshold) if screen == "subspace" else vectors,
             threshold,
             block,
             dtype,
@@ -466,12 +466,12 @@ def _search_again(
 # --- Pairs above a threshold ----------------------------------------------------------------------
 
 
-def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
-    """Narrower vectors whose products are no smaller, or the vectors if too many products would be
-    near.
+def _projected(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.ndarray, "n f"]:
+    """Narrower vectors whose products bound those of the vectors from above.
 
-    A shadow has the coordinates in a subspace and the length of the part outside it. The inner
-    product of the outside parts is at most the product of their lengths.
+    A vector is projected onto a subspace, and the length of what lies outside is one more
+    coordinate: the inner product of two such rests is at most the product of their lengths. Where
+    the bound would leave too many pairs undecided, the vectors themselves are returned.
     """
     n, width = vectors.shape
     rng = np.random.default_rng(0)
@@ -482,7 +482,7 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
         sample.T @ (sample @ rng.standard_normal((width, max(width // 4 - 1, 1))))
     )
 
-    def shadow(x, inside):
+    def project(x, inside):
         part = inside(x)
         # The float64 rounding error is 1e-14, so the length outside is not underestimated.
         outside = np.sqrt(np.maximum(np.vecdot(x, x) - np.vecdot(part, part), 0) + 1e-12)
@@ -491,10 +491,10 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
     near = lambda x: np.mean(x[::2] @ x[1::2].T >= threshold)
     # Embeddings are near few directions; for isotropic vectors half of the coordinates are enough.
     for inside in (lambda x: x @ leading, lambda x: x[:, : width // 2 - 1]):
-        if near(shadow(probe, inside)) - near(probe) <= UNDECIDED:
+        if near(project(probe, inside)) - near(probe) <= UNDECIDED:
             return np.concatenate(
                 [
-                    shadow(_as_float64(vectors[start : start + 1024]), inside)
+                    project(_as_float64(vectors[start : start + 1024]), inside)
                     for start in range(0, n, 1024)
                 ]
             )
@@ -503,13 +503,13 @@ def _shadows(vectors: Float[np.ndarray, "n e"], threshold: float) -> Float[np.nd
 
 def _tiles(
     vectors: Float[np.ndarray, "n e"],
-    shadows: Float[np.ndarray, "n f"],
+    projected: Float[np.ndarray, "n f"],
     threshold: float,
     block: int,
     dtype: jnp.dtype,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Screens the tiles of the upper triangle by products of shadows, then decides in float64."""
-    parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(shadows, block)]
+    """Screens the upper triangle by products of projected vectors, decides in float64."""
+    parts = [(first, *_measure(rows, dtype)) for first, _, rows in _blocks(projected, block)]
     longest = [max(float(part[column].max()) for part in parts) for column in (2, 3)]
     least = _below(threshold - _error(longest, longest, vectors.shape[1]))[None]
     for n, (top, left, *_) in enumerate(parts):

@@ -71,7 +71,7 @@ class Ladder:
             yield tk.TextBatch([order[start:end]], shape.rows, shape.length, shape.room)
 
     def _cut(self, lengths: Sequence[int]) -> list[tuple[int, int, Shape]]:
-        """Where batches begin and end, and their shapes; `lengths` fall."""
+        """Where batches begin and end, and their shapes; the longest text comes first."""
         best: list[tuple[float, int, Shape | None]] = [(0.0, 0, None)]  # of the first i texts
         best += [(float("inf"), 0, None)] * len(lengths)
         for start, longest in enumerate(lengths):
@@ -105,7 +105,11 @@ class Ladder:
 
 
 def _shapes(max_length: int, rooms: Sequence[int]) -> tuple[Shape, ...]:
-    """The shapes of texts of at most `max_length` tokens; `rooms` fall."""
+    """The shapes of texts of at most `max_length` tokens, the smallest first.
+
+    Args:
+        rooms: tokens of a batch, the most first.
+    """
     doubled = (LENGTHS[-1] << i for i in itertools.count(1))
     shapes = []
     for length in itertools.chain(LENGTHS, doubled):

@@ -331,16 +331,16 @@ def test_pairs_are_the_same_to_the_bit_in_all_blocks_and_screens(any_mesh):
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0, 2), st.floats(0, 3))
-def test_products_of_shadows_are_no_smaller(seed, width, decay, common):
+def test_products_of_projected_vectors_are_no_smaller(seed, width, decay, common):
     rng = np.random.default_rng(seed)
     vectors = normalised(
         rng.normal(size=(200, width)) * np.arange(1, width + 1) ** -decay
         + common * np.eye(width)[0]
     )
-    shadows = dense._shadows(vectors, 0.9)
+    projected = dense._projected(vectors, 0.9)
     wide = lambda x: x.astype(np.float64) @ x.astype(np.float64).T
-    assert (wide(shadows) >= wide(vectors) - 1e-6).all()
-    np.testing.assert_allclose(np.linalg.norm(shadows, axis=1), 1, atol=2e-6)
+    assert (wide(projected) >= wide(vectors) - 1e-6).all()
+    np.testing.assert_allclose(np.linalg.norm(projected, axis=1), 1, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_vectors_that_lie_in_few_directions_are_screened_narrowly(decay, common,
     vectors = normalised(
         normalised(rng.normal(size=(4000, 256)) * np.arange(1, 257) ** -decay) + common
     )
-    assert dense._shadows(vectors, threshold).shape == (4000, width)
+    assert dense._projected(vectors, threshold).shape == (4000, width)
 
 
 def test_there_is_never_a_matrix_of_all_pairs(mesh):

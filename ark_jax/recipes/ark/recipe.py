@@ -1,7 +1,8 @@
 """The recipe ARK: its stages, and what the tools know of them.
 
-Each stage is a thin layer between files and the room that does the work. Heavy imports stand inside
-the stage functions, since looking up what is done must not start jax.
+A stage reads the files of earlier ones, calls a room that does the work, and writes its own.
+Modules that start jax are imported inside the stage functions: looking up what is done must not
+start it.
 """
 
 import functools

@@ -65,7 +65,7 @@ def ingest(context: Context, folder: Path) -> dict:
         "unused_questions": len(parts.unused),
         "split_by": parts.by,
         "pool": pool,
-        **_losses(corpus, test, parts, sizes),
+        **_count_useless(corpus, test, parts, sizes),
     }
 
 
@@ -185,8 +185,10 @@ def choose_pool(
     return "corpus"
 
 
-def _losses(corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What of the input teaches or measures nothing, by reason."""
+def _count_useless(
+    corpus: Corpus, test: Corpus, parts: Split, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """How much of the input teaches or measures nothing, by reason."""
     used = [*parts.train, *parts.held_out]
     named = [question for question in (*used, *parts.unused) if question.documents]
     without_chunks = sum(sizes.keys().isdisjoint(question.documents) for question in named)

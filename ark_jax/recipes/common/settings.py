@@ -1,4 +1,4 @@
-"""Config sections that every recipe shares: data, models, language-model endpoints, evaluation."""
+"""Config sections that several recipes inherit: models, language models, readers, evaluation."""
 
 import dataclasses
 
