@@ -30,7 +30,7 @@ TEST = [
     "pytest-xdist>=3.6",
     "pytest-randomly>=3.16",
     "hypothesis>=6.100",
-    "ruff>=0.12",
+    "ruff==0.17.6",  # as in .pre-commit-config.yaml
     "pypdf>=5",  # writes the files that tests read
 ]
 
@@ -45,6 +45,7 @@ setup(
     classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     packages=find_packages(include=["ark_jax", "ark_jax.*"]),
     package_data={
+        "ark_jax": ["py.typed"],
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
         "ark_jax.report": ["*.css"],

@@ -1,6 +1,23 @@
 """Answer-centric retriever tuning (ARK) in JAX. See README.md for the four-line tour."""
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what type checkers and editors see of `_PUBLIC`
+    from ark_jax.graph.pagerank import personalized_pagerank
+    from ark_jax.graph.path_retriever import PathRetriever
+    from ark_jax.graph.store import KnowledgeGraph
+    from ark_jax.graph.triple_retriever import TripleRetriever
+    from ark_jax.graph.triples import Triples
+    from ark_jax.index.index import Index
+    from ark_jax.index.reader import Reader
+    from ark_jax.models.language import LanguageModel
+    from ark_jax.models.multi_vector import MultiVectorRetriever
+    from ark_jax.models.pairs import CrossEncoder
+    from ark_jax.models.retriever import Retriever
+    from ark_jax.models.towers import DualEncoder
+    from ark_jax.run import tune
+    from ark_jax.select.scorer import Selector
 
 __version__ = "0.5.0"
 

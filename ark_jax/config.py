@@ -1,19 +1,12 @@
 """Configs for the command line and for config files: presets, variants, studies.
 
-    from ark_jax import config
+from ark_jax import config
 
-    def get_config():
-        c = config.ark("paper")
-        c.train.batch = 32
-        return c
-
-`python -m ark_jax.config` prints the reference of all fields. `python -m ark_jax.config FILE`
-replaces the reference inside a Markdown file.
+def get_config():
+    c = config.ark("paper")
+    c.train.batch = 32
+    return c
 """
-
-import re
-import sys
-from pathlib import Path
 
 from ark_jax import schema
 from ark_jax.recipes.ark import demo as ark_demo
@@ -63,35 +56,3 @@ def demo(words: str = ""):
 def from_json(plain: dict):
     """A config of JSON values, as a workdir keeps it; a field that it lacks has its default."""
     return schema.from_json(plain, SCHEMAS.get(plain.get("recipe")))
-
-
-def marks(recipe: str) -> tuple[str, str]:
-    """What stands before and after the reference of a recipe's fields in a Markdown file."""
-    return f"<!-- fields of {recipe} -->", f"<!-- end of the fields of {recipe} -->"
-
-
-def with_reference(text: str) -> str:
-    """`text` with the reference of all fields of each recipe between its two marks.
-
-    Raises:
-        ValueError: a mark is missing.
-    """
-    for recipe, declared in SCHEMAS.items():
-        begin, end = marks(recipe)
-        if not re.search(f"{begin}.*{end}", text, re.DOTALL):
-            raise ValueError(f"no {begin} followed by {end}; add both where the reference belongs")
-        before, rest = text.split(begin, 1)
-        after = rest.split(end, 1)[1]
-        text = f"{before}{begin}\n\n{schema.reference(declared)}\n\n{end}{after}"
-    return text
-
-
-def main(args: list[str]) -> None:
-    if not args:
-        print("\n\n".join(map(schema.reference, SCHEMAS.values())))
-    for path in map(Path, args):
-        path.write_text(with_reference(path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -25,7 +25,6 @@ refuses inadmissible values before any work is spent on them. `reference` docume
 import dataclasses
 import difflib
 import functools
-import inspect
 import json
 import operator
 import re
@@ -337,22 +336,3 @@ def _show(value: object) -> str:
     shortener = reprlib.Repr()
     shortener.maxstring = shortener.maxother = 80
     return shortener.repr(value)
-
-
-def reference(schema: type) -> str:
-    """Every field as Markdown: a table of those outside sections, then one for each section."""
-    nested = {f"config.{name}": section for name, section in sections(schema).items()}
-    tables = {"config": schema, **nested}
-    return "\n\n".join(_table(name, section) for name, section in tables.items())
-
-
-def _table(name: str, section: type) -> str:
-    """The fields of one section under its name and docstring, without those of nested sections."""
-    header = ["| field | default | unit | must be | meaning |", "|---|---|---|---|---|"]
-    rows = [_row(spec) for spec in fields(section) if "." not in spec.name]
-    return "\n".join([f"### `{name}`", "", inspect.getdoc(section), "", *header, *rows])
-
-
-def _row(spec: FieldSpec) -> str:
-    default = f"`{spec.default!r}`"
-    return f"| `{spec.name}` | {default} | {spec.unit} | {spec.describe()} | {spec.meaning} |"

@@ -1,4 +1,4 @@
-"""Names that config files use, flags, and the reference in configs/README.md."""
+"""Names that config files use, and flags."""
 
 import sys
 from unittest import mock
@@ -6,13 +6,9 @@ from unittest import mock
 import pytest
 from absl import flags
 from ml_collections import config_flags
-from support.paths import REPOSITORY
 
 from ark_jax import config
 from ark_jax.recipes.ark.checks import check_ark
-from ark_jax.schema import reference
-
-README = REPOSITORY / "configs" / "README.md"
 
 
 def with_flags(*arguments: str):
@@ -80,26 +76,3 @@ def test_a_new_field_of_a_config_file_is_refused():
     c.train.bacth = 32
     with pytest.raises(ValueError, match=r"config\.train has no field 'bacth'; did you mean"):
         check_ark(c)
-
-
-def test_the_reference_in_the_readme_is_current():
-    text = README.read_text(encoding="utf-8")
-    assert text == config.with_reference(text), "run: python -m ark_jax.config configs/README.md"
-
-
-def test_the_reference_replaces_what_is_between_its_marks(tmp_path, capsys):
-    path = tmp_path / "page.md"
-    marked = [f"{begin}\nOUTDATED\n{end}" for begin, end in map(config.marks, config.SCHEMAS)]
-    path.write_text("\n".join(["before", *marked, "after", ""]))
-    config.main([str(path)])
-    text = path.read_text()
-    assert text.startswith("before\n") and text.endswith("\nafter\n")
-    assert "OUTDATED" not in text and "`temperature`" in text and "`margins`" in text
-    config.main([])
-    printed = capsys.readouterr().out
-    assert all(
-        reference(schema) in printed and reference(schema) in text
-        for schema in config.SCHEMAS.values()
-    )
-    with pytest.raises(ValueError, match="no <!-- fields of ark --> followed by"):
-        config.with_reference("no marks")

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
+import ark_jax
 from ark_jax import config
 
 DOCUMENTS = (
+    ".github/CONTRIBUTING.md",
     "README.md",
     "ark_jax/README.md",
     "ark_jax/graph/README.md",
@@ -17,6 +19,7 @@ DOCUMENTS = (
     "configs/README.md",
     "launch/README.md",
     "notebooks/README.md",
+    "tests/README.md",
     "tests/benchmarks/README.md",
 )
 
@@ -63,3 +66,10 @@ def test_named_settings_exist(name):
     fields = re.findall(pattern, text_of(REPOSITORY / name))
     known = {(name, field) for c in settings for name in sections & set(c) for field in c[name]}
     assert [field for field in fields if field not in known] == []
+
+
+def test_versions_agree():
+    ruff = re.search(r'"ruff==([\d.]+)"', text_of(REPOSITORY / "setup.py"))[1]
+    assert f"rev: v{ruff}\n" in text_of(REPOSITORY / ".pre-commit-config.yaml")
+    for name, form in (("setup.py", 'version="{}"'), ("CITATION.cff", "\nversion: {}\n")):
+        assert form.format(ark_jax.__version__) in text_of(REPOSITORY / name), name

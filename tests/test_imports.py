@@ -11,6 +11,8 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
+import ark_jax
+
 # Each room may import from the rooms above it in this list, beside what it names for itself.
 ROOMS = (
     "runtime",
@@ -141,3 +143,11 @@ load_tokenizer({str(folder)!r})
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, env=variables
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_type_checkers_see_every_public_name_where_it_is():
+    tree = ast.parse((REPOSITORY / "ark_jax" / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = (x for x in tree.body if isinstance(x, ast.If) and x.test.id == "TYPE_CHECKING")
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == ark_jax._PUBLIC
+    assert sorted(ark_jax.__all__) == sorted([*seen, "__version__"])

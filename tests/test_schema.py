@@ -127,29 +127,3 @@ def test_a_missing_field_is_refused():
 
 def test_a_long_value_is_shortened():
     assert len(refusal("seed", "x" * 10_000)) < 200
-
-
-def test_the_reference_has_a_table_for_each_section():
-    assert schema.reference(Training).splitlines() == [
-        "### `config`",
-        "",
-        "One run.",
-        "",
-        "| field | default | unit | must be | meaning |",
-        "|---|---|---|---|---|",
-        "| `seed` | `0` |  | an integer, from 0 to 9 | Seed. |",
-        "| `ids` | `()` |  | a tuple of strings or integers | Questions to use. |",
-        "| `copies` | `False` |  | True or False | Whether copies stay. |",
-        "",
-        "### `config.optimizer`",
-        "",
-        "How weights change.",
-        "",
-        "| field | default | unit | must be | meaning |",
-        "|---|---|---|---|---|",
-        "| `rate` | `0.1` |  | a finite number, above 0 and at most 1 | Learning rate. |",
-        "| `betas` | `(0.9, 0.99)` |  | a tuple of 2 finite numbers, each at least 0 | "
-        "Decay of moments. |",
-        "| `price` | `()` | USD | a tuple of 0 or 2 finite numbers | Price, in and out. |",
-        "| `kind` | `'adam'` |  | adam, sgd or lion | Update rule. |",
-    ]

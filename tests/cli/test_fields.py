@@ -22,7 +22,8 @@ def test_every_field_is_shown_with_value_unit_and_meaning(recipe, capsys):
     one_line = " ".join(text.split())
     for spec in schema.fields(config.SCHEMAS[recipe]):
         assert f"\n  {spec.name} = {spec.default!r}\n" in f"\n{text}", spec.name
-        assert " ".join(spec.meaning.split()) in one_line and spec.unit in one_line
+        for fact in (spec.meaning, spec.unit, spec.describe()):
+            assert " ".join(fact.split()) in one_line, spec.name
     assert max(len(line) for line in text.splitlines() if " = " not in line) <= 100
 
 

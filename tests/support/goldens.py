@@ -1,4 +1,4 @@
-"""What transformers computes for the tiny checkpoints: `python tests/goldens.py [family ...]`
+"""What transformers computes for the tiny checkpoints: `python -m support.goldens [family ...]`
 writes golden/<family>.npz again.
 
 The tests compare with these files where torch is not installed, and with transformers itself where
