@@ -1,9 +1,9 @@
 """Packaging of ark_jax.
 
-Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live
-endpoints), serve (HTTP), evaluate (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector
-databases, ONNX), ray (host work on a cluster), one per tracker, notebooks, test (without torch),
-reference (peers).
+Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files
+(reads HTML, PDF, Word), graphs (reads N-Triples), llm (live endpoints), serve (HTTP), evaluate
+(ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a
+cluster), one per tracker, notebooks, test (without torch), reference (peers).
 """
 
 from pathlib import Path
