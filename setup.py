@@ -47,7 +47,7 @@ setup(
     package_data={
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
-        "ark_jax.report": ["*.css"],
+        "ark_jax.report": ["*.html", "*.css"],
         "ark_jax.serve": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
@@ -78,7 +78,7 @@ setup(
         "PyStemmer>=2.2",
         "regex>=2025.10.22",
         "markdown-it-py>=3",
-        "jinja2>=3.1",  # chat templates; transformers does not ask for it
+        "jinja2>=3.1",  # pages, and chat templates of transformers
     ],
     extras_require={
         "demo": ["gguf>=0.17"],

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from markupsafe import escape
 
-from ark_jax.report.html import escape
 from ark_jax.report.svg import label, line, px, shorten, svg, text_width
 
 GRAPH_SIZE = (880, 560)  # pixels
