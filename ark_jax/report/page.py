@@ -25,11 +25,13 @@ class Section:
     Attributes:
         anchor: the id that links name, unique on the page.
         body: pieces, as the macros of `html` return them; plain text is a paragraph.
+        empty: the sentence that stands for a body without pieces.
     """
 
     title: str
     anchor: str
     body: Sequence[str]
+    empty: str = ""
 
 
 def render(title: str, verdict: str, sections: Sequence[Section]) -> str:

@@ -175,8 +175,8 @@ def results(
         questions: what the means are over.
     """
     if not table or not metrics:
-        missing = "No system was evaluated in this run, so there are no results to show."
-        return Section("Results", "results", [html.missing(missing)])
+        empty = "No system was evaluated in this run, so there are no results to show."
+        return Section("Results", "results", [], empty)
     is_tested = any("against_base" in v for row in table for v in row["values"].values() if v)
     panels = []
     for i, metric in enumerate(metrics):
@@ -254,14 +254,13 @@ def by_group(
         result_table(f"Results of {name}", rows, metrics, rows[0]["system"])
         for name, rows in groups.items()
     ]
-    return Section(title, anchor, tables or [html.missing("The test questions form one group.")])
+    return Section(title, anchor, tables, "The test questions form one group.")
 
 
 def judged(judge: Mapping) -> Section:
     """The judge: win rates of the last stage, and the judge's reliability."""
     if not judge:
-        missing = html.missing("No judge compared answers in this run.")
-        return Section("The judge", "judge", [missing])
+        return Section("The judge", "judge", [], "No judge compared answers in this run.")
     drawings, tables = [], []
     for i, pair in enumerate(judge["pairs"]):
         name = f"{pair['system']} against {pair['against']}"

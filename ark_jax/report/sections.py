@@ -1,7 +1,7 @@
 """The sections that several recipes show: facts, training, examples, losses, time and cost."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ark_jax.report import svg
 from ark_jax.report.page import Section, format_value, html
@@ -18,9 +18,8 @@ USAGE_HEADS = {  # fields of `llm.pricing.Usage` -> heads of the table of time a
 
 def facts(items: Sequence[Sequence]) -> Section:
     """The run's settings and sizes: labels and values."""
-    shown = html.facts([[label, format_value(x)] for label, x in items])
-    body = shown if items else html.missing("No facts about this run were recorded.")
-    return Section("The run", "facts", [body])
+    body = [html.facts([[label, format_value(x)] for label, x in items])] if items else []
+    return Section("The run", "facts", body, "No facts about this run were recorded.")
 
 
 def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
@@ -30,8 +29,9 @@ def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
         "The contrastive loss of each stage, with the learning rate below it. The losses of two "
         "stages cannot be compared, since their negatives differ."
     )
-    missing = html.missing("No stage was trained in this run, so there are no curves.")
-    return Section("Training", "training", [about, html.grid(figures)] if curves else [missing])
+    body = [about, html.grid(figures)] if curves else []
+    empty = "No stage was trained in this run, so there are no curves."
+    return Section("Training", "training", body, empty)
 
 
 def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
@@ -67,9 +67,9 @@ def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Ma
     )
     body = [about] if tally else []
     for listed, head, direction in ((wins, "Gains", "rose"), (losses, "Losses", "fell")):
-        missing = html.missing(f"No question is listed whose first gold passage {direction}.")
+        missing = f"No question is listed whose first gold passage {direction}."
         cards = [_move_card(move, i == 0) for i, move in enumerate(listed)]
-        body += [html.subhead(head), *(cards or [missing])]
+        body += [html.subhead(head), *(cards or [html.missing(missing)])]
     return Section("Gains and losses", "moves", body)
 
 
@@ -111,10 +111,9 @@ def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
         ]
         for row in rows
     ]
-    heads = ["question", "reference", *systems]
-    body = [html.answers_note(about), html.table("Answers by system", heads, cells, "read")]
-    missing = html.missing(about or "No answers were read in this run.")
-    return Section("Answers", "answers", body if rows else [missing])
+    listed = html.table("Answers by system", ["question", "reference", *systems], cells, "read")
+    body = [html.answers_note(about), listed] if rows else []
+    return Section("Answers", "answers", body, about or "No answers were read in this run.")
 
 
 def _answer(text: str | None, references: Sequence[str]) -> str:
@@ -131,20 +130,13 @@ def set_aside(counts: Sequence[Sequence], quarantine: Sequence[Mapping] = ()) ->
     rows = [[label, format_value(count)] for label, count in counts]
     body = [html.table("Records rejected, cut or set aside", ["record", "#count"], rows, "narrow")]
     if quarantine:
-        rows = [
-            [
-                row["stage"],
-                html.code(row["item"]),
-                html.auto(row["reason"]),
-                html.passage(row["text"]),
-            ]
-            for row in quarantine
-        ]
+        texts = lambda row: (html.auto(row["reason"]), html.passage(row["text"]))
+        rows = [[row["stage"], html.code(row["item"]), *texts(row)] for row in quarantine]
         heads = ["step", "item", "reason", "reply"]
         summary = f"Examples of quarantined replies, with the reason ({len(rows)})"
         body.append(html.fold(summary, html.table("Quarantined replies", heads, rows, "read")))
-    missing = html.missing("No records were counted as rejected, cut or set aside.")
-    return Section("Set aside", "counts", body if counts else [missing])
+    empty = "No records were counted as rejected, cut or set aside."
+    return Section("Set aside", "counts", body if counts else [], empty)
 
 
 def format_elapsed(seconds: float) -> str:
@@ -155,32 +147,22 @@ def format_elapsed(seconds: float) -> str:
 def spent(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
     """Time, calls, tokens and money, step by step: [stage, seconds], and its use of an LLM."""
     seconds, used = dict(times), {row["stage"]: row for row in usage}
-    if not seconds and not used:
-        return Section("Time and cost", "spent", [html.missing("No step was timed.")])
-    fields = list(USAGE_HEADS) if usage else []
+    fields = USAGE_HEADS if usage else {}
     total, longest = sum(seconds.values()), max(seconds.values(), default=0.0)
     rows = []
     for stage in dict.fromkeys([*seconds, *used]):
         elapsed = seconds.get(stage, 0.0)
-        rows.append(
-            [
-                stage,
-                html.bar(f"{100 * elapsed / (longest or 1):.1f}"),
-                format_elapsed(elapsed),
-                f"{100 * elapsed / (total or 1):.1f} %",
-                *_usage_cells(used.get(stage), fields),
-            ]
-        )
+        bar = html.bar(f"{100 * elapsed / (longest or 1):.1f}")
+        timed = [stage, bar, format_elapsed(elapsed), f"{100 * elapsed / (total or 1):.1f} %"]
+        rows.append([*timed, *_usage_cells(used.get(stage), fields)])
     sums = {name: sum(row[name] for row in used.values()) for name in fields}
-    rows.append(["all", "", format_elapsed(total), "100.0 %", *_usage_cells(sums, fields)])
-    heads = ["step", "in proportion", "#time", "#share"]
-    heads += [f"#{USAGE_HEADS[name]}" for name in fields]
-    return Section(
-        "Time and cost", "spent", [html.table("Time and cost by step", heads, rows, "times")]
-    )
+    closing = ["all", "", format_elapsed(total), "100.0 %", *_usage_cells(sums, fields)]
+    heads = ["step", "in proportion", "#time", "#share", *(f"#{x}" for x in fields.values())]
+    listed = html.table("Time and cost by step", heads, [*rows, closing], "times")
+    return Section("Time and cost", "spent", [listed] if rows else [], "No step was timed.")
 
 
-def _usage_cells(usage: Mapping | None, fields: Sequence[str]) -> list[str]:
+def _usage_cells(usage: Mapping | None, fields: Collection[str]) -> list[str]:
     if usage is None:
         return ["–"] * len(fields)
     return [f"{usage[name]:.2f}" if name == "cost" else f"{usage[name]:,}" for name in fields]
@@ -190,5 +172,4 @@ def manifest(data: Mapping) -> Section:
     """The manifest as JSON, folded."""
     summary = "Versions, digests and settings that reproduce this run"
     shown = html.json_fold(summary, json.dumps(data, indent=2, ensure_ascii=False))
-    body = shown if data else html.missing("No manifest was recorded.")
-    return Section("Manifest", "manifest", [body])
+    return Section("Manifest", "manifest", [shown] if data else [], "No manifest was recorded.")

@@ -112,36 +112,32 @@ def write_results(
             f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
             f"best first. How often a stage was run for all {len(runs)} runs: {times}."
         )
-        arms = _arms(runs, done, comparison)
-        parts = pooled_parts(pooled) if pooled else _arms_parts(arms)
-        above = parts[0] if parts else ""
+        above, shown = "", []
+        if pooled:
+            above, *shown = pooled_parts(pooled)
+        elif not comparison.pool:
+            above, shown = _arms(runs, done, comparison)
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
-        page = as_html(title, cells, failed, caption, plot(done, comparison.title), parts[1:])
-        write_text(folder / "results.html", page)
+        drawing = plot(done, comparison.title)
+        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, shown))
     return rows
 
 
 def _arms(
     runs: Sequence[SweepRun], done: Sequence[dict], comparison: Comparison
-) -> list[list[str]]:
-    """The lines of the table of arms; none if no seed was repeated."""
-    if comparison.pool:
-        return []
+) -> tuple[str, list[Section]]:
+    """The arms as Markdown and as a section; neither if no seed was repeated."""
     names = {row["run"] for row in done}
     outcomes = {
         run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in names
     }
     rows = compare_arms(outcomes, list(comparison.names))
-    return arms_cells(rows, comparison.names) if rows else []
-
-
-def _arms_parts(lines: Sequence[Sequence[str]]) -> list:
-    """The arms as Markdown and as a section; none if there are none."""
-    if not lines:
-        return []
+    if not rows:
+        return "", []
+    lines = arms_cells(rows, comparison.names)
     table = html.table("Arms over seeds", lines[0], lines[1:])
-    markdown = f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}"
-    return [markdown, Section("Arms over seeds", "arms", [table, ARMS_NOTE])]
+    section = Section("Arms over seeds", "arms", [table, ARMS_NOTE])
+    return f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
 
 
 def _pool(
@@ -294,12 +290,8 @@ def as_markdown(
 
 def plot(done: Sequence[dict], title: str) -> str:
     """The runs' means and intervals, as HTML."""
-    columns = ("run", "mean", "low", "high")
-    rows = [
-        tuple(row[name] for name in columns)
-        for row in done
-        if _known(row) and row["low"] is not None
-    ]
+    shown = [row for row in done if _known(row) and row["low"] is not None]
+    rows = [tuple(row[name] for name in ("run", "mean", "low", "high")) for row in shown]
     base = next((row["mean"] for row in done if row["run"] == "base"), None)
     if not rows:
         return ""

@@ -92,6 +92,13 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
 
 def _facts(config, counts: Counts) -> list[list]:
     found, written = counts["data"], counts.get("questions", {})
+    trained, reranker = "", []
+    if WARM_READER in counts:
+        trained = f", trained in {counts[WARM_READER]['steps']:,} steps"
+    if RERANKER in counts:
+        lists = counts[RERANKER]["lists"]
+        base = Path(config.reranker.path).name
+        reranker = [["Reranker", f"begins as {base}, {lists:,} questions"]]
     return [
         ["Documents", found["documents"]],
         ["Chunks", found["chunks"]],
@@ -105,9 +112,9 @@ def _facts(config, counts: Counts) -> list[list]:
         ["Searched", SEARCHED[found["pool"]]],
         *_graph_facts(config, counts),
         ["Retriever", Path(config.retriever.path).name],
-        *_reranker_facts(config, counts.get(RERANKER, {})),
+        *reranker,
         ["Generator", Path(config.generator.path).name],
-        ["Reader", f"{data.reader_name(config)}{_reader_training(counts.get(WARM_READER, {}))}"],
+        ["Reader", data.reader_name(config) + trained],
     ]
 
 
@@ -131,19 +138,6 @@ def _graph_facts(config, counts: Counts) -> list[list]:
     return [["Graph", size], ["LLM", llm[config.llm.backend]]]
 
 
-def _reader_training(trained: Mapping) -> str:
-    """How long the reader was trained to answer, if it was."""
-    return f", trained in {trained['steps']:,} steps" if trained else ""
-
-
-def _reranker_facts(config, trained: Mapping) -> list[list]:
-    """What a trained reranker began from, and how many questions it learned from."""
-    if not trained:
-        return []
-    base = Path(config.reranker.path).name
-    return [["Reranker", f"begins as {base}, {trained['lists']:,} questions"]]
-
-
 def _written_facts(written: Mapping) -> list[list]:
     """How many questions were written, if any, and of how many passages each."""
     if not written:
@@ -158,36 +152,29 @@ def _losses(counts: Counts) -> list[list]:
     asking = [counts[stage] for stage in ("extract", "rewrite", "questions") if stage in counts]
     drifted = sum(step.get("drifted_prompts", 0) for step in asking)
     unmarked = counts["evaluate"]["without_marked_evidence"]
+    extracted, written = [], []
+    if x := counts.get("extract"):
+        head = ["Extraction records quarantined", x["quarantined"]]
+        extracted = _reasons(head, x["quarantine_reasons"])
+    if x := counts.get("questions"):
+        written = [
+            ["Replies with questions quarantined", x["quarantined"]],
+            *_reasons(["Written questions dropped", x["dropped"]], x["drop_reasons"]),
+        ]
     return [
-        *_quarantined_records(counts.get("extract", {})),
+        *extracted,
         *labelled(counts, LOSSES),
         *([["Recorded replies whose prompt has changed since", drifted]] if asking else []),
         ["Passages cut to fit the generator", counts["score"]["cut_passages"]],
         ["Held-out questions without marked evidence", unmarked],
         *labelled(counts, OPTIONAL_LOSSES),
-        *_dropped(counts.get("questions", {})),
+        *written,
     ]
 
 
-def _quarantined_records(extracted: Mapping) -> list[list]:
-    """Records of the graph that could not be used, by reason."""
-    if not extracted:
-        return []
-    return [
-        ["Extraction records quarantined", extracted["quarantined"]],
-        *([f"of these: {reason}", n] for reason, n in extracted["quarantine_reasons"].items()),
-    ]
-
-
-def _dropped(written: Mapping) -> list[list]:
-    """Written questions that were dropped, by reason."""
-    if not written:
-        return []
-    return [
-        ["Replies with questions quarantined", written["quarantined"]],
-        ["Written questions dropped", written["dropped"]],
-        *([f"of these: {reason}", count] for reason, count in written["drop_reasons"].items()),
-    ]
+def _reasons(head: list, reasons: Mapping[str, int]) -> list[list]:
+    """A count of what was lost, and how much of it for each reason."""
+    return [head, *([f"of these: {reason}", count] for reason, count in reasons.items())]
 
 
 def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> Section:
@@ -203,14 +190,12 @@ def separation(cosines: Mapping[str, Mapping], mined: Mapping[str, Mapping]) -> 
         for stage, d in cosines.items()
     }
     if not samples:
-        missing = (
-            "No hard negatives were mined in this run, so there are no similarities to compare."
-        )
-        return Section(title, anchor, [html.missing(missing)])
+        empty = "No hard negatives were mined in this run, so there are no similarities to compare."
+        return Section(title, anchor, [], empty)
     values = np.concatenate([sample for pair in samples.values() for sample in pair])
     if not len(values):
-        missing = "No cosine similarities were recorded for the mined passages."
-        return Section(title, anchor, [html.missing(missing)])
+        empty = "No cosine similarities were recorded for the mined passages."
+        return Section(title, anchor, [], empty)
     # One range for all stages, in steps of 0.05.
     low, high = math.floor(values.min() * 20) / 20, math.ceil(values.max() * 20) / 20
     x_range = low, max(high, low + 0.05)
@@ -260,49 +245,36 @@ def _difficulty(mined: Mapping[str, Mapping]) -> tuple[list[str], list[str]]:
         reference=0.0,
         x_title="cosine of positive − of negative",
     )
-    rules = list(dict.fromkeys(rule for d in mined.values() for rule in d["dropped"]))
-    rows = [_difficulty_row(stage, d, rules) for stage, d in mined.items()]
-    heads = [
-        "stage",
-        "mined by",
-        "#negatives",
-        "#mean gap",
-        "#above the positive",
-        "#with an answer",
-        *(f"#dropped: {rule}" for rule in rules),
-        "#questions without",
-    ]
     caption = (
         "The cosine of the nearest positive minus that of the hardest negative: median, with 10th "
         "to 90th percentile over the questions. Below 0 the negative has the higher cosine."
     )
-    return (
-        [html.figure(drawing, "Difficulty", caption)],
-        [html.table("Hard negatives by stage", heads, rows, "even")],
-    )
-
-
-def _difficulty_row(stage: str, d: Mapping, rules: Sequence[str]) -> list[str]:
-    above = "–"
-    if "share_above_the_positive" in d:
-        above = f"{100 * d['share_above_the_positive']:.1f} %"
-    return [
-        stage,
-        d["model"],
-        f"{d['negatives']:,}",
-        format_number(d.get("mean_gap_to_hardest")),
-        above,
-        f"{d['holding_the_answer']:,}",
-        *(f"{d['dropped'].get(rule, 0):,}" for rule in rules),
-        f"{d['questions_without']:,}",
+    rules = list(dict.fromkeys(rule for d in mined.values() for rule in d["dropped"]))
+    share = lambda x: "–" if x is None else f"{100 * x:.1f} %"
+    rows = [
+        [
+            stage,
+            d["model"],
+            f"{d['negatives']:,}",
+            format_number(d.get("mean_gap_to_hardest")),
+            share(d.get("share_above_the_positive")),
+            f"{d['holding_the_answer']:,}",
+            *(f"{d['dropped'].get(rule, 0):,}" for rule in rules),
+            f"{d['questions_without']:,}",
+        ]
+        for stage, d in mined.items()
     ]
+    heads = ["stage", "mined by", "#negatives", "#mean gap", "#above the positive"]
+    heads += ["#with an answer", *(f"#dropped: {rule}" for rule in rules), "#questions without"]
+    listed = html.table("Hard negatives by stage", heads, rows, "even")
+    return [html.figure(drawing, "Difficulty", caption)], [listed]
 
 
 def community(example: Mapping) -> Section:
     """A question's community, as a drawing and as a table."""
     if not example or not example["nodes"]:
-        missing = "No community is drawn: the run rewrote no question, or found no community."
-        return Section("A community", "community", [html.missing(missing)])
+        empty = "No community is drawn: the run rewrote no question, or found no community."
+        return Section("A community", "community", [], empty)
     nodes = sorted(example["nodes"], key=lambda node: -node["rank"])
     rows = [
         [n["name"], n["type"], graph_drawing.membership(n), format_number(n["rank"], 5)]
@@ -329,8 +301,7 @@ def community(example: Mapping) -> Section:
 def examples(listed: Sequence[Mapping]) -> Section:
     """Training questions with their positives and hard negatives; the first is open."""
     if not listed:
-        missing = html.missing("No example questions were recorded.")
-        return Section("Examples", "examples", [missing])
+        return Section("Examples", "examples", [], "No example questions were recorded.")
     has = lambda part: any(example[part] for example in listed)
     rewrites, origin = (" its rewrites,", " with the rewrites") if has("rewritten") else ("", "")
     negatives = f", and the hard negatives mined{origin}" if has("negatives") else ""

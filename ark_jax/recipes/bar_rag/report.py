@@ -16,6 +16,10 @@ from ark_jax.report import results, sections, svg
 from ark_jax.report.page import Section, format_number, html
 
 GAINED, LOST = 6, 2  # questions shown that training helped most, and least
+ABOUT_NEEDED = (
+    "What the readers answer from the passages that hold the answer, wherever the retriever ranks "
+    "them. Questions without such a passage are left out."
+)
 BINS = 10  # of a histogram of p
 LOSSES = {
     ("data", "duplicates"): "Documents or questions that came again",
@@ -51,16 +55,43 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     statement = ""
     if table and len(tuned_readers(context.config)) > 1:
         statement = verdict(table, metrics, base="warm reader")
-    ways, needed = evaluated.get("ways", {}), evaluated.get("needed", [])
+    sizes, needed, removal, ways = map(evaluated.get, ("sizes", "needed", "removal", "ways"))
     return statement, [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics, base),
-        Section("Numbers of passages", "sizes", _sizes(evaluated.get("sizes", {}), metrics, base)),
-        Section("The needed passages alone", "needed", _needed(needed)),
-        Section("Without cited passages", "removal", _removal(evaluated.get("removal", {}))),
-        Section("Ways to choose passages", "ways", _ways(context, ways)),
-        Section("Learning", "learning", _learning(context, counts)),
-        Section("Questions and answers", "examples", _examples(context, table)),
+        Section(
+            "Numbers of passages",
+            "sizes",
+            _sizes(sizes, metrics, base) if sizes else [],
+            "No other numbers of passages were measured.",
+        ),
+        Section(
+            "The needed passages alone",
+            "needed",
+            [ABOUT_NEEDED, _compared("reader", "the needed passages alone", needed)]
+            if needed
+            else [],
+            "No held-out question has a passage that is known to hold its answer.",
+        ),
+        Section(
+            "Without cited passages",
+            "removal",
+            _removal(removal or {}),
+            "No answer was measured without the passages that it cites.",
+        ),
+        Section(
+            "Ways to choose passages",
+            "ways",
+            _ways(context, ways) if ways else [],
+            "No selector was trained in this run.",
+        ),
+        Section("Learning", "learning", _learning(context, counts), "Nothing was trained."),
+        Section(
+            "Questions and answers",
+            "examples",
+            _examples(context) if table else [],
+            "No held-out question is there to show.",
+        ),
         sections.set_aside(labelled(counts, labels)),
     ]
 
@@ -107,8 +138,6 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
     """Each metric by the number of retrieved passages."""
-    if not sizes:
-        return [html.missing("No other numbers of passages were measured.")]
     columns = [f"first {size}" for size in sizes]
     about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
     tables = []
@@ -127,18 +156,6 @@ def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> 
     return [about, *tables]
 
 
-def _needed(rows: Sequence[Mapping]) -> list[str]:
-    """Answers from the passages that hold them."""
-    if not rows:
-        missing = "No held-out question has a passage that is known to hold its answer."
-        return [html.missing(missing)]
-    about = (
-        "What the readers answer from the passages that hold the answer, wherever the retriever "
-        "ranks them. Questions without such a passage are left out."
-    )
-    return [about, _compared("reader", "the needed passages alone", rows)]
-
-
 def _removal(parts: Mapping[str, Mapping]) -> list[str]:
     """Answers without the passages that they cite, and from these alone."""
     pieces = []
@@ -151,8 +168,7 @@ def _removal(parts: Mapping[str, Mapping]) -> list[str]:
         "alone. An answer without citations cites the passages that contain it. A reader that uses "
         "what it is given falls in the first case and not in the second."
     )
-    missing = html.missing("No answer was measured without the passages that it cites.")
-    return [about, *pieces] if pieces else [missing]
+    return [about, *pieces] if pieces else []
 
 
 def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
@@ -164,8 +180,6 @@ def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
 
 def _ways(context: Context, ways: Mapping) -> list[str]:
     """p by how a set of passages is chosen."""
-    if not ways:
-        return [html.missing("No selector was trained in this run.")]
     p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
         if row["system"] == ways["reader"] and row["set"] in p:
@@ -215,7 +229,7 @@ def _learning(context: Context, counts: Counts) -> list[str]:
         )
         if drawing:
             figures.append(html.figure(drawing, stage, f"{shows}, {len(values):,} steps"))
-    return [html.grid(figures) if figures else html.missing("Nothing was trained.")]
+    return [html.grid(figures)] if figures else []
 
 
 def _curve(stage: Path) -> tuple[str, list[float]]:
@@ -229,10 +243,8 @@ def _curve(stage: Path) -> tuple[str, list[float]]:
     return "loss (nats per token)", [row["loss"] for row in load_curve(stage / "curve.jsonl")]
 
 
-def _examples(context: Context, table: Sequence[Mapping]) -> list[str]:
+def _examples(context: Context) -> list[str]:
     """The questions on which p rose most from the warm reader to the last one, and least."""
-    if not table:
-        return [html.missing("No held-out question is there to show.")]
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last = tuned_readers(context.config)[-1]
     before = WARM if last != WARM else UNTUNED

@@ -49,9 +49,16 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
         sections.facts(_facts(context, counts)),
         results.results(table, metrics),
         results.by_group(evaluated["groups"], metrics),
-        Section("By number of triples", "depth", _depth(table)),
+        Section(
+            "By number of triples", "depth", _depth(table) if table else [], "Nothing was measured."
+        ),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        Section("Questions and their triples", "examples", _examples(context, table)),
+        Section(
+            "Questions and their triples",
+            "examples",
+            _examples(context) if table else [],
+            "No test question is there to show.",
+        ),
         sections.set_aside(labelled(counts, LOSSES), quarantine),
     ]
 
@@ -71,8 +78,6 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 def _depth(table: Sequence[Mapping]) -> list[str]:
     """Results by the number of triples that are fetched."""
-    if not table:
-        return [html.missing("Nothing was measured.")]
     pieces, last = [], table[-1]
     for metric in ("answer_triple", "answer_recall"):
         heading = results.metric_heading(metric)
@@ -95,10 +100,8 @@ def _depth(table: Sequence[Mapping]) -> list[str]:
     return pieces
 
 
-def _examples(context: Context, table: Sequence[Mapping]) -> list[str]:
+def _examples(context: Context) -> list[str]:
     """Questions that the trained system answers and base does not, then the other way round."""
-    if not table:
-        return [html.missing("No test question is there to show.")]
     graph, config = load_graph(context), context.config
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last, metric = Systems(config).names[-1], "answer_triple@10"

@@ -56,10 +56,20 @@ def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
     return "", [
         sections.facts(_facts(context, counts)),
         results.results(table, metrics),
-        Section("Paths and shortcuts", "shortcuts", _shortcuts(table)),
+        Section(
+            "Paths and shortcuts",
+            "shortcuts",
+            _shortcuts(table) if table else [],
+            "Nothing was measured.",
+        ),
         results.by_group(evaluated["groups"], metrics),
         sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
-        Section("Questions and their paths", "examples", _examples(context, table)),
+        Section(
+            "Questions and their paths",
+            "examples",
+            _examples(context) if table else [],
+            "No test question is there to show.",
+        ),
         sections.set_aside(labelled(counts, LOSSES)),
     ]
 
@@ -87,8 +97,6 @@ def _facts(context: Context, counts: Counts) -> list[list]:
 
 def _shortcuts(table: Sequence[Mapping]) -> list[str]:
     """Standard metrics, in which shortcuts stand beside hits."""
-    if not table:
-        return [html.missing("Nothing was measured.")]
     heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
     rows = [
         [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
@@ -101,10 +109,8 @@ def _shortcuts(table: Sequence[Mapping]) -> list[str]:
     return [note, html.table("Hits, paths and shortcuts", heads, rows, "even")]
 
 
-def _examples(context: Context, table: Sequence[Mapping]) -> list[str]:
+def _examples(context: Context) -> list[str]:
     """Questions that training gained most on, and those that it lost most on."""
-    if not table:
-        return [html.missing("No test question is there to show.")]
     steps, gold = load_steps(context), load_paths(context, "test")
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
