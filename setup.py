@@ -48,7 +48,7 @@ setup(
         "ark_jax": ["py.typed"],
         "ark_jax.demo": ["*.jsonl", "gpr/*", "star/*"],
         "ark_jax.text": ["templates/*.txt"],
-        "ark_jax.report": ["*.css"],
+        "ark_jax.report": ["*.html", "*.css"],
         "ark_jax.serve": ["*.html", "*.css", "*.js"],
     },
     install_requires=[
@@ -79,7 +79,7 @@ setup(
         "PyStemmer>=2.2",
         "regex>=2025.10.22",
         "markdown-it-py>=3",
-        "jinja2>=3.1",  # chat templates; transformers does not ask for it
+        "jinja2>=3.1",  # pages, and chat templates of transformers
     ],
     extras_require={
         "cuda13": ["jax[cuda13]"],

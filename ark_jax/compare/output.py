@@ -4,12 +4,10 @@ from pathlib import Path
 
 from ark_jax.compare.comparison import Comparison
 from ark_jax.pipeline.tables import save_json, save_rows
-from ark_jax.recipes.common.group_tables import group_section
 from ark_jax.recipes.common.table import as_text
-from ark_jax.report.page import FACTS, RESULTS, Section, render_page
-from ark_jax.report.results import metric_heading
-
-TYPES = Section("types", "By type of question", group_section)
+from ark_jax.report import sections
+from ark_jax.report.page import render
+from ark_jax.report.results import by_group, metric_heading, results
 
 
 def text_of(comparison: Comparison) -> str:
@@ -48,17 +46,18 @@ def _page(comparison: Comparison) -> str:
     first = comparison.metrics[0]
     best = max(comparison.table, key=lambda row: row["values"][first]["mean"])
     mean = best["values"][first]["mean"]
-    data = {
-        "title": "Retrievers compared",
-        "verdict": f"{best['system']} has the highest {metric_heading(first)}: {mean:.3f}",
-        "facts": [
-            *comparison.about.items(),
-            *([f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)),
-        ],
-        "table": comparison.table,
-        "groups": comparison.groups,
-        "metrics": comparison.metrics,
-        "base": comparison.reference,
-        "questions": "the questions of the test set",
-    }
-    return render_page(data, [RESULTS, *([TYPES] if comparison.groups else []), FACTS])
+    remarks = [[f"Remark {i}", remark] for i, remark in enumerate(comparison.remarks, 1)]
+    shown = [
+        results(
+            comparison.table,
+            comparison.metrics,
+            comparison.reference,
+            "the questions of the test set",
+        ),
+        sections.facts([*comparison.about.items(), *remarks]),
+    ]
+    if comparison.groups:
+        groups = by_group(comparison.groups, comparison.metrics, "By type of question", "types")
+        shown.insert(1, groups)
+    verdict = f"{best['system']} has the highest {metric_heading(first)}: {mean:.3f}"
+    return render("Retrievers compared", verdict, shown)

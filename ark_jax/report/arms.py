@@ -11,7 +11,8 @@ import numpy as np
 
 from ark_jax.evaluate.significance import bootstrap_interval, holm, sign_flip
 from ark_jax.pipeline.recipe import Outcome
-from ark_jax.report.html import format_number
+from ark_jax.report.page import format_number
+from ark_jax.report.results import tested_p
 
 BASE = "base"
 SEED = "seed"  # the field that runs of an arm differ in
@@ -97,6 +98,4 @@ def _cell(value: Mapping | None) -> str:
         return mean
     difference, low, high = (format_number(against[name]) for name in ("difference", "low", "high"))
     sign = "+" if against["difference"] > 0 else ""
-    p = against["p_holm"]
-    chance = "p < 0.001" if p < 0.001 else f"p {format_number(p)}"
-    return f"{mean}: {sign}{difference} [{low}, {high}], {chance}"
+    return f"{mean}: {sign}{difference} [{low}, {high}], {tested_p(against)}"

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import networkx as nx
 import numpy as np
+from markupsafe import escape
 
-from ark_jax.report.html import escape
 from ark_jax.report.svg import label, line, px, shorten, svg, text_width
 
 GRAPH_SIZE = (880, 560)  # pixels
@@ -24,42 +25,26 @@ LABEL_DIRECTIONS = (
 
 
 def graph_layout(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Positions of `n` ≥ 1 nodes in the unit square, float64 `[n 2]`, by stress majorization.
+    """Positions of `n` ≥ 1 nodes in the unit square, float64 `[n 2]`, by Kamada and Kawai.
 
-    Each pair of nodes has a spring as long as the path between them (Kamada and Kawai).
-    Majorization relaxes the springs from a spiral, so there is no randomness and no step size. The
-    longest extent becomes horizontal.
+    Each pair of nodes has a spring as long as the path between them, or one longer than the longest
+    path if there is none. It starts from a circle, so there is no randomness. The longest extent
+    becomes horizontal.
     """
-    distances = _path_lengths(n, edges)
-    weights = np.divide(1.0, distances**2, out=np.zeros_like(distances), where=distances > 0)
-    inverse = np.linalg.pinv(np.diag(weights.sum(1)) - weights)
-    angles = np.arange(n) * math.pi * (3 - math.sqrt(5))
-    directions = np.stack([np.cos(angles), np.sin(angles)], 1)
-    positions = np.sqrt(np.arange(n) + 0.5)[:, None] * directions
-    for _ in range(300):
-        gaps = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
-        forces = np.divide(
-            weights * distances, gaps, out=np.zeros_like(distances), where=gaps > 1e-9
-        )
-        positions = inverse @ ((np.diag(forces.sum(1)) - forces) @ positions)
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(edges)
+    lengths = dict(nx.all_pairs_shortest_path_length(graph))
+    apart = 1 + max(max(row.values()) for row in lengths.values())
+    distances = {a: {b: row.get(b, apart) for b in graph} for a, row in lengths.items()}
+    layout = nx.kamada_kawai_layout(graph, dist=distances)
+    positions = np.array([layout[i] for i in range(n)])
     axes = np.linalg.eigh(positions.T @ positions)[1][:, ::-1]
     axes = axes * np.where(axes[np.abs(axes).argmax(0), [0, 1]] < 0, -1.0, 1.0)
     positions = positions @ axes
     extent = np.ptp(positions, axis=0)
     extent = np.maximum(extent, 0.3 * extent.max() or 1.0)  # keeps a straight line straight
     return 0.5 + (positions - (positions.max(0) + positions.min(0)) / 2) / extent
-
-
-def _path_lengths(n: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Edges on the shortest paths, `[n n]`; one more than the longest where there is no path."""
-    lengths = np.where(np.eye(n, dtype=bool), 0.0, np.inf)
-    for a, b in edges:
-        if a != b:
-            lengths[a, b] = lengths[b, a] = 1.0
-    for k in range(n):
-        lengths = np.minimum(lengths, lengths[:, k : k + 1] + lengths[k])
-    lengths[np.isinf(lengths)] = lengths[np.isfinite(lengths)].max() + 1.0
-    return lengths
 
 
 def push_apart(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ark_jax.report import svg
-from ark_jax.report.html import empty_note, escape, figure, format_number, table
+from ark_jax.report.page import Section, format_number, html
 
 ALPHA = 0.05  # p-values below it count as significant
 METRIC_DEFINITIONS = {  # name -> its heading, and its definition in a few words
@@ -104,81 +104,97 @@ def against_parts(rows: Sequence[Mapping], metrics: Sequence[str]) -> list[str]:
     return lines
 
 
-def result_cell(value: Mapping | None, base: Mapping | None, best: float) -> str:
-    """One system's value of one metric: mean, difference to base with its test, and interval.
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first line is its head."""
+    rule = ["---"] * len(lines[0])
+    return "\n".join("| " + " | ".join(line) + " |" for line in (lines[0], rule, *lines[1:]))
+
+
+def result_table(
+    name: str,
+    rows: Sequence[Mapping],
+    metrics: Sequence[str],
+    base: str,
+    *,
+    head: str = "system",
+    starred: bool = False,
+) -> str:
+    """A table of systems by metrics: means, differences to base with their tests, and intervals.
 
     Args:
-        base: the value of base; None shows no difference.
-        best: the largest mean, rounded to three digits; it gets a star.
+        starred: marks the best of each metric, as its mean is shown, so ties are too.
     """
-    if not is_measured(value):
-        return "–"
-    star = ""
-    if round(value["mean"], 3) == best:
-        star = '<span class="star" aria-hidden="true">★</span><span class="hidden">best: </span>'
-    mean_class = "mean best" if star else "mean"
-    difference = _difference(value, base) if is_measured(base) else ""
-    return (
-        f'<span class="{mean_class}">{star}{format_number(value["mean"])}</span>{difference}'
-        f'<span class="span">{format_number(value["low"])} to {format_number(value["high"])}</span>'
-    )
+    body = [[row["system"]] for row in rows]
+    for metric in metrics:
+        values = {row["system"]: row["values"].get(metric) for row in rows}
+        means = {round(value["mean"], 3) for value in values.values() if is_measured(value)}
+        best = max(means) if starred and len(means) > 1 else math.nan
+        for cells, (system, value) in zip(body, values.items(), strict=True):
+            against = values.get(base) if system != base else None
+            cells.append(_measure(value, against, best) if is_measured(value) else "–")
+    heads = [head, *(f"#{metric_heading(metric)}" for metric in metrics)]
+    return html.table(name, heads, body, "results")
 
 
-def _difference(value: Mapping, base: Mapping) -> str:
-    """The difference of the means to base, with its p-value if it was tested."""
+def _measure(value: Mapping, base: Mapping | None, best: float) -> str:
+    """One system's value of one metric: mean, difference to base with its test, and interval."""
+    interval = f"{format_number(value['low'])} to {format_number(value['high'])}"
+    difference = _difference(value, base) if is_measured(base) else None
+    is_best = round(value["mean"], 3) == best
+    return html.measure(format_number(value["mean"]), interval, is_best, difference)
+
+
+def _difference(value: Mapping, base: Mapping) -> tuple[str, str, str]:
+    """The difference of the means to base: its css class, its text, and its p-value if tested."""
     difference = round(value["mean"] - base["mean"], 3)
     kind, sign = (
         ("up", "+") if difference > 0 else ("down", "−") if difference < 0 else ("same", "±")
     )
-    test = ""
-    if "against_base" in value:
-        p = value["against_base"]["p_holm"]
-        test = f" <small>p {'&lt; 0.001' if p < 0.001 else format_number(p)}</small>"
     css, mark = (f"{kind} sure", "*") if is_significant(value) else (kind, "")
-    return f'<span class="delta {css}">{sign}{abs(difference):.3f}{mark}{test}</span>'
+    return css, f"{sign}{abs(difference):.3f}{mark}", tested_p(value.get("against_base"))
 
 
-def results(data: Mapping) -> str:
-    """The section of results: a table of systems by metrics, and a plot of intervals per metric.
+def tested_p(tested: Mapping | None) -> str:
+    """`p 0.012` of a test, if there was one."""
+    if not tested:
+        return ""
+    p = tested["p_holm"]
+    return "p < 0.001" if p < 0.001 else f"p {format_number(p)}"
 
-    The systems are compared with `base`, or with the one that `data["base"]` names;
-    `data["questions"]` says on what.
+
+def results(
+    table: Sequence[Mapping],
+    metrics: Sequence[str],
+    base: str = "base",
+    questions: str = "the held-out questions",
+) -> Section:
+    """A table of systems by metrics, and a plot of intervals per metric.
+
+    Args:
+        base: the system that the others are compared with.
+        questions: what the means are over.
     """
-    rows, metrics, base = data["table"], data["metrics"], data.get("base", "base")
-    if not rows or not metrics:
-        return empty_note("No system was evaluated in this run, so there are no results to show.")
-    is_tested = any("against_base" in v for row in rows for v in row["values"].values() if v)
-    body, panels = [[escape(row["system"])] for row in rows], ""
+    if not table or not metrics:
+        empty = "No system was evaluated in this run, so there are no results to show."
+        return Section("Results", "results", [], empty)
+    is_tested = any("against_base" in v for row in table for v in row["values"].values() if v)
+    panels = []
     for i, metric in enumerate(metrics):
-        for cells, cell in zip(body, _result_column(metric, rows, base), strict=True):
-            cells.append(cell)
         heading, definition = describe_metric(metric)
-        values = {row["system"]: row["values"].get(metric) for row in rows}
+        values = {row["system"]: row["values"].get(metric) for row in table}
         measured = {system: value for system, value in values.items() if is_measured(value)}
         if drawing := metric_plot(f"interval-{i}", heading, measured, is_tested, base):
-            panels += figure(drawing, heading, definition)
-    heads = ["system", *("#" + metric_heading(metric) for metric in metrics)]
-    listed = table("Results by system", heads, body, "results")
-    questions = escape(data.get("questions", "the held-out questions"))
-    about_table, about_plots = _explanations(is_tested, escape(base))
-    fused = "".join(f"<p>{escape(line)}.</p>" for line in against_parts(rows, metrics))
-    return (
-        f"<p>Means over {questions}, differences to {escape(base)}, and 95 % bootstrap "
-        "intervals. Higher is better; ★ marks the best system."
-        f"{about_table}</p>{listed}{fused}<p>{about_plots}</p>"
-        f'<div class="grid">{panels}</div>'
-    )
-
-
-def _result_column(metric: str, rows: Sequence[Mapping], base: str) -> list[str]:
-    """The cells of one metric. The best system is starred as its mean is shown, so ties are too."""
-    values = {row["system"]: row["values"].get(metric) for row in rows}
-    means = {round(value["mean"], 3) for value in values.values() if is_measured(value)}
-    best = max(means) if len(means) > 1 else math.nan
-    return [
-        result_cell(value, values.get(base) if system != base else None, best)
-        for system, value in values.items()
+            panels.append(html.figure(drawing, heading, definition))
+    about_table, about_plots = _explanations(is_tested, base)
+    body = [
+        f"Means over {questions}, differences to {base}, and 95 % bootstrap intervals. Higher is "
+        f"better; ★ marks the best system.{about_table}",
+        result_table("Results by system", table, metrics, base, starred=True),
+        *(f"{line}." for line in against_parts(table, metrics)),
+        about_plots,
+        html.grid(panels),
     ]
+    return Section("Results", "results", body)
 
 
 def _explanations(is_tested: bool, base: str) -> tuple[str, str]:
@@ -227,27 +243,41 @@ def metric_plot(
     )
 
 
-def judged(data: Mapping) -> str:
-    """The section of the judge: win rates of the last stage, and the judge's reliability."""
-    judge = data["judge"]
+def by_group(
+    groups: Mapping[str, Sequence[Mapping]],
+    metrics: Sequence[str],
+    title: str = "By group",
+    anchor: str = "groups",
+) -> Section:
+    """A table of each group of questions, compared with its first system."""
+    tables = [
+        result_table(f"Results of {name}", rows, metrics, rows[0]["system"])
+        for name, rows in groups.items()
+    ]
+    return Section(title, anchor, tables, "The test questions form one group.")
+
+
+def judged(judge: Mapping) -> Section:
+    """The judge: win rates of the last stage, and the judge's reliability."""
     if not judge:
-        return empty_note("No judge compared answers in this run.")
-    drawings, tables = "", ""
+        return Section("The judge", "judge", [], "No judge compared answers in this run.")
+    drawings, tables = [], []
     for i, pair in enumerate(judge["pairs"]):
         name = f"{pair['system']} against {pair['against']}"
         caption = f"{pair['same']:,} of {pair['questions']:,} answers are the same"
-        drawings += figure(_win_rate_plot(f"judge-{i}", name, pair["criteria"]), name, caption)
+        drawing = _win_rate_plot(f"judge-{i}", name, pair["criteria"])
+        drawings.append(html.figure(drawing, name, caption))
         rows = [_verdict_row(criterion, x) for criterion, x in pair["criteria"].items()]
-        tables += table(f"Verdicts on {name}", VERDICT_HEADS, rows, "even")
-    return (
-        f"<p>{escape(judge['judge'])} compared the answers in both orders, {judge['repeats']:,} "
+        tables.append(html.table(f"Verdicts on {name}", VERDICT_HEADS, rows, "even"))
+    about = (
+        f"{judge['judge']} compared the answers in both orders, {judge['repeats']:,} "
         f"times each: {judge['verdicts']:,} verdicts. An answer wins if both orders prefer it. A "
         "tie, two equal answers, and a verdict that changes with the order count as half a win. "
         "The bars are 95 % bootstrap intervals over the questions; the dashed line is no "
         "preference. "
-        "Position bias runs from −1 (always the second answer) to 1 (always the first).</p>"
-        f'<div class="grid">{drawings}</div>{tables}'
+        "Position bias runs from −1 (always the second answer) to 1 (always the first)."
     )
+    return Section("The judge", "judge", [about, html.grid(drawings), *tables])
 
 
 def _win_rate_plot(id: str, name: str, criteria: Mapping[str, Mapping]) -> str:
@@ -269,7 +299,7 @@ def _verdict_row(criterion: str, verdicts: Mapping) -> list[str]:
     rate_range = f"{format_number(min(rates))} to {format_number(max(rates))}" if rates else "–"
     agreement = verdicts["agreement"]
     return [
-        escape(criterion),
+        criterion,
         format_number((verdicts["win_rate"] or {}).get("mean")),
         *(f"{verdicts[name]:,}" for name in names),
         rate_range,

@@ -11,8 +11,9 @@ import unicodedata
 from collections.abc import Collection, Sequence
 
 import numpy as np
+from markupsafe import Markup, escape
 
-from ark_jax.report.html import escape, format_number
+from ark_jax.report.page import format_number
 
 # Pixels. Small enough for a phone's column and a third of a page, so that the text keeps its size.
 WIDTH = 300
@@ -63,7 +64,7 @@ def svg(name: str, title: str, desc: str, size: tuple[int, int], body: Sequence[
     Args:
         name: unique on the page.
     """
-    return (
+    return Markup(
         f'<svg viewBox="0 0 {size[0]} {size[1]}" role="img" aria-labelledby="{name}-title" '
         f'aria-describedby="{name}-desc"><title id="{name}-title">{escape(title)}</title>'
         f'<desc id="{name}-desc">{escape(desc)}</desc>{"".join(body)}</svg>'

@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import fcntl
-import importlib.resources
 import json
 import math
 import os
@@ -15,9 +14,10 @@ import pyarrow.parquet as pq
 
 from ark_jax.evaluate.significance import bootstrap_interval
 from ark_jax.pipeline.recipe import Outcome, Pooled
-from ark_jax.report import html, svg
+from ark_jax.report import results, svg
 from ark_jax.report.arms import arms_cells, compare_arms
-from ark_jax.report.pooled_table import pooled_html, pooled_markdown, save_pooled
+from ark_jax.report.page import Section, format_number, html, render
+from ark_jax.report.pooled_table import pooled_parts, save_pooled
 from ark_jax.runtime.log import duration, read_rows
 
 TEXTS = ("run", "state", "changes", "error", "system", "metric")
@@ -112,38 +112,32 @@ def write_results(
             f"{comparison.title} of the last stage with 95 % bootstrap intervals over questions, "
             f"best first. How often a stage was run for all {len(runs)} runs: {times}."
         )
-        arms = _arms(runs, done, comparison)
-        above = pooled_markdown(pooled) if pooled else _arms_markdown(arms)
+        above, shown = "", []
+        if pooled:
+            above, *shown = pooled_parts(pooled)
+        elif not comparison.pool:
+            above, shown = _arms(runs, done, comparison)
         write_text(folder / "results.md", as_markdown(title, cells, failed, caption, above))
-        above = pooled_html(pooled) if pooled else _arms_html(arms)
         drawing = plot(done, comparison.title)
-        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, above))
+        write_text(folder / "results.html", as_html(title, cells, failed, caption, drawing, shown))
     return rows
 
 
 def _arms(
     runs: Sequence[SweepRun], done: Sequence[dict], comparison: Comparison
-) -> list[list[str]]:
-    """The lines of the table of arms; none if no seed was repeated."""
-    if comparison.pool:
-        return []
+) -> tuple[str, list[Section]]:
+    """The arms as Markdown and as a section; neither if no seed was repeated."""
     names = {row["run"] for row in done}
     outcomes = {
         run.name: (run.changes, comparison.read(run.workdir)) for run in runs if run.name in names
     }
     rows = compare_arms(outcomes, list(comparison.names))
-    return arms_cells(rows, comparison.names) if rows else []
-
-
-def _arms_markdown(lines: Sequence[Sequence[str]]) -> str:
-    return f"{markdown_table(lines)}\n\n{ARMS_NOTE}" if lines else ""
-
-
-def _arms_html(lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return ""
-    rows = [list(map(html.escape, line)) for line in lines[1:]]
-    return html.table("Arms over seeds", lines[0], rows, "results") + f"<p>{ARMS_NOTE}</p>"
+    if not rows:
+        return "", []
+    lines = arms_cells(rows, comparison.names)
+    table = html.table("Arms over seeds", lines[0], lines[1:])
+    section = Section("Arms over seeds", "arms", [table, ARMS_NOTE])
+    return f"{results.markdown_table(lines)}\n\n{ARMS_NOTE}", [section]
 
 
 def _pool(
@@ -171,11 +165,11 @@ def collect_rows(runs: Sequence[SweepRun], comparison: Comparison) -> list[dict]
 
     The system is the one that the run tuned last. `difference` is to the first run, the base.
     """
-    results = {run.name: _read_result(run) for run in runs}
-    fields = (results[runs[0].name] or {}).get("fields")
+    ended = {run.name: _read_result(run) for run in runs}
+    fields = (ended[runs[0].name] or {}).get("fields")
     rows, base = [], None
     for run in runs:
-        result = results[run.name]
+        result = ended[run.name]
         state, error = _state(result, fields, runs[0].name)
         row = dict.fromkeys(comparison.schema.names) | {
             "run": run.name,
@@ -270,17 +264,17 @@ def times_made(runs: Sequence[SweepRun]) -> collections.Counter:
 def _cells(row: dict, comparison: Comparison) -> list[str]:
     """A finished run in words: name, metric, difference, changes, other metrics, time."""
     ends = lambda low, high: (
-        "" if low is None else f" [{html.format_number(low)}, {html.format_number(high)}]"
+        "" if low is None else f" [{format_number(low)}, {format_number(high)}]"
     )
     sign = "+" if (row["difference"] or 0) > 0 else ""
     moved = ends(row["difference_low"], row["difference_high"])
     changes = json.loads(row["changes"]).items()
     return [
         row["run"],
-        html.format_number(row["mean"]) + ends(row["low"], row["high"]),
-        sign + html.format_number(row["difference"]) + moved,
+        format_number(row["mean"]) + ends(row["low"], row["high"]),
+        sign + format_number(row["difference"]) + moved,
         ", ".join(f"{field}={value}" for field, value in changes),
-        *(html.format_number(row[name]) for name in comparison.other_metrics),
+        *(format_number(row[name]) for name in comparison.other_metrics),
         duration(row["seconds"]),
     ]
 
@@ -291,23 +285,13 @@ def as_markdown(
     """The runs as a table, with lines on failures and a caption, below other Markdown."""
     failures = [*(f"- {line}" for line in failed), *([""] if failed else [])]
     heads = [f"# {title}", *(["", above, "", "## Runs"] if above else [])]
-    return "\n".join([*heads, "", markdown_table(table), "", *failures, caption, ""])
-
-
-def markdown_table(table: Sequence[Sequence[str]]) -> str:
-    """A table whose first line is its head."""
-    rule = ["---"] * len(table[0])
-    return "\n".join("| " + " | ".join(line) + " |" for line in (table[0], rule, *table[1:]))
+    return "\n".join([*heads, "", results.markdown_table(table), "", *failures, caption, ""])
 
 
 def plot(done: Sequence[dict], title: str) -> str:
     """The runs' means and intervals, as HTML."""
-    columns = ("run", "mean", "low", "high")
-    rows = [
-        tuple(row[name] for name in columns)
-        for row in done
-        if _known(row) and row["low"] is not None
-    ]
+    shown = [row for row in done if _known(row) and row["low"] is not None]
+    rows = [tuple(row[name] for name in ("run", "mean", "low", "high")) for row in shown]
     base = next((row["mean"] for row in done if row["run"] == "base"), None)
     if not rows:
         return ""
@@ -324,22 +308,8 @@ def as_html(
     failed: Sequence[str],
     caption: str,
     drawing: str,
-    above: str = "",
+    above: Sequence[Section] = (),
 ) -> str:
-    """The same table as a page, with a drawing, below other HTML."""
-    style = (importlib.resources.files("ark_jax.report") / "report.css").read_text(encoding="utf-8")
-    style += "main { max-width: 62rem; margin: auto; padding: 2rem 1.5rem; }"
-    lines = "\n".join(f"<p>{html.escape(line)}</p>" for line in (*failed, caption))
-    rows = [list(map(html.escape, row)) for row in table[1:]]
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8">{html.SECURITY_POLICY}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
-<style>{style}</style></head>
-<body><main><h2>{html.escape(title)}</h2>
-{above and above + "<h2>Runs</h2>"}{html.table(title, table[0], rows, "results")}{drawing}
-{lines}
-</main></body>
-</html>
-"""
+    """The same table as a page, with a drawing, below other sections."""
+    body = [html.table(title, table[0], table[1:]), drawing, *failed, caption]
+    return render(title, "", [*above, Section("Runs", "runs", list(filter(None, body)))])

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.resources
-import string
 from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
@@ -10,10 +9,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from ark_jax.index.index import Hit
 from ark_jax.index.reader import Answer
-from ark_jax.report.html import auto_direction, escape, passage
+from ark_jax.report.page import clean, html, load_macros
 from ark_jax.serve import requests
 from ark_jax.serve.service import Service
 
+HTML = load_macros("ark_jax.serve")
 K = 5  # passages of each ranking
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
@@ -25,14 +25,12 @@ Columns = Mapping[str, Sequence[Hit]]  # heading -> passages, best first
 async def page(service: Service, request: Request) -> Response:
     """GET /."""
     manifest = service.tuned.index.manifest
-    fields = {
-        "title": escape(service.name),
-        "about": f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
-        f"{escape(service.tuned.embedder.name)} and by words",
-        "reader": "yes" if service.reader else "no",
-    }
-    html = string.Template(_file("ark_jax.serve", "page.html")).substitute(fields)
-    return HTMLResponse(html, headers={"content-security-policy": POLICY})
+    about = (
+        f"{manifest.documents:,} documents, {manifest.chunks:,} passages, searched by "
+        f"{service.tuned.embedder.name} and by words"
+    )
+    shown = HTML.page(service.name, about, "yes" if service.reader else "no")
+    return HTMLResponse(clean(shown), headers={"content-security-policy": POLICY})
 
 
 async def style(service: Service, request: Request) -> Response:
@@ -78,36 +76,26 @@ async def _columns(service: Service, request: Request, question: str) -> Columns
 
 def render_columns(columns: Columns, answers: Sequence[str]) -> str:
     """The passages of each ranking as HTML, with the words of the answers marked."""
-    sections = []
-    for number, (heading, hits) in enumerate(columns.items()):
-        items = "".join(f"<li>{_place(hit)}{passage(hit.text, answers)}</li>" for hit in hits)
-        nothing_found = '<p class="none">No passage has a word of the question.</p>'
-        sections.append(
-            f'<section aria-labelledby="column{number}"><h2 id="column{number}">{escape(heading)}'
-            f"</h2>{f'<ol>{items}</ol>' if hits else nothing_found}</section>"
-        )
-    return f'<div class="columns">{"".join(sections)}</div>'
+    listed = [(heading, [_item(hit, answers) for hit in hits]) for heading, hits in columns.items()]
+    return clean(HTML.columns(listed))
+
+
+def _item(hit: Hit, answers: Sequence[str]) -> tuple[str, str, str, str]:
+    """A hit's place, its title if it says more, its score and its passage."""
+    title = hit.title if hit.title != hit.document else ""
+    return _place_of(hit), title, f"{hit.score:.4f}", html.passage(hit.text, answers)
 
 
 def render_answer(read: Answer, hits: Sequence[Hit]) -> str:
     """An answer and where its passages stand, as HTML."""
-    text = auto_direction(escape(read.text)) if read.text else "no answer"
-    places = ", ".join(escape(_place_of(hits[i])) for i in read.sources)
+    places = ", ".join(_place_of(hits[i]) for i in read.sources)
     if read.cited:
         source = f"It cites {places}."
     elif places:
         source = f"It cites nothing. Its words stand in {places}."
     else:
         source = f"It cites nothing, and its words stand in none of the {read.read} passages read."
-    return (
-        f'<section class="reply" aria-label="Answer"><h2>Answer</h2><p class="said">{text}</p>'
-        f"<p>{source}</p></section>"
-    )
-
-
-def _place(hit: Hit) -> str:
-    title = f" {auto_direction(escape(hit.title))}" if hit.title not in ("", hit.document) else ""
-    return f'<p class="place"><b>{escape(_place_of(hit))}</b>{title} {hit.score:.4f}</p>'
+    return clean(HTML.reply(read.text, source))
 
 
 def _place_of(hit: Hit) -> str:

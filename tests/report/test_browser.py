@@ -5,14 +5,13 @@ import re
 
 import pytest
 from support.browser import PROGRAM, Browser
-from support.report_sample import HEADINGS, HOSTILE, empty, poisoned, render, sample
-
-from ark_jax.recipes.ark.report_sections import SECTIONS
+from support.report_sample import HEADINGS, HOSTILE, empty, poisoned, render, sample, sections_of
 
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="no chromium, chromium-browser or google-chrome on PATH"
 )
 PHONE, DESK = 360, 1280
+ANCHORS = [section.anchor for section in sections_of(sample())]
 WORD = "Donaudampfschifffahrt" * 500  # 10,500 letters without a place to break
 # Visible elements that reach beyond the window, outside of boxes that scroll.
 BEYOND = """[...document.querySelectorAll("body *")].filter(e => e.checkVisibility()
@@ -81,9 +80,7 @@ LOOK = """async png => {
 def test_every_section_fits_the_screen_without_errors(page, width, browser, pages):
     browser.show(pages / f"{page}.html", width=width)
     assert browser.messages() == []
-    assert browser.run('[...document.querySelectorAll("main > section")].map(s => s.id)') == [
-        name for name, *_ in SECTIONS
-    ]
+    assert browser.run('[...document.querySelectorAll("main > section")].map(s => s.id)') == ANCHORS
     headings = browser.run(
         '[...document.querySelectorAll("section > h2")]'
         ".map(h => h.checkVisibility() && h.innerText)"
@@ -153,9 +150,7 @@ def test_the_keyboard_reaches_everything_that_opens_or_scrolls(browser, pages):
             break
         reached.append(focused)
     assert reached[0] == "A #main"
-    assert [x for x in reached if x.startswith("A #")][1:] == [
-        f"A #{name}" for name, *_ in SECTIONS
-    ]
+    assert [x for x in reached if x.startswith("A #")][1:] == [f"A #{anchor}" for anchor in ANCHORS]
     assert {"DIV Results by system", "DIV Graph of the community"} <= set(reached)
     openable = browser.run(
         '[...document.querySelectorAll("summary")].filter(s => s.checkVisibility()).length'

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 
 from ark_jax.pipeline.recipe import Pooled
 from ark_jax.report import pooled_table
+from ark_jax.report.page import render
 
 BASE = {"mean": 0.5, "low": 0.25, "high": 0.75}
 TESTED = {"difference": 0.25, "low": 0.125, "high": 0.5, "p": 0.01, "p_holm": 0.01}
@@ -26,14 +27,14 @@ POOLED = Pooled(
 
 
 def test_markdown_has_intervals_marks_and_notes():
-    text = pooled_table.pooled_markdown(POOLED)
+    text, _ = pooled_table.pooled_parts(POOLED)
     assert "| base | 0.500 [0.250, 0.750] | – |" in text
     assert r"| <b> | 0.750 [0.500, 1.000] \* | – |" in text and r"\* differs from base" in text
     assert "All 3 questions of 3 folds" in text and text.endswith("A note on <i>.")
 
 
 def test_html_escapes_what_models_and_users_wrote():
-    page = pooled_table.pooled_html(POOLED)
+    page = render("", "", [pooled_table.pooled_parts(POOLED)[1]])
     assert "&lt;b&gt;" in page and "<b>" not in page.replace("<figcaption><b>", "")
     assert "A note on &lt;i&gt;." in page and "+0.250*" in page
 

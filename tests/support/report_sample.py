@@ -1,7 +1,7 @@
 """Data for the report's page: a small sample of every part, an empty one, one with hostile text."""
 
-from ark_jax.recipes.ark.report_sections import SECTIONS
-from ark_jax.report import page
+from ark_jax.recipes.ark import report
+from ark_jax.report import page, results, sections
 
 HOSTILE = "</title></style></p><script>alert(1)</script>\"' onload=x <b>&lt;"
 HEADINGS = [
@@ -232,6 +232,24 @@ def poisoned(value, keys: bool = False):
     return HOSTILE + value if isinstance(value, str) else value
 
 
+def sections_of(data: dict) -> list[page.Section]:
+    """The sections of an ARK run with this data."""
+    return [
+        sections.facts(data["facts"]),
+        results.results(data["table"], data["metrics"]),
+        sections.training(data["curves"]),
+        report.separation(data["distributions"], data["difficulty"]),
+        report.community(data["community"]),
+        report.examples(data["examples"]),
+        sections.moves(data["tally"], data["wins"], data["losses"]),
+        sections.answers(**data["answers"]),
+        results.judged(data["judge"]),
+        sections.set_aside(data["counts"], data["quarantine"]),
+        sections.spent(data["times"], data["usage"]),
+        sections.manifest(data["manifest"]),
+    ]
+
+
 def render(data: dict) -> str:
     """The page of an ARK run with this data."""
-    return page.render_page(data, SECTIONS)
+    return page.render(data["title"], data["verdict"], sections_of(data))

@@ -39,7 +39,6 @@ from ark_jax.recipes.ark.curriculum import (
 from ark_jax.recipes.ark.extract import extract
 from ark_jax.recipes.ark.graph import build_graph, find_communities
 from ark_jax.recipes.ark.join_passages import join_by_community
-from ark_jax.recipes.ark.report_sections import SECTIONS
 from ark_jax.recipes.ark.rewrite import rewrite
 from ark_jax.recipes.ark.score import choose_positives, score
 from ark_jax.recipes.common import (
@@ -76,7 +75,7 @@ def stages(config) -> list[Stage]:
         *_training_stages(config),
         *_closing_stages(config),
     ]
-    return with_report(ordered, title="ARK run", gather=report.gather, sections=SECTIONS)
+    return with_report(ordered, title="ARK run", describe=report.describe)
 
 
 def _input_stages(config) -> list[Stage]:

@@ -95,7 +95,7 @@ def stages(config) -> list[Stage]:
         Stage("evaluate", evaluate.evaluate),
         Stage("export", export.export_reader, alone=True),
     ]
-    return with_report(ordered, "BAR-RAG run", report.gather, report.SECTIONS)
+    return with_report(ordered, "BAR-RAG run", report.describe)
 
 
 def _iteration(config, iteration: int) -> list[Stage]:

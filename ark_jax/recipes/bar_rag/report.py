@@ -1,6 +1,6 @@
 """What the report of a BAR-RAG run shows, read from its finished stages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline.stage import Context
@@ -8,14 +8,19 @@ from ark_jax.pipeline.tables import load_json, load_rows
 from ark_jax.recipes.bar_rag.filter import filter_of
 from ark_jax.recipes.bar_rag.measures import measured_questions, passages_read
 from ark_jax.recipes.bar_rag.readers import UNTUNED, WARM, stage_of, tuned_readers
-from ark_jax.recipes.bar_rag.report_sections import EXAMPLES, LEARNING, NEEDED, REMOVAL, SIZES, WAYS
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.recipes.common.evaluate import verdict
 from ark_jax.recipes.common.group_tables import by_system
 from ark_jax.recipes.common.report import Counts, labelled, load_curve
-from ark_jax.report import page
+from ark_jax.report import results, sections, svg
+from ark_jax.report.page import Section, format_number, html
 
 GAINED, LOST = 6, 2  # questions shown that training helped most, and least
+ABOUT_NEEDED = (
+    "What the readers answer from the passages that hold the answer, wherever the retriever ranks "
+    "them. Questions without such a passage are left out."
+)
+BINS = 10  # of a histogram of p
 LOSSES = {
     ("data", "duplicates"): "Documents or questions that came again",
     ("pool", "questions_without_usable_answer"): "Questions whose reference answers have no word, "
@@ -38,33 +43,57 @@ OF_ITERATIONS = {
 }
 
 
-def gather(context: Context, counts: Counts) -> dict:
-    """The data of the page's sections."""
+def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+    """The verdict, and the page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    table, tuned = evaluated["table"], tuned_readers(context.config)
-    iterations = range(1, context.config.iterations + 1)
+    table, metrics, base = evaluated["table"], evaluated["metrics"], evaluated["base"]
     labels = LOSSES | {
         (stage_of(kind, i), name): f"Iteration {i}: {label}"
-        for i in iterations
+        for i in range(1, context.config.iterations + 1)
         for (kind, name), label in OF_ITERATIONS.items()
     }
-    moved = {}
-    if table and len(tuned) > 1:
-        moved = {"verdict": verdict(table, evaluated["metrics"], base="warm reader")}
-    return {
-        **moved,
-        "metrics": evaluated["metrics"],
-        "base": evaluated["base"],
-        "table": table,
-        "sizes": evaluated.get("sizes", {}),
-        "needed": evaluated.get("needed", []),
-        "removal": evaluated.get("removal", {}),
-        "ways": _ways(context, evaluated.get("ways", {})),
-        "facts": _facts(context, counts),
-        "learning": _learning(context, counts),
-        "examples": _examples(context) if table else [],
-        "counts": labelled(counts, labels),
-    }
+    statement = ""
+    if table and len(tuned_readers(context.config)) > 1:
+        statement = verdict(table, metrics, base="warm reader")
+    sizes, needed, removal, ways = map(evaluated.get, ("sizes", "needed", "removal", "ways"))
+    return statement, [
+        sections.facts(_facts(context, counts)),
+        results.results(table, metrics, base),
+        Section(
+            "Numbers of passages",
+            "sizes",
+            _sizes(sizes, metrics, base) if sizes else [],
+            "No other numbers of passages were measured.",
+        ),
+        Section(
+            "The needed passages alone",
+            "needed",
+            [ABOUT_NEEDED, _compared("reader", "the needed passages alone", needed)]
+            if needed
+            else [],
+            "No held-out question has a passage that is known to hold its answer.",
+        ),
+        Section(
+            "Without cited passages",
+            "removal",
+            _removal(removal or {}),
+            "No answer was measured without the passages that it cites.",
+        ),
+        Section(
+            "Ways to choose passages",
+            "ways",
+            _ways(context, ways) if ways else [],
+            "No selector was trained in this run.",
+        ),
+        Section("Learning", "learning", _learning(context, counts), "Nothing was trained."),
+        Section(
+            "Questions and answers",
+            "examples",
+            _examples(context) if table else [],
+            "No held-out question is there to show.",
+        ),
+        sections.set_aside(labelled(counts, labels)),
+    ]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
@@ -107,40 +136,114 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     return facts
 
 
-def _ways(context: Context, ways: dict) -> dict:
-    """The table of ways to choose passages, and p of each question by way."""
-    if not ways:
-        return {}
-    values: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
+def _sizes(sizes: Mapping[str, Sequence], metrics: Sequence[str], base: str) -> list[str]:
+    """Each metric by the number of retrieved passages."""
+    columns = [f"first {size}" for size in sizes]
+    about = f"By how many of the retrieved passages a reader gets. Differences are to {base}."
+    tables = []
+    for metric in metrics:
+        rows = [
+            {
+                "system": same[0]["system"],
+                "values": {
+                    column: row["values"][metric] for column, row in zip(columns, same, strict=True)
+                },
+            }
+            for same in zip(*sizes.values(), strict=True)
+        ]
+        name = f"{results.metric_heading(metric)} by number of passages"
+        tables.append(results.result_table(name, rows, columns, base, head="reader"))
+    return [about, *tables]
+
+
+def _removal(parts: Mapping[str, Mapping]) -> list[str]:
+    """Answers without the passages that they cite, and from these alone."""
+    pieces = []
+    for system, part in parts.items():
+        name = f"{system}, {part['questions']:,} questions whose answer cites a passage"
+        if part["table"]:
+            pieces += [html.subhead(name), _compared("passages", name, part["table"])]
+    about = (
+        "Each reader answers again without the passages that its answer cites, and from these "
+        "alone. An answer without citations cites the passages that contain it. A reader that uses "
+        "what it is given falls in the first case and not in the second."
+    )
+    return [about, *pieces] if pieces else []
+
+
+def _compared(head: str, name: str, rows: Sequence[Mapping]) -> str:
+    """A table whose rows are compared with the one that has no test."""
+    metrics = list(rows[0]["values"])
+    base = next(row for row in rows if "against_base" not in row["values"][metrics[0]])
+    return results.result_table(name, rows, metrics, base["system"], head=head)
+
+
+def _ways(context: Context, ways: Mapping) -> list[str]:
+    """p by how a set of passages is chosen."""
+    p: dict[str, list[float]] = {way: [] for way in ways["histograms"]}
     for row in load_rows(context / "evaluate" / "sets.parquet"):
-        if row["system"] == ways["reader"] and row["set"] in values:
-            values[row["set"]].append(row["p"])
-    return {"reader": ways["reader"], "table": ways["table"], "p": values}
+        if row["system"] == ways["reader"] and row["set"] in p:
+            p[row["set"]].append(row["p"])
+    *compared, selected = p
+    figures = [
+        html.figure(
+            svg.histograms(
+                f"ways-{i}",
+                f"p of {selected} and of {way} sets",
+                (selected, p[selected]),
+                (way, p[way]),
+                x_title="p, the probability of a reference answer",
+                x_range=(0.0, 1.0),
+                things="questions",
+                bins=BINS,
+            ),
+            f"{selected} and {way}",
+            f"{len(p[selected]):,} held-out questions",
+        )
+        for i, way in enumerate(compared)
+    ]
+    about = (
+        f"p of held-out questions under the reader {ways['reader']}, from passages that are drawn, "
+        "nearest to the question, or selected. The selector is rewarded for a p near its centre."
+    )
+    table = _compared("passages", "p by way of choosing", ways["table"])
+    return [about, html.grid(figures), table]
 
 
-def _learning(context: Context, counts: Counts) -> list[dict]:
-    """A curve of each stage that trained something: what it shows, and its values by step."""
+def _learning(context: Context, counts: Counts) -> list[str]:
+    """Rewards or losses by step, of each stage that trained something."""
     stages = [WARM]
     for i in range(1, context.config.iterations + 1):
         stages += [stage_of("select", i), stage_of("read", i)]
-    curves = []
-    for stage in stages:
-        if not counts.get(stage, {}).get("steps"):
-            continue
-        drawn = [context / stage / name for name in ("sets.parquet", "answers.parquet")]
-        if drawn := [path for path in drawn if path.is_file()]:
+    figures = []
+    for i, stage in enumerate(stage for stage in stages if counts.get(stage, {}).get("steps")):
+        shows, values = _curve(context / stage)
+        drawing = svg.line_chart(
+            f"learning-{i}",
+            f"{shows} of {stage}",
+            range(1, len(values) + 1),
+            values,
+            x_title="step",
+            y_title=shows,
+            noisy=True,
+        )
+        if drawing:
+            figures.append(html.figure(drawing, stage, f"{shows}, {len(values):,} steps"))
+    return [html.grid(figures)] if figures else []
+
+
+def _curve(stage: Path) -> tuple[str, list[float]]:
+    """What a stage's curve shows, and its values by step."""
+    for path in (stage / "sets.parquet", stage / "answers.parquet"):
+        if path.is_file():
             rewards: dict[int, list[float]] = {}
-            for row in load_rows(drawn[0]):
+            for row in load_rows(path):
                 rewards.setdefault(row["step"], []).append(row["reward"])
-            values = [sum(row) / len(row) for _, row in sorted(rewards.items())]
-            curves.append({"stage": stage, "shows": "mean reward", "values": values})
-        else:
-            losses = [row["loss"] for row in load_curve(context / stage / "curve.jsonl")]
-            curves.append({"stage": stage, "shows": "loss (nats per token)", "values": losses})
-    return curves
+            return "mean reward", [sum(row) / len(row) for _, row in sorted(rewards.items())]
+    return "loss (nats per token)", [row["loss"] for row in load_curve(stage / "curve.jsonl")]
 
 
-def _examples(context: Context) -> list[dict]:
+def _examples(context: Context) -> list[str]:
     """The questions on which p rose most from the warm reader to the last one, and least."""
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     last = tuned_readers(context.config)[-1]
@@ -151,31 +254,17 @@ def _examples(context: Context) -> list[dict]:
     questions = {pooled.id: pooled.question for pooled in measured_questions(context)}
     passages = Passages(stored_chunks(context))
     systems = list(dict.fromkeys((UNTUNED, WARM, last)))
-    return [
-        {
-            "question": questions[id].question,
-            "answers": list(questions[id].answers),
-            "passages": [passages[chunk] for chunk in rows[last][id]["chunk_ids"]],
-            "given": {name: _answer_and_p(rows[name][id]) for name in systems},
-        }
-        for id in chosen
-    ]
 
+    def card(i: int, id: str) -> str:
+        answers = questions[id].answers
+        given = [(name, rows[name][id]) for name in systems]
+        replies = [
+            (name, format_number(row["p"]), html.auto(html.marked(row["answer"] or "–", answers)))
+            for name, row in given
+        ]
+        read = [html.passage(passages[chunk], answers) for chunk in rows[last][id]["chunk_ids"]]
+        pieces = [html.replies(replies), html.minor_head("What they read"), *read]
+        return html.card(questions[id].question, answers, pieces, i == 0)
 
-def _answer_and_p(row: dict) -> dict:
-    return {"answer": row["answer"], "p": row["p"]}
-
-
-SECTIONS: Sequence[page.Section] = (
-    page.FACTS,
-    page.RESULTS,
-    SIZES,
-    NEEDED,
-    REMOVAL,
-    WAYS,
-    LEARNING,
-    EXAMPLES,
-    page.COUNTS,
-    page.SPENT,
-    page.MANIFEST,
-)
+    note = "Questions on which p rose most in training, and least. p stands in brackets."
+    return [note, *(card(i, id) for i, id in enumerate(chosen))]

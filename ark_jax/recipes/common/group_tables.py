@@ -7,8 +7,6 @@ from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import save_json, save_rows
 from ark_jax.recipes.common.table import as_text, tabulate
-from ark_jax.report.html import empty_note, escape, table
-from ark_jax.report.results import metric_heading, result_cell
 from ark_jax.runtime.log import say
 
 
@@ -72,26 +70,4 @@ def by_system(rows: Sequence[Mapping]) -> dict[str, dict[str, Mapping]]:
     out: dict[str, dict[str, Mapping]] = {}
     for row in rows:
         out.setdefault(row["system"], {})[row["question"]] = row
-    return out
-
-
-def group_section(data: Mapping) -> str:
-    """The section of a report with results by group."""
-    if not data["groups"]:
-        return empty_note("The test questions form one group.")
-    heads = ["system", *("#" + metric_heading(metric) for metric in data["metrics"])]
-    out = ""
-    for name, rows in data["groups"].items():
-        base = rows[0]["values"]
-        body = [
-            [
-                escape(row["system"]),
-                *(
-                    result_cell(row["values"].get(m), base.get(m) if i else None, float("nan"))
-                    for m in data["metrics"]
-                ),
-            ]
-            for i, row in enumerate(rows)
-        ]
-        out += table(f"Results of {name}", heads, body, "results")
     return out

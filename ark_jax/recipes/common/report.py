@@ -3,15 +3,20 @@
 import functools
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ark_jax.evaluate.significance import smallest_difference
+from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.manifest import read_manifest
 from ark_jax.pipeline.stage import Context, Stage
-from ark_jax.report.page import BASIC_SECTIONS, Section, render_page
+from ark_jax.report import graph_drawing, sections
+from ark_jax.report.page import Section, render
 from ark_jax.runtime.log import read_rows, say
 
 Counts = dict[str, dict]  # stage -> the counts of its manifest
+DRAWING_CAPTION = "Diamonds: topics. Discs: answers."
+Describe = Callable[[Context, Counts], tuple[str, list[Section]]]
 
 
 def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list]:
@@ -23,38 +28,34 @@ def labelled(counts: Counts, labels: Mapping[tuple[str, str], str]) -> list[list
     ]
 
 
-def with_report(
-    stages: Sequence[Stage],
-    title: str,
-    gather: Callable[[Context, Counts], dict] = lambda context, counts: {},
-    sections: Sequence[Section] = BASIC_SECTIONS,
-) -> list[Stage]:
+def with_report(stages: Sequence[Stage], title: str, describe: Describe | None = None) -> list:
     """The stages, and a last one that writes a page about all of them.
 
     Args:
-        gather: returns the data of the page's sections beside those of every run.
-        sections: the parts of the page, in their order.
+        describe: returns the verdict, and the sections that come before time, cost and manifest.
     """
     names = [stage.name for stage in stages]
-
-    def render(context: Context, manifests: Mapping[str, dict]) -> str:
-        counts = {name: manifest["counts"] for name, manifest in manifests.items()}
-        return render_page(
-            _basic_data(context, title, manifests) | gather(context, counts), sections
-        )
-
-    write = functools.partial(_write_report, stages=names, render=render)
+    write = functools.partial(
+        _write_report, stages=names, title=title, describe=describe or _describe
+    )
     return [*stages, Stage("report", write, alone=True, shared=False)]
 
 
 def _write_report(
-    context: Context,
-    folder: Path,
-    *,
-    stages: Sequence[str],
-    render: Callable[[Context, Mapping[str, dict]], str],
+    context: Context, folder: Path, *, stages: Sequence[str], title: str, describe: Describe
 ) -> dict:
-    page = render(context, {name: read_manifest(context / name) for name in stages})
+    manifests = {name: read_manifest(context / name) for name in stages}
+    counts = {name: manifest["counts"] for name, manifest in manifests.items()}
+    verdict, shown = describe(context, counts)
+    usage = [
+        {"stage": name, **values["llm"]}
+        for name, values in counts.items()
+        if values.get("llm", {}).get("calls")
+    ]
+    parts = ("counts", "config", "external", "version")
+    manifest = {name: {key: m[key] for key in parts} for name, m in manifests.items()}
+    closing = [sections.spent(_times(context, set(manifests)), usage), sections.manifest(manifest)]
+    page = render(title, verdict or f"All {len(stages)} stages are done.", [*shown, *closing])
     (folder / "report.html").write_text(page, encoding="utf-8")
     # A copy where a user looks for it; the manifest tracks the stage's own.
     shutil.copyfile(folder / "report.html", context.workdir / "report.html.new")
@@ -63,36 +64,72 @@ def _write_report(
     return {"bytes": len(page.encode())}
 
 
-def _basic_data(context: Context, title: str, manifests: Mapping[str, dict]) -> dict:
-    """What the page can say of any method: counts, LLM usage, times, manifests."""
-    counts = {name: manifest["counts"] for name, manifest in manifests.items()}
+def _describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+    """What can be said of any method."""
     facts = [
         [f"{stage}: {name.replace('_', ' ')}", value]
         for stage, values in counts.items()
         for name, value in values.items()
         if not isinstance(value, dict)
     ]
-    usage = [
-        {"stage": name, **values["llm"]}
-        for name, values in counts.items()
-        if values.get("llm", {}).get("calls")
-    ]
-    parts = ("counts", "config", "external", "version")
-    return {
-        "title": title,
-        "verdict": f"All {len(manifests)} stages are done.",
-        "facts": facts,
-        "counts": [],
-        "quarantine": [],
-        "usage": usage,
-        "times": _times(context, set(manifests)),
-        "manifest": {name: {k: m[k] for k in parts} for name, m in manifests.items()},
-    }
+    return "", [sections.facts(facts), sections.set_aside([])]
 
 
 def load_curve(path: Path) -> list[dict]:
     """The rows of a training stage's curve.jsonl."""
     return list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
+
+
+def gained_and_lost(gains: Mapping[str, float], gained: int, lost: int) -> list[str]:
+    """The questions that gained most, then those that lost most and are not among them."""
+    best = sorted(gains, key=lambda id: (-gains[id], id))[:gained]
+    worst = sorted(gains, key=lambda id: (gains[id], id))[:lost]
+    return list(dict.fromkeys([*best, *worst]))
+
+
+def smallest_difference_fact(questions: int) -> list[list]:
+    """The fact of what so many questions can tell, if there are any."""
+    smallest = f"{smallest_difference(questions):.2f}" if questions else ""
+    label = "Smallest difference that so many can tell from chance"
+    return [[label, smallest]] if questions else []
+
+
+def graph_size(data: Mapping[str, int]) -> str:
+    """The size of a graph of triples, by the counts of the data stage."""
+    nodes, relations = data["nodes"], data["relations"]
+    return f"{data['triples']:,} triples, {nodes:,} entities, {relations:,} relations"
+
+
+def draw_triples(
+    name: str,
+    title: str,
+    nodes: Iterable[int],
+    edges: Iterable[tuple[int, int]],
+    graph: Triples,
+    *,
+    topics: Collection[int],
+    answers: Collection[int],
+) -> str:
+    """Some nodes and edges of a graph, topics and answers with marks of their own."""
+    nodes = list(nodes)
+    described = [
+        {
+            "name": graph.nodes.name(node),
+            "type": "topic" if node in topics else "answer" if node in answers else "entity",
+            "rank": 2.0 if node in topics or node in answers else 1.0,
+            "seed": node in topics,
+            "small": node in answers,
+        }
+        for node in nodes
+    ]
+    places = {node: place for place, node in enumerate(nodes)}
+    drawn = [{"a": places[a], "b": places[b], "similarity": False} for a, b in edges if a != b]
+    names = ", ".join(str(node["name"]) for node in described if node["seed"]) or "none"
+    desc = (
+        f"{len(nodes)} entities. Topics, as diamonds: {names}. Answers are discs, other entities "
+        "rings."
+    )
+    return graph_drawing.graph(name, title, described, drawn, desc=desc)
 
 
 def _times(context: Context, stages: set[str]) -> list[list]:

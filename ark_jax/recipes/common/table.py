@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ark_jax.evaluate.significance import DRAWS, FLIPS, bootstrap_interval, holm, sign_flip
-from ark_jax.report.results import ALPHA, against_parts, is_significant, metric_heading
+from ark_jax.report.results import (
+    ALPHA,
+    against_parts,
+    is_significant,
+    markdown_table,
+    metric_heading,
+)
 
 
 def tabulate(
@@ -120,10 +126,10 @@ def as_text(table: list[dict], columns: Sequence[str], base: str = "base") -> st
 
 def as_markdown(table: list[dict], columns: Sequence[str]) -> str:
     """The table for a model card: means and 95 % intervals."""
-    lines = [["system", *map(metric_heading, columns)], ["---"] * (len(columns) + 1)]
+    lines = [["system", *map(metric_heading, columns)]]
     for row in table:
         lines.append([row["system"], *(cell_text(row["values"].get(m)) for m in columns)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown_table(lines)
 
 
 def cell_text(value: dict | None) -> str:

@@ -53,9 +53,7 @@ def stages(config) -> list[Stage]:
         Stage("evaluate", evaluate.evaluate),
         Stage("export", export.export_towers, alone=True),
     ]
-    return with_report(
-        working_stages, title="GPR run", gather=report.gather, sections=report.SECTIONS
-    )
+    return with_report(working_stages, title="GPR run", describe=report.describe)
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:

@@ -71,9 +71,7 @@ def stages(config) -> list[Stage]:
         Stage("evaluate", evaluate.evaluate),
         Stage("export", export.export_scorer, alone=True),
     ]
-    return with_report(
-        working_stages, title="STAR run", gather=report.gather, sections=report.SECTIONS
-    )
+    return with_report(working_stages, title="STAR run", describe=report.describe)
 
 
 def unread(config) -> list[str]:

@@ -5,22 +5,28 @@ from pathlib import Path
 
 import numpy as np
 
-from ark_jax.evaluate.significance import smallest_difference
 from ark_jax.graph.beam import FoundPath
-from ark_jax.graph.relation_paths import GoldPath
 from ark_jax.graph.steps import Steps
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.common.group_tables import by_system, group_section
-from ark_jax.recipes.common.report import Counts, labelled, load_curve
+from ark_jax.recipes.common.group_tables import by_system
+from ark_jax.recipes.common.report import (
+    DRAWING_CAPTION,
+    Counts,
+    draw_triples,
+    gained_and_lost,
+    graph_size,
+    labelled,
+    load_curve,
+    smallest_difference_fact,
+)
 from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
 from ark_jax.recipes.star.evaluate import found_paths, path_fact
 from ark_jax.recipes.star.measures import STANDARD
 from ark_jax.recipes.star.paths import load_paths
 from ark_jax.recipes.star.search import BASE, TUNED
-from ark_jax.report import graph_drawing, page
-from ark_jax.report.html import empty_note, escape, figure, references, table
-from ark_jax.report.results import metric_heading
+from ark_jax.report import results, sections
+from ark_jax.report.page import Section, html
 
 EXAMPLES, LOST = 6, 2  # questions that training helped, and that it did not
 ENDS = 4  # entities at the end of a path that are drawn
@@ -43,38 +49,45 @@ LOSSES = {
 }
 
 
-def gather(context: Context, counts: Counts) -> dict:
-    """The data of the page's sections."""
+def describe(context: Context, counts: Counts) -> tuple[str, list[Section]]:
+    """The page's sections."""
     evaluated = load_json(context / "evaluate" / "metrics.json")
-    return {
-        "metrics": evaluated["metrics"],
-        "table": evaluated["table"],
-        "groups": evaluated["groups"],
-        "facts": _facts(context, counts),
-        "curves": {"train": load_curve(context / "train" / "curve.jsonl")},
-        "examples": _examples(context) if evaluated["table"] else [],
-        "counts": labelled(counts, LOSSES),
-    }
+    table, metrics = evaluated["table"], evaluated["metrics"]
+    return "", [
+        sections.facts(_facts(context, counts)),
+        results.results(table, metrics),
+        Section(
+            "Paths and shortcuts",
+            "shortcuts",
+            _shortcuts(table) if table else [],
+            "Nothing was measured.",
+        ),
+        results.by_group(evaluated["groups"], metrics),
+        sections.training({"train": load_curve(context / "train" / "curve.jsonl")}),
+        Section(
+            "Questions and their paths",
+            "examples",
+            _examples(context) if table else [],
+            "No test question is there to show.",
+        ),
+        sections.set_aside(labelled(counts, LOSSES)),
+    ]
 
 
 def _facts(context: Context, counts: Counts) -> list[list]:
     data, paths, config = counts["data"], counts["paths"], context.config
-    size = (
-        f"{data['triples']:,} triples, {data['nodes']:,} entities, {data['relations']:,} relations"
-    )
     measured = []
-    if tested := data["test_questions"]:
-        smallest = f"{smallest_difference(tested):.2f}"
+    if data["test_questions"]:
         measured = [
-            ["Smallest difference that so many can tell from chance", smallest],
+            *smallest_difference_fact(data["test_questions"]),
             ["Pairs that base scored", counts["baselines"]["pairs"]],
             ["Pairs that the trained scorer read", counts["evaluate"]["pairs"]],
         ]
     return [
-        ["Graph", size],
+        ["Graph", graph_size(data)],
         ["Training questions", data["train_questions"]],
         ["Different paths of these", paths["train_different_paths"]],
-        ["Test questions", tested],
+        ["Test questions", data["test_questions"]],
         *measured,
         ["Base model", Path(config.retriever.path).name],
         ["Head", config.train.head],
@@ -82,58 +95,62 @@ def _facts(context: Context, counts: Counts) -> list[list]:
     ]
 
 
-def _examples(context: Context) -> list[dict]:
+def _shortcuts(table: Sequence[Mapping]) -> list[str]:
+    """Standard metrics, in which shortcuts stand beside hits."""
+    heads = ["system", *(f"#{results.metric_heading(name)}" for name in STANDARD)]
+    rows = [
+        [row["system"], *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
+        for row in table
+    ]
+    note = (
+        "A shortcut is a hit whose path is none of the shortest ones: the answer was reached by "
+        "chance or by a detour."
+    )
+    return [note, html.table("Hits, paths and shortcuts", heads, rows, "even")]
+
+
+def _examples(context: Context) -> list[str]:
     """Questions that training gained most on, and those that it lost most on."""
     steps, gold = load_steps(context), load_paths(context, "test")
     rows = by_system(load_rows(context / "evaluate" / "questions.parquet"))
     gains = {id: row["f1"] - rows[BASE][id]["f1"] for id, row in rows[TUNED].items()}
     questions = {question.id: question for question in load_questions(context, "test")}
-    chosen = sorted(gains, key=lambda id: (-gains[id], id))[:EXAMPLES]
-    lost = sorted(gains, key=lambda id: (gains[id], id))[:LOST]
-    chosen += [id for id in lost if id not in chosen]
+
+    def side(i: int, id: str, system: str) -> tuple[str, list[str]]:
+        """What one system found; shortest paths are marked, and the first path is drawn."""
+        paths = found_paths(rows[system][id])
+        shortest = {(path.topic, path.steps) for path in gold.get(id, ())}
+        listed = html.numbered((path_fact(steps, x), (x.topic, x.steps) in shortest) for x in paths)
+        if not paths:
+            return system, [listed, "No path was found."]
+        drawing = _drawn(f"paths-{system}-{i}", steps, paths[0], questions[id])
+        return system, [listed, html.figure(drawing, "The first path", DRAWING_CAPTION)]
+
     return [
-        {
-            "question": questions[id].question,
-            "answers": list(questions[id].answers),
-            "sides": {
-                system: _side(steps, found_paths(rows[system][id]), questions[id], gold.get(id, ()))
-                for system in (BASE, TUNED)
-            },
-        }
-        for id in chosen
+        html.card(
+            questions[id].question,
+            questions[id].answers,
+            [html.sides(side(i, id, system) for system in (BASE, TUNED))],
+            i == 0,
+        )
+        for i, id in enumerate(gained_and_lost(gains, EXAMPLES, LOST))
     ]
 
 
-def _side(
-    steps: Steps, paths: Sequence[FoundPath], question: PathQuestion, gold: Sequence[GoldPath]
-) -> dict:
-    """What one system found: [text, whether it is a shortest path], and the first path drawn."""
-    shortest = {(path.topic, path.steps) for path in gold}
-    return {
-        "paths": [[path_fact(steps, x), (x.topic, x.steps) in shortest] for x in paths],
-        "drawing": _drawn(steps, paths[0], question) if paths else {},
-    }
-
-
-def _drawn(steps: Steps, path: FoundPath, question: PathQuestion) -> dict:
-    """Nodes and edges of one way to each of the first ends, as `graph_drawing.graph` takes them."""
+def _drawn(name: str, steps: Steps, path: FoundPath, question: PathQuestion) -> str:
+    """One way along a path to each of the first ends, as a graph."""
     answers = set(question.answer_nodes)
     ends = sorted(steps.reach(path.topic, path.steps).tolist(), key=lambda x: x not in answers)
-    edges = {edge for end in ends[:ENDS] for edge in _way(steps, path, end)}
-    nodes = list(dict.fromkeys([path.topic, *(node for edge in sorted(edges) for node in edge)]))
-    places = {node: place for place, node in enumerate(nodes)}
-    described = [
-        {
-            "name": steps.graph.nodes.name(node),
-            "type": "topic" if node == path.topic else "answer" if node in answers else "entity",
-            "rank": 2.0 if node in answers or node == path.topic else 1.0,
-            "seed": node == path.topic,
-            "small": node in answers,
-        }
-        for node in nodes
-    ]
-    drawn = [{"a": places[a], "b": places[b], "similarity": False} for a, b in sorted(edges)]
-    return {"nodes": described, "edges": [edge for edge in drawn if edge["a"] != edge["b"]]}
+    edges = sorted({edge for end in ends[:ENDS] for edge in _way(steps, path, end)})
+    return draw_triples(
+        name,
+        f"First path for: {question.question}",
+        dict.fromkeys([path.topic, *(node for edge in edges for node in edge)]),
+        edges,
+        steps.graph,
+        topics=[path.topic],
+        answers=answers,
+    )
 
 
 def _way(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
@@ -151,71 +168,3 @@ def _way(steps: Steps, path: FoundPath, end: int) -> list[tuple[int, int]]:
         edges.append((start, end))
         end = start
     return edges
-
-
-def metrics_section(data: Mapping) -> str:
-    """The section of standard metrics, in which shortcuts stand beside hits."""
-    if not data["table"]:
-        return empty_note("Nothing was measured.")
-    heads = ["system", *(f"#{metric_heading(name)}" for name in STANDARD)]
-    rows = [
-        [escape(row["system"]), *(f"{row['values'][name]['mean']:.3f}" for name in STANDARD)]
-        for row in data["table"]
-    ]
-    note = (
-        "<p>A shortcut is a hit whose path is none of the shortest ones: the answer was reached "
-        "by chance or by a detour.</p>"
-    )
-    return note + table("Hits, paths and shortcuts", heads, rows, "even")
-
-
-def examples(data: Mapping) -> str:
-    """The section of questions with the paths that base and the trained system find."""
-    if not data["examples"]:
-        return empty_note("No test question is there to show.")
-    return "".join(_example(i, example) for i, example in enumerate(data["examples"]))
-
-
-def _example(number: int, example: Mapping) -> str:
-    sides = "".join(
-        f"<div><h4>{escape(system)}</h4>{_listed(side, f'{system}-{number}', example)}</div>"
-        for system, side in example["sides"].items()
-    )
-    return (
-        f'<details class="card"{" open" if number == 0 else ""}>'
-        f'<summary><h3 dir="auto">{escape(example["question"])}</h3></summary>'
-        f'{references(example["answers"])}<div class="two">{sides}</div></details>'
-    )
-
-
-def _listed(side: Mapping, name: str, example: Mapping) -> str:
-    items = "".join(
-        f'<li dir="auto">{f"<mark>{escape(text)}</mark>" if is_gold else escape(text)}</li>'
-        for text, is_gold in side["paths"]
-    )
-    if not side["drawing"]:
-        return f"<ol>{items}</ol><p>No path was found.</p>"
-    nodes, edges = side["drawing"]["nodes"], side["drawing"]["edges"]
-    drawing = graph_drawing.graph(
-        f"paths-{name}",
-        f"First path for: {example['question']}",
-        nodes,
-        edges,
-        desc=f"{len(nodes)} entities on the first path. The topic is a diamond, answers are "
-        "discs, other entities rings.",
-    )
-    caption = "Diamond: topic. Discs: answers."
-    return f"<ol>{items}</ol>{figure(drawing, 'The first path', caption)}"
-
-
-SECTIONS = (
-    page.FACTS,
-    page.RESULTS,
-    page.Section("shortcuts", "Paths and shortcuts", metrics_section),
-    page.Section("groups", "By group", group_section),
-    page.TRAINING,
-    page.Section("examples", "Questions and their paths", examples),
-    page.COUNTS,
-    page.SPENT,
-    page.MANIFEST,
-)

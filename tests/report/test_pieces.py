@@ -6,22 +6,22 @@ import re
 from support.report_pages import ParsedPage
 from support.report_sample import HOSTILE, LONG, poisoned, render, sample
 
-from ark_jax.report import html
+from ark_jax.report.page import html
 
 
 def test_answers_are_marked_as_whole_words_in_any_case_and_spacing():
     assert (
-        html.highlight("The TIDE <tide> tidewater", ["tide"])
+        html.marked("The TIDE <tide> tidewater", ["tide"])
         == "The <mark>TIDE</mark> &lt;<mark>tide</mark>&gt; tidewater"
     )
     assert (
-        html.highlight("By  boat, by\nboat", ["boat", "by boat"])
+        html.marked("By  boat, by\nboat", ["boat", "by boat"])
         == "<mark>By  boat</mark>, <mark>by\nboat</mark>"
     )
-    assert html.highlight("a+b aab", ["a+b", " "]) == "<mark>a+b</mark> aab"
-    assert html.highlight("plain", [""]) == "plain"
+    assert html.marked("a+b aab", ["a+b", " "]) == "<mark>a+b</mark> aab"
+    assert html.marked("plain", [""]) == "plain"
     assert (
-        html.highlight("\u559c\u6b61\u6771\u4eac", ["\u6771\u4eac"])
+        html.marked("\u559c\u6b61\u6771\u4eac", ["\u6771\u4eac"])
         == "\u559c\u6b61<mark>\u6771\u4eac</mark>"
     )
 

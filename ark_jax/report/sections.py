@@ -1,0 +1,175 @@
+"""The sections that several recipes show: facts, training, examples, losses, time and cost."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from ark_jax.report import svg
+from ark_jax.report.page import Section, format_value, html
+from ark_jax.runtime.log import duration
+
+USAGE_HEADS = {  # fields of `llm.pricing.Usage` -> heads of the table of time and cost
+    "calls": "LLM calls",
+    "asked_again": "asked again",
+    "input_tokens": "tokens in",
+    "output_tokens": "tokens out",
+    "cost": "USD",
+}
+
+
+def facts(items: Sequence[Sequence]) -> Section:
+    """The run's settings and sizes: labels and values."""
+    body = [html.facts([[label, format_value(x)] for label, x in items])] if items else []
+    return Section("The run", "facts", body, "No facts about this run were recorded.")
+
+
+def training(curves: Mapping[str, Sequence[Mapping]]) -> Section:
+    """Loss and learning rate, stage by stage: the rows of its curve.jsonl."""
+    figures = [_training_figure(i, *curve) for i, curve in enumerate(curves.items())]
+    about = (
+        "The contrastive loss of each stage, with the learning rate below it. The losses of two "
+        "stages cannot be compared, since their negatives differ."
+    )
+    body = [about, html.grid(figures)] if curves else []
+    empty = "No stage was trained in this run, so there are no curves."
+    return Section("Training", "training", body, empty)
+
+
+def _training_figure(i: int, stage: str, rows: Sequence[Mapping]) -> str:
+    loss, rate = (
+        svg.line_chart(
+            f"{name}-{i}",
+            f"{title} of {stage}",
+            [row["step"] for row in rows],
+            [row[column] for row in rows],
+            x_title="step (updates)",
+            y_title=f"{title.lower()} ({unit})",
+            height=height,
+            noisy=column == "loss",
+        )
+        for name, column, title, unit, height in (
+            ("loss", "loss", "Loss", "nats", 210),
+            ("rate", "learning_rate", "Learning rate", "per update", 130),
+        )
+    )
+    caption = f"{len(rows):,} steps" if loss else "No finite loss was recorded."
+    return html.figure(loss + rate, stage, caption)
+
+
+def moves(tally: Mapping[str, int], wins: Sequence[Mapping], losses: Sequence[Mapping]) -> Section:
+    """Questions whose rank rose or fell between base and the last stage.
+
+    The rank is that of the first gold passage. The first question of each list is open.
+    """
+    counted = ", ".join(f"{count:,} {direction}" for direction, count in tally.items())
+    about = (
+        "The rank of the first gold passage, base → last stage. Of all held-out questions: "
+        f"{counted}. The largest moves:"
+    )
+    body = [about] if tally else []
+    for listed, head, direction in ((wins, "Gains", "rose"), (losses, "Losses", "fell")):
+        missing = f"No question is listed whose first gold passage {direction}."
+        cards = [_move_card(move, i == 0) for i, move in enumerate(listed)]
+        body += [html.subhead(head), *(cards or [html.missing(missing)])]
+    return Section("Gains and losses", "moves", body)
+
+
+def _move_card(move: Mapping, is_open: bool) -> str:
+    """One question: its ranks, its gold passage, and each system's first passage and answer."""
+    ranks = " → ".join(
+        "not listed" if rank is None else f"{rank:,}" for rank in (move["before"], move["after"])
+    )
+    pieces = [
+        html.minor_head("Gold passage"),
+        html.passage(move["passage"], move["answers"]),
+        html.sides([(f"{system} ranks first", _side(move, system)) for system in move["first"]]),
+    ]
+    return html.card(move["question"], move["answers"], pieces, is_open, f"rank {ranks}")
+
+
+def _side(move: Mapping, system: str) -> list[str]:
+    """The passage that a system ranks first, and its answer if it gave one."""
+    first, answer = move["first"][system], move["given"].get(system)
+    if first is None:
+        pieces = [html.missing("No passage was found.")]
+    elif first["text"] == move["passage"]:
+        pieces = [html.passage("the gold passage")]
+    else:
+        pieces = [html.passage(first["text"], move["answers"])]
+    if answer:
+        pieces.append(html.reply(html.auto(html.marked(answer, move["answers"]))))
+    return pieces
+
+
+def answers(about: str = "", rows: Sequence[Mapping] = ()) -> Section:
+    """Answers of several systems beside the reference, and a sentence about them."""
+    systems = list(dict.fromkeys(system for row in rows for system in row["given"]))
+    cells = [
+        [
+            html.auto(row["question"]),
+            html.references(row["answers"]),
+            *(_answer(row["given"].get(system), row["answers"]) for system in systems),
+        ]
+        for row in rows
+    ]
+    listed = html.table("Answers by system", ["question", "reference", *systems], cells, "read")
+    body = [html.answers_note(about), listed] if rows else []
+    return Section("Answers", "answers", body, about or "No answers were read in this run.")
+
+
+def _answer(text: str | None, references: Sequence[str]) -> str:
+    return "–" if text is None else html.auto(html.marked(text, references))
+
+
+def set_aside(counts: Sequence[Sequence], quarantine: Sequence[Mapping] = ()) -> Section:
+    """Records that were rejected, cut or set aside, so that no loss is silent.
+
+    Args:
+        counts: labels and numbers.
+        quarantine: replies that could not be used: stage, item, reason and text.
+    """
+    rows = [[label, format_value(count)] for label, count in counts]
+    body = [html.table("Records rejected, cut or set aside", ["record", "#count"], rows, "narrow")]
+    if quarantine:
+        texts = lambda row: (html.auto(row["reason"]), html.passage(row["text"]))
+        rows = [[row["stage"], html.code(row["item"]), *texts(row)] for row in quarantine]
+        heads = ["step", "item", "reason", "reply"]
+        summary = f"Examples of quarantined replies, with the reason ({len(rows)})"
+        body.append(html.fold(summary, html.table("Quarantined replies", heads, rows, "read")))
+    empty = "No records were counted as rejected, cut or set aside."
+    return Section("Set aside", "counts", body if counts else [], empty)
+
+
+def format_elapsed(seconds: float) -> str:
+    """`1.3s`, `48s`, `1m11s`."""
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
+def spent(times: Sequence[Sequence], usage: Sequence[Mapping]) -> Section:
+    """Time, calls, tokens and money, step by step: [stage, seconds], and its use of an LLM."""
+    seconds, used = dict(times), {row["stage"]: row for row in usage}
+    fields = USAGE_HEADS if usage else {}
+    total, longest = sum(seconds.values()), max(seconds.values(), default=0.0)
+    rows = []
+    for stage in dict.fromkeys([*seconds, *used]):
+        elapsed = seconds.get(stage, 0.0)
+        bar = html.bar(f"{100 * elapsed / (longest or 1):.1f}")
+        timed = [stage, bar, format_elapsed(elapsed), f"{100 * elapsed / (total or 1):.1f} %"]
+        rows.append([*timed, *_usage_cells(used.get(stage), fields)])
+    sums = {name: sum(row[name] for row in used.values()) for name in fields}
+    closing = ["all", "", format_elapsed(total), "100.0 %", *_usage_cells(sums, fields)]
+    heads = ["step", "in proportion", "#time", "#share", *(f"#{x}" for x in fields.values())]
+    listed = html.table("Time and cost by step", heads, [*rows, closing], "times")
+    return Section("Time and cost", "spent", [listed] if rows else [], "No step was timed.")
+
+
+def _usage_cells(usage: Mapping | None, fields: Collection[str]) -> list[str]:
+    if usage is None:
+        return ["–"] * len(fields)
+    return [f"{usage[name]:.2f}" if name == "cost" else f"{usage[name]:,}" for name in fields]
+
+
+def manifest(data: Mapping) -> Section:
+    """The manifest as JSON, folded."""
+    summary = "Versions, digests and settings that reproduce this run"
+    shown = html.json_fold(summary, json.dumps(data, indent=2, ensure_ascii=False))
+    return Section("Manifest", "manifest", [shown] if data else [], "No manifest was recorded.")
