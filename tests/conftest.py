@@ -10,7 +10,6 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 # Modules whose functions compute with arrays. Their annotations, shapes included, are checked at
 # every call. The hook must stand before the first of them is imported.
@@ -33,16 +32,6 @@ jaxtyping.install_import_hook(NUMERIC, CHECKER)
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
-# What is compiled is kept for the other workers, for processes that tests start and for later runs;
-# `pytest --cache-clear` forgets it.
-COMPILED = {
-    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-}
-for name, value in COMPILED.items():
-    os.environ.setdefault(name, value)
-jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"] or None)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_threefry_partitionable", True)
 
@@ -112,16 +101,6 @@ def compiled_functions_released():
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MEMORY_MAPS:
         jax.clear_caches()
-
-
-@pytest.fixture
-def compiled_anew():
-    """Nothing comes from the cache of compiled programs: the compiler says what it has to say."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture

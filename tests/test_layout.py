@@ -110,7 +110,7 @@ def step(family: str, shape: tuple[int, int, int]) -> tuple[dict, list[np.ndarra
 
 
 @STEPS
-def test_a_training_step_is_that_of_one_device(family, shape, compiled_anew, capfd):
+def test_a_training_step_is_that_of_one_device(family, shape, capfd):
     """Loss and every gradient, in two pieces; hidden states and logits are compared in
     test_models.py."""
     (metrics, gradient, _), (wanted, wanted_gradient, _) = (

@@ -151,9 +151,7 @@ def test_a_gradient_does_not_depend_on_what_is_computed_again(family, checkpoint
     "family",
     ["qwen3", "qwen2", "bert", "roberta", pytest.param("distilbert", marks=pytest.mark.slow)],
 )
-def test_every_mesh_gives_what_transformers_gave_once(
-    family, checkpoint, any_mesh, compiled_anew, capfd
-):
+def test_every_mesh_gives_what_transformers_gave_once(family, checkpoint, any_mesh, capfd):
     """Two families as they are padded, the others without padding."""
     wanted = golden(family)
     ours, gradient, cfg = run(

@@ -208,7 +208,7 @@ def on_one_device(folder: Path):
 
 
 # An encoder's matrices have no letters that a decoder's lack.
-def test_every_mesh_takes_the_same_step(checkpoint, any_mesh, compiled_anew, capfd):
+def test_every_mesh_takes_the_same_step(checkpoint, any_mesh, capfd):
     loss, gradient, moved = step(checkpoint("qwen3"))
     assert not re.search(
         "involuntary full rematerialization", capfd.readouterr().err, re.IGNORECASE
