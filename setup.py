@@ -3,7 +3,7 @@
 Extras: cuda13 and tpu (jax's plugins for NVIDIA's GPUs and for TPUs), demo (reads GGUF), files
 (reads HTML, PDF, Word), graphs (reads N-Triples), llm (live endpoints), serve (HTTP), evaluate
 (ROUGE), integrations (LangChain, LlamaIndex, Haystack, vector databases, ONNX), ray (host work on a
-cluster), one per tracker, notebooks, test (without torch), reference (peers).
+cluster), one per tracker, notebooks, docs (the site), test (without torch), reference (peers).
 """
 
 from pathlib import Path
@@ -95,6 +95,7 @@ setup(
         "wandb": ["wandb>=0.18"],
         "trackio": ["trackio>=0.2"],
         "ray": ["ray>=2.50"],
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.7", "mkdocstrings[python]>=1"],
         "notebooks": ["ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10", "matplotlib>=3.9"],
         "test": [
             *TEST,

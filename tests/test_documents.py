@@ -68,6 +68,11 @@ def test_named_settings_exist(name):
     assert [field for field in fields if field not in known] == []
 
 
+def test_the_site_has_every_document():
+    listed = text_of(REPOSITORY / ".github" / "docs" / "hooks.py")
+    assert [name for name in DOCUMENTS if f'"{name}"' not in listed] == []
+
+
 def test_versions_agree():
     ruff = re.search(r'"ruff==([\d.]+)"', text_of(REPOSITORY / "setup.py"))[1]
     assert f"rev: v{ruff}\n" in text_of(REPOSITORY / ".pre-commit-config.yaml")
