@@ -222,14 +222,13 @@ class Triples:
         if len(paths) == 1 and is_saved(folder := local_copy(str(paths[0]))):
             return cls._saved(folder)
         rows = read_rows(paths, names, relation_names)
-        terms, findings = (rows.names, rows.relation_names), rows.findings
+        findings, nodes, relations = rows.findings, rows.names, rows.relation_names
         graph = cls.from_columns(
             *map(joined_chunks, rows.columns),
-            **{
-                f"{kind}{part}": getattr(known, part) if known else None
-                for kind, known in zip(("", "relation_"), terms, strict=True)
-                for part in ("names", "aliases")
-            },
+            names=nodes and nodes.names,
+            aliases=nodes and nodes.aliases,
+            relation_names=relations and relations.names,
+            relation_aliases=relations and relations.aliases,
         )
         if not len(graph) and not findings.problems:
             problem = file_problem(rows.path, "holds no triple; give another file")

@@ -5,7 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
-from support import bar_world
+from support import bar_world, own_modules
 
 from ark_jax.pipeline.tables import load_rows
 from ark_jax.recipes.bar_rag import baselines, measures, read
@@ -35,10 +35,7 @@ def page(question):
 
 @pytest.fixture(scope="module", autouse=True)
 def own(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "my_bar_parts.py").write_text(PARTS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
+    with own_modules.importable(tmp_path_factory.mktemp("own"), "my_bar_parts", PARTS) as folder:
         yield folder
 
 

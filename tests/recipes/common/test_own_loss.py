@@ -3,14 +3,9 @@
 import json
 
 import pytest
-from support import gpr_world, star_world
+from support import gpr_world, own_modules, star_world
 
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
-from ark_jax.pipeline.recipe import load_recipe
-from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.common import default_models
-from ark_jax.runtime.log import Metrics
 
 LOSSES = """
 import jax
@@ -36,24 +31,14 @@ def vector(queries, triples, positive, negative, *, temperature):
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    (folder / "my_graph_losses.py").write_text(LOSSES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
+    with own_modules.importable(folder, "my_graph_losses", LOSSES):
         yield folder
 
 
 def run(world, root, loss: str):
     """The training of a recipe on its tiny world, by this loss."""
-    world.make_world(root)
-    config = world.tiny_config(root)
-    config.train.loss = f"my_graph_losses:{loss}"
-    default_models.suit_device(config)
-    recipe = load_recipe(config.recipe)
-    recipe.check(config)
-    names = [stage.name for stage in recipe.stages(config)]
-    until = recipe.stages(config)[: names.index("train") + 1]
-    engine.run(until, Context(config, root / "w", Metrics(root / "w" / "metrics.jsonl")))
-    return root / "w" / "train"
+    context = own_modules.train(world, root, **{"train.loss": f"my_graph_losses:{loss}"})
+    return context.workdir / "train"
 
 
 @pytest.mark.parametrize(("world", "loss"), [(gpr_world, "softmax"), (star_world, "margins")])

@@ -3,19 +3,15 @@
 import json
 
 import pytest
-from support import gpr_world, star_world
+from support import gpr_world, own_modules, star_world
 
 from ark_jax.graph.levels import are_siblings
-from ark_jax.pipeline import engine
 from ark_jax.pipeline.manifest import read_manifest
-from ark_jax.pipeline.recipe import load_recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.common import default_models
 from ark_jax.recipes.common.graph_data import load_graph
 from ark_jax.recipes.star.lists import text_of
 from ark_jax.recipes.star.mine import load_lists, load_steps
-from ark_jax.runtime.log import Metrics
 
 MINERS = """
 import numpy as np
@@ -46,25 +42,13 @@ FIELDS = {gpr_world: "train.negatives", star_world: "mine.by"}
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("own")
-    (folder / "my_miners.py").write_text(MINERS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
+    with own_modules.importable(tmp_path_factory.mktemp("own"), "my_miners", MINERS) as folder:
         yield folder
 
 
 def run(world, root, miner: str, **changes) -> Context:
     """The training of a recipe on its tiny world, by this miner."""
-    world.make_world(root)
-    config = world.tiny_config(root)
-    config.update_from_flattened_dict({FIELDS[world]: f"my_miners:{miner}"} | changes)
-    default_models.suit_device(config)
-    recipe = load_recipe(config.recipe)
-    recipe.check(config)
-    names = [stage.name for stage in recipe.stages(config)]
-    context = Context(config, root / "w", Metrics(root / "w" / "metrics.jsonl"))
-    engine.run(recipe.stages(config)[: names.index("train") + 1], context)
-    return context
+    return own_modules.train(world, root, **{FIELDS[world]: f"my_miners:{miner}"} | changes)
 
 
 def losses(context: Context) -> list[float]:
