@@ -12,7 +12,7 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax import layout
+from ark_jax import __main__, layout
 from ark_jax.cli import retrieve
 from ark_jax.models.pairs import CrossEncoder
 
@@ -38,13 +38,16 @@ def place(tmp_path_factory):
     return root
 
 
-def call(place: Path, *flags: str, after: str = "", **replaced: str) -> subprocess.CompletedProcess:
-    """Runs the verb in `place`, in a shell that knows ASCII alone, with `after` behind it."""
+def words(*flags: str, **replaced: str) -> list[str]:
     named = {"model": "m", "graph": "kb.txt", "questions": "q.txt"} | replaced
-    words = [sys.executable, "-m", "ark_jax", "retrieve", *flags]
-    words += [f"--{name}={value}" for name, value in named.items() if value]
+    return ["retrieve", *flags, *(f"--{name}={value}" for name, value in named.items() if value)]
+
+
+def shell(place: Path, after: str = "", **replaced: str) -> subprocess.CompletedProcess:
+    """Runs the verb in `place`, in a shell that knows ASCII alone, with `after` behind it."""
+    command = shlex.join([sys.executable, "-m", "ark_jax", *words("--k=2", **replaced)])
     return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{shlex.join(words)} {after}"],
+        ["bash", "-o", "pipefail", "-c", f"{command} {after}"],
         cwd=place,
         env={
             **os.environ,
@@ -60,8 +63,22 @@ def call(place: Path, *flags: str, after: str = "", **replaced: str) -> subproce
     )
 
 
+@pytest.fixture
+def call(place, mesh, monkeypatch, capsys):
+    """Runs the verb in `place`; -> its status, standard output and standard error."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("ARK_CACHE", str(place / "cache"))
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "")  # which the verb would set for good
+
+    def run(*flags: str, **replaced: str) -> subprocess.CompletedProcess:
+        status = __main__._main(words(*flags, **replaced))
+        return subprocess.CompletedProcess([], status, *capsys.readouterr())
+
+    return run
+
+
 def test_a_line_for_each_question(place):
-    done = call(place, "--k=2")
+    done = shell(place)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["id"], row["question"]) for row in rows] == [
@@ -78,8 +95,8 @@ def test_a_line_for_each_question(place):
     assert len(list(folder.glob("*/manifest.json"))) == 1
 
 
-def test_more_than_the_graph_has_gives_all(place):
-    done = call(place, "--k=50", index="here")
+def test_more_than_the_graph_has_gives_all(place, call):
+    done = call("--k=50", index="here")
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         triples = json.loads(line)["triples"]
@@ -88,8 +105,8 @@ def test_more_than_the_graph_has_gives_all(place):
 
 
 @pytest.mark.parametrize("model", ["star", "linear"])
-def test_a_pair_scorer_gives_paths(model, place):
-    done = call(place, "--k=2", "--hops=1", model=model)
+def test_a_pair_scorer_gives_paths(model, call):
+    done = call("--k=2", "--hops=1", model=model)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["id"], row["question"], row["entities"]) for row in rows] == [
@@ -111,10 +128,8 @@ def test_a_pair_scorer_gives_paths(model, place):
     assert "index" not in done.stderr and "topic" not in done.stderr
 
 
-def test_topics_that_no_question_names_are_found_and_told(place):
-    done = call(
-        place, "--beam=9", "--hops=1", "--inverse=no", model="linear", questions="plain.txt"
-    )
+def test_topics_that_no_question_names_are_found_and_told(call):
+    done = call("--beam=9", "--hops=1", "--inverse=no", model="linear", questions="plain.txt")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["entities"] for row in rows] == [["Kismet"], []] and rows[1]["paths"] == []
@@ -124,8 +139,8 @@ def test_topics_that_no_question_names_are_found_and_told(place):
     assert "1 questions have no topic in the graph and get no path" in done.stderr
 
 
-def test_an_unknown_topic_is_told_with_the_nearest_names(place):
-    done = call(place, model="linear", questions="lost.txt")
+def test_an_unknown_topic_is_told_with_the_nearest_names(call):
+    done = call(model="linear", questions="lost.txt")
     assert done.returncode == 0, done.stderr
     row = json.loads(done.stdout)
     assert row["entities"] == row["paths"] == []
@@ -135,7 +150,7 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(place):
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(place):
-    done = call(place, questions="many.txt", after="| head -n 1")
+    done = shell(place, questions="many.txt", after="| head -n 1")
     assert len(done.stdout.splitlines()) == 1 and json.loads(done.stdout)
     assert done.returncode == 0 and "rror" not in done.stderr, done.stderr
 
@@ -163,8 +178,8 @@ def test_a_reader_that_has_enough_ends_it_quietly(place):
         ((), {"index": "kb.txt"}, "kb.txt: File exists; move away what lies there or give another"),
     ],
 )
-def test_what_is_wrong_is_told(flags, replaced, message, place):
-    done = call(place, *flags, **replaced)
+def test_what_is_wrong_is_told(flags, replaced, message, call):
+    done = call(*flags, **replaced)
     assert done.returncode == 1 and done.stdout == ""
     assert message in done.stderr and "Traceback" not in done.stderr
     assert "\nerror: " in f"\n{done.stderr}"
