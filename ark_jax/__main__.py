@@ -1,11 +1,9 @@
 """The command line: `ark-jax VERB ...`; `cli/verbs.py` lists the verbs."""
 
-import importlib
 import os
 import sys
 
 from ark_jax.cli import errors, verbs
-from ark_jax.cli.help import help_of, overview
 from ark_jax.runtime import log, preemption
 
 
@@ -32,23 +30,22 @@ def main() -> None:
 
 def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        return _print(overview()) if args else _print(overview(), status=2)
+        return _print(verbs.overview()) if args else _print(verbs.overview(), status=2)
     if args[0] == "--version":
         from ark_jax import __version__
 
         return _print(f"{__version__}\n")
     name, flags = args[0], args[1:]
     if {"-h", "--help"} & set(flags):
-        return _print(help_of(name))
-    module, _, function = verbs.verb_of(name).run.partition(":")
+        return _print(verbs.help_of(name))
     try:
-        status = getattr(importlib.import_module(module), function)(name, flags)
+        status = verbs.class_of(name).parse(name, flags).run()
         log.show("")  # writes what is left; an error names the output
         return status
     except Exception as error:
         if errors.is_of_output(error) or errors.is_of_output(error.__cause__):
             errors.drop_output()
-            if verbs.verb_of(name).prints:
+            if verbs.class_of(name).prints:
                 return 0
         return _report(error, flags)
 

@@ -73,11 +73,11 @@ class Finding:
 ok, warning, problem = (functools.partial(Finding, state) for state in ("ok", "warning", "problem"))
 
 
-def diagnose(parse: Callable[[], object]) -> int:
+def diagnose(open_config: Callable[[], object], workdir: Path | None) -> int:
     """Prints a line for each finding; returns 1 if one is a problem.
 
     Args:
-        parse: reads the command line and returns its `config` and `workdir`, each perhaps None.
+        open_config: gives the config of the command line, perhaps None, or raises.
     """
     states: list[str] = []
 
@@ -88,10 +88,9 @@ def diagnose(parse: Callable[[], object]) -> int:
             show(f"{finding}\n")
             states.append(finding.state)
 
-    config = workdir = recipe = None
+    config = recipe = None
     try:
-        request = parse()
-        config, workdir = request.config, request.workdir
+        config = open_config()
         recipe = recipe_of(config) if config else None
     except Exception as error:
         config = recipe = None

@@ -96,7 +96,7 @@ def test_nothing_imports_what_is_not_the_librarys():
     assert [x for x in imports() if re.match(foreign, x[1])] == []
     users = {module for module, name in imports() if name.startswith("ml_collections")}
     configs = {f"recipes.{name}.config" for name in ("ark", "gpr", "star", "bar_rag")}
-    assert users == {"schema", "cli.flags", *configs}
+    assert users == {"schema", "cli.config_flags", *configs}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from support import world
 from support.paths import REPOSITORY
 
-from ark_jax.cli import config_files
+from ark_jax.cli import config_flags
 
 
 def run(*words) -> str:
@@ -96,7 +96,7 @@ def test_configs_presets_and_sweeps_are_in_the_wheel(program):
     done = call(program, "config", "train", "--config=ark:paper")
     assert done.returncode == 0, done.stderr
     assert "* train.denominator = 'own'" in done.stdout
-    for name in config_files.packaged_files():
+    for name in config_flags.packaged_files():
         if name != "demo":  # which fetches models
             done = call(program, "config", "data", f"--config={name}")
             assert done.returncode == 0 and "  data.path = ''" in done.stdout, done.stderr

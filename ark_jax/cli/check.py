@@ -1,44 +1,66 @@
 """`ark-jax check`: what is understood of an input, and every bad row."""
 
-import re
-import sys
 from collections.abc import Mapping
 
+from ark_jax.cli.flags import Flags, flag
 from ark_jax.runtime.log import say
 
-FLAG = r"--?(names|relation-names|questions)=(.+)"
+
+def _file(text: str) -> str:
+    if not text:
+        raise ValueError("it names no file; leave the flag out")
+    return text
 
 
-def check(verb: str, args: list[str]) -> int:
-    """Prints what a file or folder holds; the exit status is 1 if it has problems."""
-    from ark_jax.data import readers
-    from ark_jax.evaluate.significance import what_can_be_told
-    from ark_jax.graph import triple_check
+class DataFlags(Flags):
+    """What lies elsewhere than the documents or the graph."""
 
-    paths = [arg for arg in args if not arg.startswith("-")]
-    matches = [re.fullmatch(FLAG, arg) for arg in args if arg.startswith("-")]
-    if len(paths) not in (1, 2) or not all(matches) or (matches and len(paths) > 1):
-        print(
-            "usage: ark-jax check FILE_OR_FOLDER [TEST], or with --questions=FILE, and for a graph "
-            "of triples --names=FILE and --relation-names=FILE",
-            file=sys.stderr,
-        )
-        return 2
-    path, *tests = paths
-    files = {match[1].replace("-", "_"): match[2] for match in matches}
-    if not tests and triple_check.is_meant(path, **files):
-        lines, good = triple_check.check(path, **files)
-        say("\n".join(lines))
-        return 0 if good else 1
-    corpus, problems = readers.read(path, files.get("questions", ""))
-    for line in (*corpus.remarks, *problems):
-        say(str(line))
-    say(readers.summary(corpus))
-    if corpus.questions and not tests:
-        fifth = max(len(corpus.questions) // 5, 1)
-        say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
-    say(readers.verdict(problems))
-    return int(any([bool(problems), *(_check_test(test, corpus.texts) for test in tests)]))
+    questions: str = flag(
+        "--questions=FILE",
+        "questions that lie elsewhere than the documents, or the graph",
+        "",
+        read=_file,
+    )
+    names: str = flag("--names=FILE", "of a graph of triples: names of its nodes", "", read=_file)
+    relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_file)
+
+    def graph_files(self) -> dict[str, str]:
+        """Those that are given, as `triple_check` takes them."""
+        names = ("names", "relation_names", "questions")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+
+class Check(DataFlags):
+    """What a file or folder holds."""
+
+    path: str = flag("FILE", "a file or folder of documents, questions or triples")
+    test: str = flag("TEST", "a test set for config.data.test", "")
+
+    example = "ark-jax check my_documents/"
+
+    def run(self) -> int:
+        """Prints what is understood; 1 if there are problems."""
+        from ark_jax.data import readers
+        from ark_jax.evaluate.significance import what_can_be_told
+        from ark_jax.graph import triple_check
+
+        files = self.graph_files()
+        if self.test and files:
+            raise self.wrong("TEST stands alone: --questions and --names are for one input")
+        if not self.test and triple_check.is_meant(self.path, **files):
+            lines, good = triple_check.check(self.path, **files)
+            say("\n".join(lines))
+            return 0 if good else 1
+        corpus, problems = readers.read(self.path, self.questions)
+        for line in (*corpus.remarks, *problems):
+            say(str(line))
+        say(readers.summary(corpus))
+        if corpus.questions and not self.test:
+            fifth = max(len(corpus.questions) // 5, 1)
+            say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
+        say(readers.verdict(problems))
+        has_bad_test = bool(self.test) and _check_test(self.test, corpus.texts)
+        return int(bool(problems) or has_bad_test)
 
 
 def _check_test(path: str, texts: Mapping[str, str]) -> bool:

@@ -1,59 +1,99 @@
 """`ark-jax evaluate`: retrievers, BM25 and both fused on a test set, without a run."""
 
 import json
+from collections.abc import Sequence
 
 from ark_jax.cli import runs
-from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
-from ark_jax.cli.search import check_endpoint, reader_of
+from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
 
-def evaluate(verb: str, args: list[str]) -> int:
-    """Prints a table of systems by metrics. With a config it is the stage of a run."""
-    if any(arg.lstrip("-").partition("=")[0] in ("config", "workdir") for arg in args):
-        return runs.pipeline(verb, args)
-    parser = Parser(verb)
-    for name in ("models", "data"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("corpus", "reference", "out", "metrics", "reader", "endpoint"):
-        parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--scope", choices=("auto", "documents", "asked", "corpus"), default="auto")
-    parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
-    parser.add_argument("--json", action="store_true")
-    values = parser.values(args)
-    check_endpoint(parser, values)
-    prepare_environment()
-    from ark_jax.compare import output
-    from ark_jax.compare.comparison import RETRIEVAL, compare
-    from ark_jax.retrieval.chunks import ChunkRules
+class Evaluate(ReaderFlags):
+    """A table of systems by metrics."""
 
-    out = storage.local_path(values.out) if values.out else None
-    with log_on_stderr():
-        try:
-            comparison = compare(
-                _words(values.models),
-                values.data,
-                corpus=values.corpus,
-                folder=out and out / "index",
-                reference=values.reference,
-                metrics=_words(values.metrics) or RETRIEVAL,
-                scope=values.scope,
-                rules=ChunkRules(tokens=values.chunk_tokens),
-                write=reader_of(values).write if values.reader else None,
-            )
-            if out:
-                out.mkdir(parents=True, exist_ok=True)
-                log.say(f"  {output.save(comparison, out)}")
-        except OSError as error:
-            folder = out or storage.cache_folder()
-            raise OSError(with_fix(error, folder, flag="--out")) from error
-    if values.json:
-        log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
-    else:
-        log.show(output.text_of(comparison))
-    return 0
+    models: str = flag(
+        "--models=NAMES",
+        "retrievers (folders, hub names, an index), bm25, and MODEL+bm25 as `search` fuses them; "
+        "the first one decides how documents are cut; MODEL+hyde has the language model of "
+        "--reader, or of --endpoint, write passages to search for",
+    )
+    data: str = flag(
+        "--data=TEST",
+        "what `ark-jax check` reads: questions, and documents unless --corpus has them",
+    )
+    corpus: str = flag("--corpus=FILE", "documents to search", "")
+    reference: str = flag(
+        "--reference=NAME", "the system that the others are tested against: the first", ""
+    )
+    out: str = flag(
+        "--out=DIR", "keeps the index, metrics.json, a row per question, and report.html", ""
+    )
+    metrics: str = flag(
+        "--metrics=NAMES", "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map", ""
+    )
+    scope: str = flag(
+        "--scope=documents",
+        "each question searches its own documents; asked: those of all questions; corpus: "
+        "everything, as `search`; auto decides as a run does",
+        "auto",
+        choices=("auto", "documents", "asked", "corpus"),
+    )
+    chunk_tokens: int = flag(
+        "--chunk-tokens=N",
+        "length of a passage; 100000 keeps documents whole, as BEIR's figures do",
+        0,
+    )
+    json: bool = flag("--json", JSON, False)
+
+    example = "ark-jax evaluate --models=ark_demo/export,bm25,ark_demo/export+bm25 --data=my_test/"
+    remarks = (
+        "Where a document is one passage, means are trec_eval's. Intervals and tests draw "
+        "documents, since questions about one are not independent. Without --out the vectors stay "
+        "in the cache. With --config or --workdir it is the stage of a run."
+    )
+
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> Flags:
+        """The flags; with a config they are those of a stage."""
+        names_config = any(map(runs.NAMES_CONFIG.match, args))
+        return runs.Stage.parse(verb, args) if names_config else super().parse(verb, args)
+
+    def run(self) -> int:
+        """Prints the table."""
+        self.check()
+        prepare_environment()
+        from ark_jax.compare import output
+        from ark_jax.compare.comparison import RETRIEVAL, compare
+        from ark_jax.retrieval.chunks import ChunkRules
+
+        out = storage.local_path(self.out) if self.out else None
+        with log_on_stderr():
+            try:
+                comparison = compare(
+                    _words(self.models),
+                    self.data,
+                    corpus=self.corpus,
+                    folder=out and out / "index",
+                    reference=self.reference,
+                    metrics=_words(self.metrics) or RETRIEVAL,
+                    scope=self.scope,
+                    rules=ChunkRules(tokens=self.chunk_tokens),
+                    write=self.open_reader().write if self.reader else None,
+                )
+                if out:
+                    out.mkdir(parents=True, exist_ok=True)
+                    log.say(f"  {output.save(comparison, out)}")
+            except OSError as error:
+                folder = out or storage.cache_folder()
+                raise OSError(with_fix(error, folder, flag="--out")) from error
+        if self.json:
+            log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
+        else:
+            log.show(output.text_of(comparison))
+        return 0
 
 
 def _words(text: str) -> list[str]:

@@ -1,40 +1,50 @@
 """`ark-jax config`: every field of a config with its value, unit and meaning."""
 
+import dataclasses
 import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from ark_jax import schema
-from ark_jax.cli.flags import parse
+from ark_jax.cli.config_flags import ConfigFlags
+from ark_jax.cli.flags import WIDTH, flag
 from ark_jax.runtime.log import show
 
-WIDTH = 100  # columns
+
+class Fields(ConfigFlags):
+    """Of a config whose names begin with one of the words, or all."""
+
+    fields: tuple[str, ...] = flag("PREFIX", "how the names begin, as train or llm.max", ())
+
+    example = "ark-jax config train --config=ark:paper"
+    remarks = "Without --config and --workdir they are ark's."
+    needed = ()
+
+    def run(self) -> int:
+        """Prints the fields."""
+        from ark_jax import config as configs
+
+        named = self if self.config or self.workdir else dataclasses.replace(self, config="ark")
+        config, words = named.open_plain()
+        if config is None:
+            raise ValueError(f"{self.workdir} keeps no config of a run; give --config=FILE")
+        declared = configs.SCHEMAS.get(config.get("recipe", "ark"))
+        lines = _declared(declared, config, words) if declared else _undeclared(config, words)
+        text = "\n".join(lines).lstrip("\n")
+        if not text:
+            raise ValueError(
+                f"no field begins with {' or '.join(words)}; `ark-jax config` lists all"
+            )
+        show(f"{text}\n")
+        return 0
 
 
-def config(verb: str, args: list[str]) -> int:
-    """Prints the fields of a config whose names begin with one of the words, or all."""
-    from ark_jax import config as configs
-
-    request = parse(verb, args)
-    if request.config is None:
-        raise ValueError(f"{request.workdir} keeps no config of a run; give --config=FILE")
-    declared = configs.SCHEMAS.get(request.config.get("recipe", "ark"))
-    lines = _declared(declared, request) if declared else _undeclared(request)
-    text = "\n".join(lines).lstrip("\n")
-    if not text:
-        raise ValueError(
-            f"no field begins with {' or '.join(request.words)}; `ark-jax config` lists all"
-        )
-    show(f"{text}\n")
-    return 0
-
-
-def _declared(declared: type, request) -> Iterator[str]:
+def _declared(declared: type, config, words: Sequence[str]) -> Iterator[str]:
     """The lines of a config of our own recipes, section by section."""
-    values, titled = schema.values(request.config), ""
+    values, titled = schema.values(config), ""
     sections = schema.sections(declared)
     for spec in schema.fields(declared):
-        if not _is_asked(spec.name, request.words):
+        if not _is_asked(spec.name, words):
             continue
         section = spec.name.rpartition(".")[0]
         if section != titled:
@@ -67,10 +77,10 @@ def _wrapped(text: str, indent: str) -> list[str]:
     )
 
 
-def _undeclared(request) -> Iterator[str]:
+def _undeclared(config, words: Sequence[str]) -> Iterator[str]:
     """The lines of a recipe of the user's own, which says nothing about its fields."""
-    for name, value in schema.values(request.config).items():
-        if _is_asked(name, request.words):
+    for name, value in schema.values(config).items():
+        if _is_asked(name, words):
             yield f"  {name} = {value!r}"
 
 

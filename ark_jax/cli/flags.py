@@ -1,237 +1,254 @@
-"""The flags of verbs that work on a config."""
+"""The flags of a verb: a dataclass declares them; parsing, help and completion follow from it."""
 
 import dataclasses
 import difflib
+import os
 import re
-from collections.abc import Sequence
+import textwrap
+import typing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ark_jax.cli import config_files
-from ark_jax.cli.words import absolute, config_of_workdir, joined, values_of
-
-DOCUMENTS_ONLY = "--documents-only"  # of the demo
-SHOWS_CONFIG = "config"  # the verb that shows fields, of ARK where no config is given
+WIDTH = 100  # columns of the help
+INDENT = 23  # columns before what a flag means
+FLAG = re.compile(r"--?([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
+BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """What the flags of a command ask for.
+class Spec:
+    """What a field of a verb is on the command line.
 
     Attributes:
-        config: None if no config was given and the workdir keeps none.
-        store: the folder where the runs of a sweep share finished stages.
-        verify: whether `status` and `run` read every file of every finished stage.
-        yes: whether a run may replace finished stages without asking.
-        format: of `ark-jax export --format=NAME`.
-        words: what is no flag, for `ark-jax config`.
+        label: as the help writes it: `--k=N`, `--json`, or `QUESTION`, which is no flag.
+        meaning: for the help, which adds the default.
+        choices: what it may be; empty for anything.
+        read: makes its value of a text; without it the field's type says how.
+        verbs: whose help shows it; empty for all that take it.
     """
 
-    config: object
-    workdir: Path | None
-    store: Path | None
-    verify: bool
-    yes: bool
-    format: str
-    words: tuple[str, ...]
+    label: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+    read: Callable[[str], object] | None = None
+    verbs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`--k` of `--k=N`."""
+        return self.label.partition("=")[0].strip('"')
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is more than a word."""
+        return self.label.startswith("--")
 
 
-def parse(verb: str, args: Sequence[str]) -> Request:
-    """The config and folders that the flags of a verb name.
+def flag(label: str, meaning: str, default: object = dataclasses.MISSING, **more):
+    """A field of a verb, which must be given if it has no default; see `Spec`."""
+    return dataclasses.field(default=default, metadata={"spec": Spec(label, meaning, **more)})
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(flag,))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What the words behind a verb say: each verb is a subclass that `verbs.VERBS` names.
+
+    Subclasses are dataclasses without saying so. A field of type `tuple[str, ...]` takes
+    `--config.FIELD=VALUE` and all words that are no flags.
+
+    Attributes:
+        verb: its name.
+        example: one command.
+        remarks: what the help adds to the flags.
+        needed: fields that usage shows as needed, though they have defaults.
+        prints: whether it only shows something, so that it may end when nobody reads on.
+    """
+
+    verb: str
+    example, remarks, needed, prints = "", "", (), True  # of the class
+
+    def __init_subclass__(cls):
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def run(self) -> int:
+        """Does the work; returns the exit status."""
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> typing.Self:
+        """The flags that words say.
+
+        Raises:
+            ValueError: a flag is unknown, missing or has a bad value.
+        """
+        return bind(cls, verb, *read(cls, verb, args))
+
+    def wrong(self, message: str) -> ValueError:
+        """The error of flags that do not fit each other."""
+        return _wrong(self.verb, message)
+
+
+def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Spec]:
+    """The fields of a verb that its command line sets, words first, or those its help shows."""
+    known = {f: f.metadata["spec"] for f in dataclasses.fields(verb_class) if f.metadata}
+    known = dict(sorted(known.items(), key=lambda item: item[1].is_flag))
+    return {f: spec for f, spec in known.items() if not verb or verb in (spec.verbs or (verb,))}
+
+
+def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict, list[str]]:
+    """The values of flags by field, and all other words in their order.
 
     Raises:
-        ValueError: a flag that is unknown or has a bad value, or a config file that fails.
+        ValueError: a flag is unknown or has a bad value.
     """
-    args = joined(args)
-    values, holder, words = _parse(verb, args)
-    config = holder.value
-    if words and verb != SHOWS_CONFIG:
-        raise ValueError(
-            f"unexpected {words[0]!r}; fields of the config are written --config.name=value"
-        )
-    if config is not None:
-        _complete(config, values["max-cost"].value, suit_device=verb != SHOWS_CONFIG)
-    return Request(
-        config=config,
-        workdir=absolute(values.workdir),
-        store=absolute(values.store, "--store"),
-        verify=values.verify,
-        yes=values.yes,
-        format=values.format if verb == "export" else "",
-        words=tuple(words),
-    )
+    known = {spec.name: field for field, spec in specs(verb_class).items() if spec.is_flag}
+    values, words, waiting = {}, [], list(args)
+    while waiting:
+        word = waiting.pop(0)
+        match = FLAG.fullmatch(word)
+        if word == "--":
+            return values, words + waiting
+        if not match or ("." in match[1] and _rest(verb_class)):
+            words.append(word)
+            continue
+        name, text = f"--{match[1]}", match[2]
+        negated = known.get(name.replace("--no", "--", 1))
+        if name not in known and text is None and negated and negated.type is bool:
+            values[negated.name] = False
+            continue
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+            raise _wrong(verb, f"unrecognized arguments: {word}{hint}")
+        field = known[name]
+        if text is None and field.type is bool:
+            text = "true"
+        elif text is None and (not waiting or FLAG.fullmatch(waiting[0])):
+            raise _wrong(verb, f"argument {name}: expected one argument")
+        elif text is None:
+            text = waiting.pop(0)
+        if name == "--config" and "config" in values:
+            raise ValueError(f"--config={values['config']} and --config={text}: give one --config")
+        values[field.name] = _value(verb, name, field, text)
+    return values, words
 
 
-def names_config(args: Sequence[str]) -> bool:
-    """Whether flags give a config, or a workdir that keeps one."""
-    args = joined(args)
-    return bool(values_of("config", args)) or config_of_workdir(args) is not None
-
-
-def _parse(verb: str, args: Sequence[str]) -> tuple:
-    """The flags' values, the holder of the config, and the words that are no flags."""
-    from absl import flags
-    from ml_collections import ConfigDict
-
-    values = _define_flags(verb, args)
-    holder, args = _define_config(verb, args, values)
-    try:
-        words = values(["ark-jax", *_last_of_repeated(args)])[1:]
-        getattr(holder.value, "recipe", None)  # raises what ml_collections kept of an OSError
-    except (flags.Error, KeyError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"bad flag: {_flag_message(error, verb, args)}; `ark-jax {verb} --help` shows how it "
-            "is used"
-        ) from None
-    except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"the config file fails ({reason}); correct it") from None
-    if not isinstance(holder.value, ConfigDict | None):
-        raise ValueError(
-            f"the config file gives {type(holder.value).__name__}, not a ConfigDict; let "
-            "get_config() return a config of ark_jax.config"
-        )
-    return values, holder, words
-
-
-def _define_flags(verb: str, args: Sequence[str]):
-    """All flags but the config's."""
-    from absl import flags
-
-    values = flags.FlagValues()
-    workdir = None
-    if verb == "demo":
-        workdir = "_".join(["ark_demo", *filter(None, _demo_words(args))])
-        written = "let training questions be written from the documents"
-        flags.DEFINE_bool(DOCUMENTS_ONLY.lstrip("-"), False, written, flag_values=values)
-        flags.DEFINE_string("recipe", "ark", "the method to show", flag_values=values)
-    flags.DEFINE_string("workdir", workdir, "where results go", flag_values=values)
-    flags.DEFINE_float("max-cost", None, "config.llm.max_cost", flag_values=values)
-    store = "where the runs of a sweep share finished stages (ark-jax sweep)"
-    flags.DEFINE_string("store", "", store, flag_values=values)
-    check = "read all files of finished stages, and make damaged stages again (status, run)"
-    flags.DEFINE_bool("verify", False, check, flag_values=values)
-    yes = "replace finished stages of other settings without asking"
-    flags.DEFINE_bool("yes", False, yes, flag_values=values)
-    if verb == "export":
-        format = "the trainer whose JSONL is written"
-        flags.DEFINE_string("format", "", format, flag_values=values)
-    return values
-
-
-def _define_config(verb: str, args: Sequence[str], values) -> tuple[object, list[str]]:
-    """Defines --config and its fields, and gives its holder and the flags with its file.
-
-    Where no config is given it is the one that the workdir keeps, for the demo the packaged one.
-    """
-    from ml_collections import config_flags
-
-    named = values_of("config", args)
-    if len(named) > 1:
-        flags = " and ".join(f"--config={name}" for name in named)
-        raise ValueError(f"{flags}: give one --config")
-    if not named and verb == SHOWS_CONFIG and not values_of("workdir", args):
-        named = ["ark"]
-    if not named:
-        config = _demo_config(args) if verb == "demo" else config_of_workdir(args)
-        if config is not None:
-            return _define_dict(config, args, values), list(args)
-    is_config = re.compile("--?config=")
-    args = [arg for arg in args if not is_config.match(arg)]
-    args = [*(f"--config={config_files.locate(name)}" for name in named), *args]
-    holder = config_flags.DEFINE_config_file(
-        "config", None, flag_values=values, sys_argv=["ark-jax", *args]
-    )
-    return holder, args
-
-
-def _define_dict(config, args: Sequence[str], values):
-    from ml_collections import config_flags
-
-    return config_flags.DEFINE_config_dict(
-        "config", config, flag_values=values, sys_argv=["ark-jax", *args]
-    )
-
-
-def _demo_config(args: Sequence[str]):
-    from ark_jax import config
-
-    return config.demo(*_demo_words(args))
-
-
-def _complete(config, max_cost: float | None, *, suit_device: bool) -> None:
-    """Puts `--max-cost` and the default models into the config."""
-    from ark_jax.recipes.common import default_models
-
-    if max_cost is not None:
-        if "llm" not in config:
-            raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
-        config.llm.max_cost = max_cost
-    if suit_device:
-        default_models.suit_device(config)
-
-
-def _demo_words(args: Sequence[str]) -> list[str]:
-    """What `ark-jax demo` is to show: nothing for ARK, "documents" without questions, or a recipe.
+def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str]) -> Flags:
+    """A verb with the values of its flags, and the other words in their places.
 
     Raises:
-        ValueError: no demo of this recipe.
+        ValueError: a word has no place, or a flag or word is missing.
     """
-    from ark_jax import config
-
-    recipe = next((arg.partition("=")[2] for arg in args if re.match("--?recipe=", arg)), "ark")
-    words = ["documents"] if DOCUMENTS_ONLY in args else []
-    words += [recipe] if recipe != "ark" else []
-    if len(words) > 1 or recipe not in config.DEMO_RECIPES:
-        known = ", ".join(config.DEMO_RECIPES)
+    values, words, rest = dict(values), list(words), _rest(verb_class)
+    for field, spec in specs(verb_class).items():
+        if words and not spec.is_flag and field is not rest:
+            values[field.name] = words.pop(0)
+    if rest:
+        values[rest.name], words = tuple(words), []
+    if words:
         raise ValueError(
-            f"demo {' '.join(args)}: --recipe may be {known}; {DOCUMENTS_ONLY} belongs to ark"
+            f"ark-jax {verb}: unexpected {words[0]!r}; put quotes around a question or a path "
+            f"with blanks, as in: {verb_class.example}"
         )
-    return words
+    lacking = [spec.name for f, spec in specs(verb_class).items() if _is_lacking(f, values)]
+    if lacking:
+        needed = " and ".join(lacking)
+        raise ValueError(f"ark-jax {verb} needs {needed}, as in: {verb_class.example}")
+    return verb_class(verb=verb, **values)
 
 
-def _last_of_repeated(args: Sequence[str]) -> list[str]:
-    """Of a field given twice, as a sweep does, the last one counts; tuples would be joined."""
-    field = lambda arg: re.match(r"--?config\.[\w.]+=|", arg)[0].lstrip("-")
-    last = {field(arg): i for i, arg in enumerate(args)}
-    return [arg for i, arg in enumerate(args) if not field(arg) or last[field(arg)] == i]
+def _rest(verb_class: type[Flags]) -> dataclasses.Field | None:
+    """The field that takes fields of a config and other words."""
+    return next((field for field in specs(verb_class) if field.type == tuple[str, ...]), None)
 
 
-def _flag_message(error: Exception, verb: str, args: Sequence[str]) -> str:
-    """What is wrong with a flag, in one line.
-
-    ml_collections reports an unknown field by its last part, and a failing config file with its
-    whole traceback.
-    """
-    if unknown := _unknown_field(verb, args):
-        return unknown
-    text = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
-    text = text.splitlines()[-1] if "Traceback" in text else text
-    text = " ".join(text.replace("'", "").split())
-    return re.sub(r"\. Did you mean: (.+?) ?\?$", r" (did you mean --\1?)", text)
+def _is_lacking(field: dataclasses.Field, values: dict) -> bool:
+    return field.name not in values and field.default is dataclasses.MISSING
 
 
-def _unknown_field(verb: str, args: Sequence[str]) -> str:
-    """Which field of the flags the config lacks, and the most similar one; empty if it has all."""
-    from ark_jax import schema
+def _wrong(verb: str, message: str) -> ValueError:
+    return ValueError(f"bad flag: {message}; `ark-jax {verb} --help` shows how it is used")
 
-    field = re.compile(r"--?(?:no)?config\.([\w.]+)")
-    names = [match[1] for arg in args if (match := field.match(arg))]
-    if not names:
-        return ""
+
+def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
+    """The value of a text, as the field's spec or type reads it."""
+    spec = field.metadata["spec"]
+    if field.type in (Path, Path | None):
+        return folder(text, name)
+    if spec.choices and text not in spec.choices:
+        known = ", ".join(map(repr, spec.choices))
+        raise _wrong(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
     try:
-        _, holder, _ = _parse(verb, [arg for arg in args if not field.match(arg)])
-    except ValueError:  # the config itself fails
-        return ""
-    if holder.value is None:
-        return f"config.{names[0]} is a field of no config; name one, such as --config=ark"
-    known = list(schema.values(holder.value))
-    sections = {name[:i] for name in known for i, sign in enumerate(name) if sign == "."}
-    unknown = [name for name in names if name not in sections.union(known)]
-    if not unknown:
-        return ""
-    # Its section may be missing.
-    with_section = [name for name in known if name.endswith(f".{unknown[0]}")]
-    nearest = with_section or difflib.get_close_matches(unknown[0], known, 1)
-    flags = " or ".join(f"--config.{name}" for name in nearest)
-    hint = f"did you mean {flags}?" if nearest else "`ark-jax config` lists all"
-    return f"the config has no field {unknown[0]!r} ({hint})"
+        return (spec.read or READERS.get(field.type, str))(text)
+    except ValueError as error:
+        raise _wrong(verb, f"argument {name}: {error}") from None
+
+
+def at_least_one(text: str) -> int:
+    """A number from 1 on."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number") from None
+    if number < 1:
+        raise ValueError(f"{number} must be at least 1")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in BOOLEANS:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return BOOLEANS[text.lower()]
+
+
+READERS = {int: at_least_one, int | None: at_least_one, float | None: float, bool: _boolean}
+
+
+def folder(text: str, name: str) -> Path | None:
+    """The folder that a flag names; None if it is empty.
+
+    Raises:
+        ValueError: it lies in a bucket, or a file lies where it would.
+    """
+    if not text:
+        return None
+    from ark_jax.runtime.storage import local_path
+
+    try:
+        path = local_path(text)
+    except ValueError as error:
+        raise ValueError(f"{name}={error}") from None
+    nearest = next(place for place in (path, *path.parents) if os.path.exists(place))
+    if not os.path.isdir(nearest):
+        raise ValueError(f"{name}={text}: {nearest} is a file; give another folder")
+    return path
+
+
+def usage(verb_class: type[Flags], verb: str) -> str:
+    """What follows the verb: words and needed flags, and whether there are others."""
+    parts, others = [], ""
+    for field, spec in specs(verb_class, verb).items():
+        if field.default is dataclasses.MISSING or field.name in verb_class.needed:
+            parts.append(spec.label)
+        elif spec.is_flag:
+            others = " [FLAGS]"
+        else:
+            parts.append(f"[{spec.label}]")
+    return (" ".join(parts) + others).lstrip()
+
+
+def rows(verb_class: type[Flags], verb: str) -> str:
+    """Each flag with its meaning and default, and then the remarks."""
+    lines = []
+    for field, spec in specs(verb_class, verb).items():
+        has_default = type(field.default) in (int, str) and field.default
+        meaning = f"{spec.meaning}; default: {field.default}" if has_default else spec.meaning
+        label = f"  {spec.label:<{INDENT - 3}} "
+        label += " " * (len(label) > INDENT)
+        lines += _wrapped(meaning, initial_indent=label, subsequent_indent=" " * INDENT)
+    return "\n".join([*lines, *_wrapped(verb_class.remarks)])
+
+
+def _wrapped(text: str, **indents: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False, **indents)

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ark_jax.cli.arguments import Parser
+from ark_jax.cli.check import DataFlags
+from ark_jax.cli.flags import flag
 from ark_jax.runtime.log import say
 
 WIDTH = 90  # columns of a comment
@@ -42,37 +43,36 @@ class Understood:
     good: bool
 
 
-def init(verb: str, args: list[str]) -> int:
-    """Writes a config file; the exit status is 1 if the data have problems."""
-    parser = Parser(verb)
-    parser.add_argument("data")
-    parser.add_argument("--out", default="config.py")
-    for name in ("--names", "--relation-names", "--questions"):
-        parser.add_argument(name, default="")
-    values = parser.values(args)
-    out = Path(values.out).expanduser()
-    if out.exists():
-        raise ValueError(f"{out} is there already; give another --out, or move it away")
-    understood = _understand(values)
-    for line in understood.lines:
-        say(line)
-    if not understood.good:
-        say("no config is written: mend the data first")
-        return 1
-    with out.open("x", encoding="utf-8") as file:
-        file.write(text_of(understood, values.out))
-    say(f"{out}: {TITLES[understood.recipe]}")
-    say(f"run it: ark-jax run --config={shlex.quote(values.out)} --workdir=DIR")
-    return 0
+class Init(DataFlags):
+    """A config file for data."""
 
+    data: str = flag("DATA", "what `ark-jax check` reads")
+    out: str = flag("--out=FILE", "the config file, which must not exist", "config.py")
 
-def _understand(values) -> Understood:
-    from ark_jax.graph import triple_check
+    example = "ark-jax init my_documents/ --questions=questions.csv"
+    prints = False
 
-    files = (values.names, values.relation_names, values.questions)
-    if triple_check.is_meant(values.data, *files):
-        return _graph(values)
-    return _documents(values.data, values.questions)
+    def run(self) -> int:
+        """Writes a config file; 1 if the data have problems."""
+        from ark_jax.graph import triple_check
+
+        out, files = Path(self.out).expanduser(), self.graph_files()
+        if out.exists():
+            raise ValueError(f"{out} is there already; give another --out, or move it away")
+        if triple_check.is_meant(self.data, **files):
+            understood = _graph(self.data, files)
+        else:
+            understood = _documents(self.data, self.questions)
+        for line in understood.lines:
+            say(line)
+        if not understood.good:
+            say("no config is written: mend the data first")
+            return 1
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text_of(understood, self.out))
+        say(f"{out}: {TITLES[understood.recipe]}")
+        say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
+        return 0
 
 
 def _documents(data: str, questions: str) -> Understood:
@@ -97,16 +97,14 @@ def _documents(data: str, questions: str) -> Understood:
     return Understood("ark", fields, _lines(lines), True)
 
 
-def _graph(values) -> Understood:
+def _graph(data: str, files: Mapping[str, str]) -> Understood:
     from ark_jax.graph import triple_check
 
-    questions = values.questions or (values.data if _has_questions(Path(values.data)) else "")
-    files = {"names": values.names, "relation_names": values.relation_names}
-    names = {name: path for name, path in files.items() if path}
-    lines, good = triple_check.check(values.data, **names, questions=questions)
-    paths = {"path": values.data, **names} | ({"questions": questions} if questions else {})
-    fields = {f"data.{name}": _absolute(path) for name, path in paths.items()}
-    return Understood("star" if questions else "gpr", fields, _lines(lines), good)
+    if "questions" not in files and _has_questions(Path(data)):
+        files = {**files, "questions": data}
+    lines, good = triple_check.check(data, **files)
+    fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
+    return Understood("star" if "questions" in files else "gpr", fields, _lines(lines), good)
 
 
 def _lines(texts: Sequence[str]) -> list[str]:

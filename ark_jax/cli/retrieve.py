@@ -7,92 +7,71 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.cli.arguments import Parser, at_least_one
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import is_of_output, with_fix
+from ark_jax.cli.flags import Flags, flag
 from ark_jax.runtime import log, storage
 
 BATCH = 1024  # questions that are searched and written at once
-
-
 DEFAULT_K = {"triples": 20, "paths": 5}
 ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flags that one kind knows
+KNOWN = "an export knows"
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the flags ask for.
+class Retrieve(Flags):
+    """What of a graph fits each question of a file."""
 
-    Attributes:
-        model: folder or hub name.
-        graph: file, folder or glob of triples.
-        questions: file or glob.
-        index: folder of the graph's vectors.
-        names: file of names of nodes; empty for none. `relation_names` likewise.
-        relations: how a relation is written, "last" or "whole"; empty: as the model has learned
-            paths, and "last" for triples.
-        k: number of triples or paths for each question; None for `DEFAULT_K`.
-        hops: longest chain of triples, see `triple_walk.walk`, or longest path.
-        beam: how many paths are kept at each hop, see `beam.BeamRules`.
-        inverse: whether paths also go from tail to head, "yes" or "no"; empty: as the model has
-            learned.
-        explicit: the flags of `ONLY` that were written.
-    """
+    model: str = flag(
+        "--model=DIR",
+        "the export of a run, or any model of its kind. A retriever gives triples, a pair scorer "
+        "relation paths from the question's topics, or from the names in its text",
+    )
+    graph: str = flag("--graph=FILE", "triples: a file, folder or glob")
+    questions: str = flag("--questions=FILE", "a file or glob")
+    names: str = flag("--names=FILE", "names of the graph's nodes", "")
+    relation_names: str = flag("--relation-names=FILE", "names of its relations", "")
+    k: int | None = flag("--k=N", "how many: 20 triples or 5 paths", None)
+    hops: int = flag(
+        "--hops=N", "longest path, or how far triples go along the graph; 1: cosines alone", 3
+    )
+    index: Path | None = flag("--index=DIR", "where the vectors of triples are kept", None)
+    beam: int | None = flag("--beam=N", "paths that are kept at each hop: 5", None)
+    inverse: str = flag(
+        "--inverse=yes|no",
+        f"whether paths also go from tail to head; {KNOWN}",
+        "",
+        choices=("yes", "no"),
+    )
+    relations: str = flag(
+        "--relations=last|whole",
+        f"how a relation is written; {KNOWN}",
+        "",
+        choices=("last", "whole"),
+    )
 
-    model: str
-    graph: str
-    questions: str
-    index: Path
-    names: str
-    relation_names: str
-    relations: str
-    k: int | None
-    hops: int
-    beam: int
-    inverse: str
-    explicit: tuple[str, ...]
+    example = "ark-jax retrieve --model=DIR/export --graph=FILE --questions=FILE > out.jsonl"
 
+    def run(self) -> int:
+        """Writes a line for each question to the standard output, and what is logged to stderr."""
+        prepare_environment()
+        try:
+            with log_on_stderr() as results:
+                for lines in _lines(self):
+                    with contextlib.redirect_stdout(results):
+                        log.show(lines)
+        except OSError as error:
+            if is_of_output(error):
+                raise
+            raise OSError(with_fix(error, self.folder, flag="--index")) from error
+        return 0
 
-def retrieve(verb: str, args: list[str]) -> int:
-    """Writes what of a graph fits each question of a file."""
-    request = parse(args)
-    prepare_environment()
-    try:
-        write_rows(request)
-    except OSError as error:
-        if is_of_output(error):
-            raise
-        raise OSError(with_fix(error, request.index, flag="--index")) from error
-    return 0
-
-
-def parse(args: Sequence[str]) -> Request:
-    """The request of the verb's flags.
-
-    Raises:
-        ValueError: a flag is unknown, missing or has a bad value.
-    """
-    parser = Parser("retrieve")
-    for name in ("model", "graph", "questions"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("index", "names", "relation-names"):
-        parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--relations", choices=("last", "whole"), default="")
-    for name in ("k", "hops", "beam"):
-        parser.add_argument(f"--{name}", type=at_least_one)
-    parser.add_argument("--inverse", choices=("yes", "no"), default="")
-    values = vars(parser.values(args))
-    explicit = tuple(name for name in ONLY if values[name])
-    folder = values["index"] or _default_index(values["model"], values["graph"])
-    values |= {
-        "index": storage.local_path(folder),
-        "hops": values["hops"] or 3,
-        "beam": values["beam"] or 5,
-    }
-    return Request(**values, explicit=explicit)
+    @property
+    def folder(self) -> Path:
+        """Of the graph's vectors."""
+        return self.index or _default_index(self.model, self.graph)
 
 
 def _default_index(model: str, graph: str) -> Path:
@@ -103,28 +82,15 @@ def _default_index(model: str, graph: str) -> Path:
     return storage.cache_folder() / "triple_indices" / digest
 
 
-def write_rows(request: Request) -> None:
-    """Writes a line for each question to the standard output, and what is logged to stderr.
-
-    Raises:
-        BadInput: a file has problems; it lists all of them.
-        OSError, ValueError: the model, the graph or the index cannot be used.
-    """
-    with log_on_stderr() as results:
-        for lines in _lines(request):
-            with contextlib.redirect_stdout(results):
-                log.show(lines)
-
-
-def _lines(request: Request) -> Iterator[str]:
+def _lines(request: Retrieve) -> Iterator[str]:
     """The lines of a batch of questions after the other."""
     from ark_jax.data.records import BadInput
     from ark_jax.graph.triple_questions import read_questions
     from ark_jax.graph.triples import Triples
 
     kind = "paths" if _scores_pairs(request.model) else "triples"
-    for name in request.explicit:
-        if ONLY[name] != kind:
+    for name in ONLY:
+        if getattr(request, name) and ONLY[name] != kind:
             raise ValueError(
                 f"bad flag: --{name} is for {ONLY[name]}, but {request.model} is a model that "
                 f"finds {kind}; drop the flag or give another model"
@@ -153,13 +119,13 @@ def _scores_pairs(model: str) -> bool:
     return (folder / "config.json").is_file() and pair_folder.is_classifier(folder)
 
 
-def _triple_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict]]:
+def _triple_rows(request: Retrieve, questions, graph, k: int) -> Iterator[list[dict]]:
     from ark_jax.graph.triple_retriever import TripleRetriever
     from ark_jax.graph.triple_walk import WalkRules
 
-    log.say(f"  index: {request.index}; --index=DIR names another folder")
+    log.say(f"  index: {request.folder}; --index=DIR names another folder")
     retriever = TripleRetriever.from_pretrained(
-        request.model, graph, request.index, by=request.relations or "last"
+        request.model, graph, request.folder, by=request.relations or "last"
     )
     for start in range(0, len(questions), BATCH):
         batch = questions[start : start + BATCH]
@@ -175,7 +141,7 @@ def _triple_rows(request: Request, questions, graph, k: int) -> Iterator[list[di
         ]
 
 
-def _path_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict]]:
+def _path_rows(request: Retrieve, questions, graph, k: int) -> Iterator[list[dict]]:
     from ark_jax.graph.beam import BeamRules
     from ark_jax.graph.path_retriever import PathRetriever
 
@@ -184,7 +150,7 @@ def _path_rows(request: Request, questions, graph, k: int) -> Iterator[list[dict
         request.model, graph, inverse=inverse, by=request.relations or None
     )
     topics = _topics(questions, graph)
-    rules, cuts = BeamRules(request.beam, request.hops), 0
+    rules, cuts = BeamRules(request.beam or 5, request.hops), 0
     for start in range(0, len(questions), BATCH):
         batch, nodes = questions[start : start + BATCH], topics[start : start + BATCH]
         result = retriever.search_paths([q.question for q in batch], nodes, rules=rules)

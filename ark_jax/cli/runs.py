@@ -1,120 +1,257 @@
-"""Verbs that work on a config: run, plan, status, export, demo and the stages."""
+"""Verbs that work on a config: demo, run, plan, status, export, doctor and the stages."""
 
-from ark_jax.cli import replacing, verbs
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from ark_jax.cli import verbs
+from ark_jax.cli.config_flags import ConfigFlags
 from ark_jax.cli.environment import prepare_environment
 from ark_jax.cli.errors import with_fix
-from ark_jax.cli.flags import Request, names_config, parse
-from ark_jax.cli.help import unknown
+from ark_jax.cli.flags import flag, folder
 from ark_jax.runtime.log import say
 
 
-def pipeline(verb: str, args: list[str]) -> int:
-    """Runs a verb that works on a config."""
+class Status(ConfigFlags):
+    """Which stages are done."""
+
+    example = "ark-jax status --workdir=DIR"
+
+    def run(self) -> int:
+        """Prints a line for each stage."""
+        from ark_jax.pipeline.status import examine
+
+        recipe, config = opened(self)
+        stages = recipe.stages(config)
+        verify = [stage.name for stage in stages] if self.verify else ()
+        for status in examine(stages, config, self.workdir, verify=verify):
+            say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
+        return 0
+
+
+class Plan(ConfigFlags):
+    """What a run would take."""
+
+    example = "ark-jax plan --config=ark --config.data.path=FILE"
+    remarks = "It writes nothing to DIR and asks no endpoint."
+    needed = ("config",)
+
+    def run(self) -> int:
+        """Prints calls, cost, time and disk."""
+        from ark_jax.estimate import plan
+        from ark_jax.pipeline import named
+        from ark_jax.recipes.common import default_models
+
+        recipe, config = opened(self)
+        prepare_environment()
+        models = named.paths(recipe, config, "model", "models")
+        default_models.fetch_demo_models(models.values())
+        say(plan.format_plan(plan.estimate(recipe, config, self.workdir)))
+        return 0
+
+
+class Doctor(ConfigFlags):
+    """Whether all is fit for a run."""
+
+    example = "ark-jax doctor --config=ark --config.data.path=FILE --workdir=DIR"
+    remarks = "It spends nothing."
+    needed = ()
+
+    def run(self) -> int:
+        """Looks at this machine and at what a config names; 1 if there is a problem."""
+        from ark_jax.doctor import diagnose
+
+        return diagnose(self.open, self.workdir)
+
+
+class Run(ConfigFlags):
+    """The stages of a config."""
+
+    example = "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR"
+    prints = False
+    stage = ""  # the one that runs; empty: all
+
+    def run(self) -> int:
+        """Runs what is not finished."""
+        from ark_jax import run
+
+        recipe, config = opened(self)
+        names = [stage.name for stage in recipe.stages(config)]
+        if self.stage not in ("", *names):
+            raise ValueError(verbs.unknown(self.verb, names))
+        prepare_environment()
+        confirm = lambda stages: ask_before(stages, config, self.workdir, only=self.stage)
+        try:
+            run.run_recipe(
+                recipe,
+                config,
+                self.workdir,
+                self.stage,
+                self.store,
+                verify=self.verify,
+                before=None if self.yes else confirm,
+            )
+        except OSError as error:
+            raise OSError(with_fix(error, self.workdir)) from error
+        return 0
+
+
+class Stage(Run):
+    """A stage, whose name is the verb."""
+
+    example = "ark-jax STAGE --workdir=DIR"
+    stage = property(lambda self: self.verb)
+
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> Self:
+        """The flags. Without any that names a config, the verb is a mistake."""
+        if verb not in verbs.VERBS and not any(map(NAMES_CONFIG.match, args)):
+            raise ValueError(verbs.unknown(verb))
+        return super().parse(verb, args)
+
+
+NAMES_CONFIG = re.compile(r"--?(config|workdir)(=|$)")
+
+
+class Export(Stage):
+    """Training files for another trainer, or the stage of this name."""
+
+    format: str = flag("--format=NAME", "sentence-transformers, flagembedding or ms-swift", "")
+
+    example = "ark-jax export --workdir=DIR --format=flagembedding"
+    remarks = "The files lie in DIR/export-NAME. Without --format it is the stage export."
+
+    def run(self) -> int:
+        """Writes what the training stages learn from, for another trainer."""
+        if not self.format:
+            return super().run()
+        from ark_jax.pipeline.stage import Context
+        from ark_jax.runtime.log import Metrics
+
+        recipe, config = opened(self)
+        write = recipe.training_files.get(self.format)
+        if write is None:
+            known = ", ".join(recipe.training_files) or "none"
+            raise ValueError(f"bad flag: --format={self.format}: recipe {recipe.name} has {known}")
+        prepare_environment()
+        try:
+            write(Context(config, self.workdir, Metrics(self.workdir / "metrics.jsonl")))
+        except OSError as error:
+            raise OSError(with_fix(error, self.workdir)) from error
+        return 0
+
+
+class Demo(Run):
+    """A run on packaged data."""
+
+    documents_only: bool = flag(
+        "--documents-only", "from documents alone: training questions are written", False
+    )
+    recipe: str = flag(
+        "--recipe=NAME",
+        "gpr: a retriever of triples, trained on a packaged graph alone; star: relation paths of "
+        "that graph, trained on packaged questions; bar_rag: a reader that learns from its own "
+        "answers to noisy passages",
+        "ark",
+    )
+
+    example = "ark-jax demo"
+    remarks = (
+        "Results go to ./ark_demo or, of another recipe, to ./ark_demo_RECIPE. The models are kept "
+        "in $ARK_CACHE, else in the XDG cache."
+    )
+    needed = ()
+
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> Self:
+        """The flags, with the folder that a demo has by default."""
+        demo = super().parse(verb, args)
+        place = "_".join(["ark_demo", *demo._words()])
+        return demo if demo.workdir else dataclasses.replace(demo, workdir=folder(place, ""))
+
+    def default_config(self):
+        """The packaged config."""
+        from ark_jax import config
+
+        return config.demo(*self._words())
+
+    def _words(self) -> list[str]:
+        """What the demo shows: nothing for ARK, "documents" without questions, or a recipe.
+
+        Raises:
+            ValueError: no demo of this recipe.
+        """
+        from ark_jax import config
+
+        words = ["documents"] if self.documents_only else []
+        words += [self.recipe] if self.recipe != "ark" else []
+        if len(words) > 1 or self.recipe not in config.DEMO_RECIPES:
+            known = ", ".join(config.DEMO_RECIPES)
+            raise ValueError(
+                f"demo --recipe={self.recipe}: it may be {known}; --documents-only belongs to ark"
+            )
+        return words
+
+
+def opened(verb: ConfigFlags) -> tuple:
+    """The recipe and the config of a verb that works on the data of the config.
+
+    Raises:
+        ValueError: a flag that it needs is missing.
+    """
     from ark_jax.pipeline import named
     from ark_jax.pipeline.recipe import recipe_of
 
-    if verb not in verbs.VERBS and not names_config(args):
-        raise ValueError(unknown(verb))
-    request = parse(verb, args)
-    if lacking := _lacking(verb, request):
+    config, lacking = verb.open(), []
+    if config is None and verb.verb not in verbs.VERBS:
+        raise ValueError(verbs.unknown(verb.verb))
+    if config is None:
+        earlier = f"; {verb.workdir} keeps none of an earlier run" if verb.workdir else ""
+        lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
+    if not verb.workdir and "workdir" in verb.needed:
+        lacking.append("--workdir=DIR")
+    if lacking:
         raise ValueError(
-            f"ark-jax {verb} needs {' and '.join(lacking)}, as in: {verbs.verb_of(verb).example}"
+            f"ark-jax {verb.verb} needs {' and '.join(lacking)}, as in: {verb.example}"
         )
-    recipe = recipe_of(request.config)
-    recipe.stages(request.config)  # refuses a config that lacks what is read next
-    if named.data_path(recipe, request.config) == "":
+    recipe = recipe_of(config)
+    recipe.stages(config)  # refuses a config that lacks what is read next
+    if named.data_path(recipe, config) == "":
         raise ValueError(
             "config.data.path is empty: give --config.data.path=FILE_OR_FOLDER; `ark-jax check` "
             "tests it"
         )
-    if request.format:
-        return _export(recipe, request)
-    if verb == "plan":
-        return _plan(recipe, request)
-    if verb == "status":
-        return _status(recipe, request)
-    return _run(recipe, verb, request)
+    return recipe, config
 
 
-def _lacking(verb: str, request: Request) -> list[str]:
-    """The flags that a command should have and lacks."""
-    lacking = []
-    if request.config is None:
-        earlier = f"; {request.workdir} keeps none of an earlier run" if request.workdir else ""
-        lacking.append(f"--config=FILE (`ark-jax init DATA` writes one{earlier})")
-    if not request.workdir and verb != "plan":
-        lacking.append("--workdir=DIR")
-    return lacking
+def ask_before(stages: Sequence, config, workdir: Path, *, only: str) -> None:
+    """Returns if a run replaces no finished stage, or if the user wants it to.
 
+    Args:
+        only: the stage that runs; empty if all do.
 
-def doctor(verb: str, args: list[str]) -> int:
-    """Looks at this machine and at what a config names."""
-    from ark_jax.doctor import diagnose
+    Raises:
+        ValueError: nobody can be asked, or the answer is no.
+    """
+    from ark_jax.pipeline.replaced import count_of, describe, replaced_stages, shortened
 
-    return diagnose(lambda: parse(verb, args))
-
-
-def _plan(recipe, request: Request) -> int:
-    from ark_jax.estimate import plan
-    from ark_jax.pipeline import named
-    from ark_jax.recipes.common import default_models
-
-    prepare_environment()
-    models = named.paths(recipe, request.config, "model", "models")
-    default_models.fetch_demo_models(models.values())
-    say(plan.format_plan(plan.estimate(recipe, request.config, request.workdir)))
-    return 0
-
-
-def _status(recipe, request: Request) -> int:
-    from ark_jax.pipeline.status import examine
-
-    stages = recipe.stages(request.config)
-    verify = [stage.name for stage in stages] if request.verify else ()
-    for status in examine(stages, request.config, request.workdir, verify=verify):
-        say(f"{status.stage:<12} {status.state:<8} {status.why}".rstrip())
-    return 0
-
-
-def _export(recipe, request: Request) -> int:
-    """Writes what the training stages learn from, for another trainer."""
-    from ark_jax.pipeline.stage import Context
-    from ark_jax.runtime.log import Metrics
-
-    write = recipe.training_files.get(request.format)
-    if write is None:
-        known = ", ".join(recipe.training_files) or "none"
-        raise ValueError(f"bad flag: --format={request.format}: recipe {recipe.name} has {known}")
-    prepare_environment()
-    workdir = request.workdir
-    try:
-        write(Context(request.config, workdir, Metrics(workdir / "metrics.jsonl")))
-    except OSError as error:
-        raise OSError(with_fix(error, workdir)) from error
-    return 0
-
-
-def _run(recipe, verb: str, request: Request) -> int:
-    """Runs the pipeline, or the stage that the verb names."""
-    from ark_jax import run
-
-    config, workdir = request.config, request.workdir
-    names = [stage.name for stage in recipe.stages(config)]
-    if verb not in ("demo", "run", *names):
-        raise ValueError(unknown(verb, names))
-    prepare_environment()
-    only = "" if verb in ("demo", "run") else verb
-    confirm = lambda stages: replacing.confirm(stages, config, workdir, only=only)
-    try:
-        run.run_recipe(
-            recipe,
-            config,
-            workdir,
-            only,
-            request.store,
-            verify=request.verify,
-            before=None if request.yes else confirm,
+    replaced = replaced_stages(stages, config, workdir, only=only)
+    if not replaced:
+        return
+    if not sys.stdin.isatty() or os.environ.get("ARK_COORDINATOR"):
+        raise ValueError(
+            f"{describe(replaced, workdir)}; add --yes if that is meant, or give another --workdir"
         )
-    except OSError as error:
-        raise OSError(with_fix(error, workdir)) from error
-    return 0
+    say(f"this would replace {count_of(replaced, workdir)}:")
+    for status in replaced:
+        say(f"  {status.stage:<12} {shortened(status.why)}")
+    try:
+        answer = input("replace? [y/N] ")
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ValueError("nothing is replaced; another --workdir keeps both")

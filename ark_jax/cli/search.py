@@ -1,6 +1,5 @@
 """`ark-jax index`, `search` and `ask`: a corpus that is searched, and read."""
 
-import argparse
 import dataclasses
 import functools
 import itertools
@@ -11,193 +10,298 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from ark_jax import integrations
-from ark_jax.cli.arguments import Parser, at_least_one
+from ark_jax.cli.config_flags import config_of_workdir
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
-from ark_jax.cli.run_index import of_run
-from ark_jax.data.records import with_title
-from ark_jax.index.rows import answer_row, comparison_row, search_row
-from ark_jax.retrieval.hyde import NAME as HYDE
-from ark_jax.retrieval.hyde import Hyde
+from ark_jax.cli.flags import Flags, bind, flag, read
 from ark_jax.runtime import log
-from ark_jax.runtime.storage import local_path
-from ark_jax.text import prompts
 
 if TYPE_CHECKING:
-    from ark_jax.index.index import Hit, Index
+    from ark_jax.index import index as indices
     from ark_jax.index.reader import Reader
 
 LINES = 3  # of a passage in a table
 NARROWEST = 40  # columns of one side of a comparison
 DATABASES = ("lancedb", "qdrant")  # modules of `ark_jax.integrations` that search, too
+HYDE = "hyde"
+JSON = "one line of JSON"
+PLACE = "of the database"
 
 
-def index(verb: str, args: list[str]) -> int:
-    """Makes an index of a corpus, or brings it up to date."""
-    parser = Parser(verb)
-    for name in ("model", "corpus"):
-        parser.add_argument(name)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--dtype", choices=("float32", "float16"), default="float32")
-    parser.add_argument("--chunk-tokens", type=at_least_one, default=0)
-    parser.add_argument("--to", choices=("faiss", *DATABASES), default="")
-    parser.add_argument("--url", default="")
-    values = parser.values(of_run(verb, args))
-    database = _database(parser, "--to", values.to, values.url)
-    prepare_environment()
-    from ark_jax.index.index import Index
-    from ark_jax.retrieval.chunks import ChunkRules
+class Index(Flags):
+    """An index of a corpus."""
 
-    folder = local_path(values.out)
-    rules = ChunkRules(tokens=values.chunk_tokens)
-    try:
-        built = Index.build(folder, values.model, values.corpus, rules=rules, dtype=values.dtype)
-    except OSError as error:
-        raise OSError(with_fix(error, folder, flag="--out")) from error
-    log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {values.out}")
-    if database:
-        database.write(built, values.url)
-        log.say(f"their vectors are in {values.to} too: {values.url}")
-    log.say(f'search them: ark-jax search {shlex.quote(values.out)} "QUESTION"')
-    return 0
+    model: str = flag("MODEL", "folder or hub name of a retriever, such as DIR/export of a run")
+    corpus: str = flag(
+        "CORPUS", "what `ark-jax check` reads; questions beside the documents are left alone"
+    )
+    out: str = flag("--out=DIR", "the folder of the index")
+    dtype: str = flag(
+        "--dtype=TYPE",
+        "of vectors: float32, or float16, which takes half the space and is rounded",
+        "float32",
+        choices=("float32", "float16"),
+    )
+    chunk_tokens: int = flag(
+        "--chunk-tokens=N", "length of a passage; default: what the model reads, at most 512", 0
+    )
+    database: str = flag(
+        "--to=DATABASE",
+        "also writes the vectors to faiss, lancedb or qdrant",
+        "",
+        choices=("faiss", *DATABASES),
+    )
+    url: str = flag("--url=PLACE", f"{PLACE}: a file for faiss, else a folder or an address", "")
+    workdir: Path | None = flag(
+        "--workdir=DIR",
+        "of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents, DIR/index",
+        None,
+    )
 
+    example = "ark-jax index ark_demo/export my_documents/ --out=my_index"
+    remarks = (
+        "Run it again when documents have changed: passages that are there are not embedded again. "
+        "After a kill it goes on."
+    )
+    prints = False
 
-def search(verb: str, args: list[str]) -> int:
-    """Prints the passages that fit a question; with `--compare`, those of another model beside."""
-    parser = _question_parser(verb, k=10)
-    parser.add_argument("--compare", default="")
-    parser.add_argument("--from", choices=DATABASES, default="", dest="database")
-    parser.add_argument("--url", default="")
-    values = _values(parser, of_run(verb, args))
-    database = _database(parser, "--from", values.database, values.url)
-    with log_on_stderr():
-        opened = _open(values)
-        if database:
-            nearest = functools.partial(database.nearest, values.url, opened.manifest.folder)
-            opened = dataclasses.replace(opened, nearest=nearest)
-        reader = reader_of(values) if values.expand == HYDE else None
-        results = {_name(opened): _hits(values, opened, reader)}
-        if values.compare:
-            compared = opened.with_model(values.compare)
-            name = _name(compared) if _name(compared) not in results else values.compare
-            results = {name: _hits(values, compared, reader)} | results
-    if values.json and values.compare:
-        _show_json(comparison_row(values.question, values.by, results))
-    elif values.json:
-        _show_json(search_row(values.question, values.by, results.popitem()[1]))
-    else:
-        log.show("".join(f"{line}\n" for line in _side_by_side(results)))
-    return 0
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> Self:
+        """The flags, with those of the run in a workdir.
 
+        Raises:
+            ValueError: the workdir keeps no config, or its run tunes no retriever of documents.
+        """
+        from ark_jax.pipeline.recipe import recipe_of
 
-def ask(verb: str, args: list[str]) -> int:
-    """Prints an answer and the passages that it rests on."""
-    parser = _question_parser(verb, k=5)
-    values = _values(parser, of_run(verb, args))
-    with log_on_stderr():
-        opened = _open(values)
-        reader = reader_of(values)
-        hits = _hits(values, opened, reader)
-        passages = [with_title(hit.title, hit.text) for hit in hits]
-        answer = reader.answer(values.question, passages)
-    sources = [hits[i] for i in answer.sources]
-    if values.json:
-        _show_json(answer_row(values.question, answer, hits))
-        return 0
-    if answer.cited:
-        heading = "It cites:"
-    elif sources:
-        heading = "It cites nothing. These passages hold the answer word for word:"
-    else:
-        heading = "It cites nothing, and no passage holds the answer word for word. It has read:"
-        sources = hits[: answer.read]
-    lines = [answer.text or "(no answer)", "", heading, *_table(sources, _columns())]
-    log.show("".join(f"{line}\n" for line in lines))
-    return 0
+        values, words = read(cls, verb, args)
+        if workdir := values.get("workdir"):
+            config = config_of_workdir(workdir)
+            if config is None:
+                raise ValueError(f"{workdir} keeps no config of a run; give MODEL CORPUS --out=DIR")
+            recipe = recipe_of(config)
+            of_run, places = read(cls, verb, recipe.index_words(config, workdir))
+            if not places:
+                raise ValueError(f"{workdir}: recipe {recipe.name} tunes no retriever of documents")
+            values, words = of_run | values, places + words
+        return bind(cls, verb, values, words)
 
+    def run(self) -> int:
+        """Makes the index, or brings it up to date."""
+        database = _database(self, "--to")
+        prepare_environment()
+        from ark_jax.index.index import Index
+        from ark_jax.retrieval.chunks import ChunkRules
+        from ark_jax.runtime.storage import local_path
 
-def _database(parser: Parser, flag: str, name: str, url: str) -> ModuleType | None:
-    """The adapter of a vector database; None if the flag names none."""
-    if bool(name) != bool(url):
-        parser.error(f"{flag}=NAME and --url=PLACE go together")
-    return integrations.load(name) if name else None
-
-
-def _question_parser(verb: str, k: int) -> Parser:
-    parser = Parser(verb)
-    for name in ("index", "question"):
-        parser.add_argument(name)
-    parser.add_argument("--k", type=at_least_one, default=k)
-    parser.add_argument("--by", choices=("hybrid", "dense", "bm25"), default="hybrid")
-    parser.add_argument("--expand", choices=("none", HYDE), default="none")
-    parser.add_argument("--json", action="store_true")
-    for name in ("model", "reader", "endpoint"):
-        parser.add_argument(f"--{name}", default="")
-    return parser
-
-
-def _values(parser: Parser, args: list[str]) -> argparse.Namespace:
-    values = parser.values(args)
-    check_endpoint(parser, values)
-    if values.expand == HYDE and values.by == "bm25":
-        parser.error("--expand=hyde changes what vectors are compared with: not --by=bm25")
-    return values
-
-
-def check_endpoint(parser: Parser, values: argparse.Namespace) -> None:
-    """Ends the program if an endpoint is given and no model of it."""
-    if values.endpoint and not values.reader:
-        parser.error("--endpoint needs --reader=NAME, the model that the endpoint knows")
-
-
-def _hits(values: argparse.Namespace, opened: "Index", reader: "Reader | None") -> list["Hit"]:
-    """The passages of the question, which the reader expands if the flags say so."""
-    vectors = None
-    if values.expand == HYDE:
-        embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
-        vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([values.question])
-    return opened.search([values.question], k=values.k, by=values.by, vectors=vectors)[0]
-
-
-def _open(values):
-    prepare_environment()
-    from ark_jax.index.index import Index
-
-    if not values.question.strip():
-        raise ValueError("the question is empty; write it in quotes behind the index")
-    return Index.open(values.index, model=values.model)
-
-
-def _name(opened) -> str:
-    return Path(opened.model).name
-
-
-def reader_of(values):
-    """The reader of the flags; without any, the generator that runs take by default."""
-    from ark_jax.index.reader import Reader
-    from ark_jax.runtime.storage import cache_folder
-
-    if values.endpoint:
-        cache = cache_folder() / "ask" / "replies.jsonl"
+        folder, rules = local_path(self.out), ChunkRules(tokens=self.chunk_tokens)
         try:
-            return Reader.endpoint(values.endpoint, values.reader, cache)
-        except (RuntimeError, ValueError) as error:
-            message = str(error).replace("llm.model", "--reader")
-            raise type(error)(message.replace("llm.base_url", "--endpoint")) from None
-    name = values.reader
-    if not name:
-        from ark_jax.recipes.common import default_models
+            built = Index.build(folder, self.model, self.corpus, rules=rules, dtype=self.dtype)
+        except OSError as error:
+            raise OSError(with_fix(error, folder, flag="--out")) from error
+        log.say(f"{built.manifest.documents:,} documents, {len(built):,} passages in {self.out}")
+        if database:
+            database.write(built, self.url)
+            log.say(f"their vectors are in {self.database} too: {self.url}")
+        log.say(f'search them: ark-jax search {shlex.quote(self.out)} "QUESTION"')
+        return 0
 
-        name = default_models.default_path("generator")
-        default_models.fetch_demo_models([name])
-        log.say(
-            f"reader: {Path(name).name}, the default; --reader=MODEL or --endpoint=URL names a "
-            "better one"
-        )
-    return Reader.local(name)
+
+class ReaderFlags(Flags):
+    """A language model."""
+
+    reader: str = flag(
+        "--reader=MODEL",
+        "folder or hub name of a language model; the default of `ark-jax ask` is small and guesses",
+        "",
+    )
+    endpoint: str = flag(
+        "--endpoint=URL",
+        "an OpenAI-compatible address, where --reader is the model's name there and the key is in "
+        "$OPENAI_API_KEY; needs .[llm]",
+        "",
+    )
+
+    def check(self) -> None:
+        """Refuses an endpoint without the name of its model."""
+        if self.endpoint and not self.reader:
+            raise self.wrong("--endpoint needs --reader=NAME, the model that the endpoint knows")
+
+    def open_reader(self) -> "Reader":
+        """The reader of the flags; without any, the generator that runs take by default."""
+        from ark_jax.index.reader import Reader
+        from ark_jax.runtime.storage import cache_folder
+
+        if self.endpoint:
+            cache = cache_folder() / "ask" / "replies.jsonl"
+            try:
+                return Reader.endpoint(self.endpoint, self.reader, cache)
+            except (RuntimeError, ValueError) as error:
+                message = str(error).replace("llm.model", "--reader")
+                raise type(error)(message.replace("llm.base_url", "--endpoint")) from None
+        name = self.reader
+        if not name:
+            from ark_jax.recipes.common import default_models
+
+            name = default_models.default_path("generator")
+            default_models.fetch_demo_models([name])
+            log.say(
+                f"reader: {Path(name).name}, the default; --reader=MODEL or --endpoint=URL names a "
+                "better one"
+            )
+        return Reader.local(name)
+
+
+class IndexFlags(ReaderFlags):
+    """An index that is there."""
+
+    index: str = flag("INDEX", "a folder that `ark-jax index` made")
+    workdir: Path | None = flag("--workdir=DIR", "of a run, in place of INDEX: DIR/index", None)
+    model: str = flag("--model=FOLDER", "where the model lies now, if it was moved", "")
+
+    @classmethod
+    def parse(cls, verb: str, args: Sequence[str]) -> Self:
+        """The flags, with the index of the run in a workdir."""
+        values, words = read(cls, verb, args)
+        if workdir := values.get("workdir"):
+            words = [str(workdir / "index"), *words]
+        return bind(cls, verb, values, words)
+
+
+class Ask(IndexFlags):
+    """A question on an index."""
+
+    question: str = flag('"QUESTION"', "in quotes")
+    k: int = flag("--k=N", "how many passages", 5)
+    by: str = flag(
+        "--by=RANKING",
+        "hybrid, dense: the model's vectors, or bm25: words",
+        "hybrid",
+        choices=("hybrid", "dense", "bm25"),
+    )
+    expand: str = flag(
+        "--expand=hyde",
+        "searches for a passage, too, that the language model writes as an answer",
+        "none",
+        choices=("none", HYDE),
+    )
+    json: bool = flag("--json", JSON, False)
+
+    example = 'ark-jax ask my_index "Who led the first committee?" --reader=Qwen/Qwen3-1.7B'
+
+    def check(self) -> None:
+        """Refuses flags that do not fit each other."""
+        super().check()
+        if self.expand == HYDE and self.by == "bm25":
+            raise self.wrong("--expand=hyde changes what vectors are compared with: not --by=bm25")
+
+    def open_index(self) -> "indices.Index":
+        """The index of the flags."""
+        prepare_environment()
+        from ark_jax.index.index import Index
+
+        if not self.question.strip():
+            raise ValueError("the question is empty; write it in quotes behind the index")
+        return Index.open(self.index, model=self.model)
+
+    def hits(self, opened: "indices.Index", reader: "Reader | None") -> list["indices.Hit"]:
+        """The passages of the question, which the reader expands if the flags say so."""
+        from ark_jax.retrieval.hyde import Hyde
+        from ark_jax.text import prompts
+
+        vectors = None
+        if self.expand == HYDE:
+            embed = lambda texts, kind: opened.retriever.encode(texts, kind=kind)
+            vectors = Hyde(reader.write, embed, prompts.load_template(HYDE))([self.question])
+        return opened.search([self.question], k=self.k, by=self.by, vectors=vectors)[0]
+
+    def run(self) -> int:
+        """Prints an answer and the passages that it rests on."""
+        from ark_jax.data.records import with_title
+        from ark_jax.index.rows import answer_row
+
+        self.check()
+        with log_on_stderr():
+            opened = self.open_index()
+            reader = self.open_reader()
+            hits = self.hits(opened, reader)
+            passages = [with_title(hit.title, hit.text) for hit in hits]
+            answer = reader.answer(self.question, passages)
+        sources = [hits[i] for i in answer.sources]
+        if self.json:
+            _show_json(answer_row(self.question, answer, hits))
+            return 0
+        if answer.cited:
+            heading = "It cites:"
+        elif sources:
+            heading = "It cites nothing. These passages hold the answer word for word:"
+        else:
+            heading = (
+                "It cites nothing, and no passage holds the answer word for word. It has read:"
+            )
+            sources = hits[: answer.read]
+        lines = [answer.text or "(no answer)", "", heading, *_table(sources, _columns())]
+        log.show("".join(f"{line}\n" for line in lines))
+        return 0
+
+
+class Search(Ask):
+    """A question whose passages alone are asked for."""
+
+    k: int = flag("--k=N", "how many passages", 10)
+    compare: str = flag(
+        "--compare=MODEL",
+        "the passages of another model beside them, such as the one before tuning; its vectors "
+        "are kept in the index",
+        "",
+    )
+    database: str = flag(
+        "--from=DATABASE",
+        "lancedb or qdrant searches the vectors that `ark-jax index --to` wrote",
+        "",
+        choices=DATABASES,
+    )
+    url: str = flag("--url=PLACE", PLACE, "")
+
+    example = 'ark-jax search my_index "Who led the first committee?" --k=3'
+
+    def run(self) -> int:
+        """Prints the passages; with `--compare`, those of another model beside them."""
+        from ark_jax.index.rows import comparison_row, search_row
+
+        self.check()
+        database = _database(self, "--from")
+        with log_on_stderr():
+            opened = self.open_index()
+            if database:
+                nearest = functools.partial(database.nearest, self.url, opened.manifest.folder)
+                opened = dataclasses.replace(opened, nearest=nearest)
+            reader = self.open_reader() if self.expand == HYDE else None
+            name, hits = Path(opened.model).name, self.hits(opened, reader)
+            results = {name: hits}
+            if self.compare:
+                compared = opened.with_model(self.compare)
+                other = Path(compared.model).name
+                other = self.compare if other == name else other
+                results = {other: self.hits(compared, reader), name: hits}
+        if self.json and self.compare:
+            _show_json(comparison_row(self.question, self.by, results))
+        elif self.json:
+            _show_json(search_row(self.question, self.by, hits))
+        else:
+            log.show("".join(f"{line}\n" for line in _side_by_side(results)))
+        return 0
+
+
+def _database(verb: Index | Search, name: str) -> ModuleType | None:
+    """The adapter of a vector database; None if the flag of this name gives none."""
+    from ark_jax import integrations
+
+    if bool(verb.database) != bool(verb.url):
+        raise verb.wrong(f"{name}=NAME and --url=PLACE go together")
+    return integrations.load(verb.database) if verb.database else None
 
 
 def _show_json(row: Mapping) -> None:

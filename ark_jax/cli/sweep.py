@@ -15,7 +15,6 @@ On SLURM (experimental, never run) each run is a task of an array. A run waits w
 stage that both need.
 """
 
-import argparse
 import dataclasses
 import os
 import re
@@ -25,65 +24,65 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.cli import config_files
-from ark_jax.cli import flags as config_flags
-from ark_jax.cli.arguments import Parser
+from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
+from ark_jax.cli.flags import Flags, flag
 from ark_jax.cli.sweep_processes import shares_of_devices, work
-from ark_jax.cli.words import absolute
 from ark_jax.pipeline import store
 from ark_jax.pipeline.recipe import Recipe, recipe_of
 from ark_jax.report.sweep_table import Comparison, SweepRun, write_results
 from ark_jax.runtime.log import show
 
 
-def sweep(verb: str, args: list[str]) -> int:
+class Sweep(Flags):
     """Runs a sweep, or prints the script of its Slurm array; the exit status is 1 if a run fails.
 
     Raises:
         ValueError: a bad flag, or a sweep that cannot be run.
     """
-    flags, fields = _parse(verb, args)
-    series = read_sweep(flags.config, flags.workdir, fields)
-    flags.metric = flags.metric or series.recipe.headline
-    chosen = _chosen(series, flags)
-    devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(flags.slots, 1))
-    passed_on = [*fields, *(["--yes"] if flags.yes else [])]
-    if flags.slurm:
-        show(slurm_script(series.name, chosen, flags, passed_on))
-        return 0
-    shared = flags.workdir / "shared"
-    command = lambda run: _command(run, flags.config, shared, passed_on)
-    pool = series.recipe.pool if series.has_folds else None
-    comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
-    try:
-        work(chosen, command, devices, sorted(fields))
-    finally:
-        rows = write_results(f"Sweep {series.name}", series.runs, flags.workdir, comparison)
-    if all(row["state"] == "done" for row in rows):
-        store.clear(shared)
-    show((flags.workdir / "results.md").read_text(encoding="utf-8"))
-    names = {run.name for run in chosen}
-    return int(any(row["state"] != "done" for row in rows if row["run"] in names))
+
+    config: str = flag("--config=CONFIG", "names the sweep after the colon: ark:sweep=temperature")
+    fields: tuple[str, ...] = flag(FIELDS, "a field of all runs", ())
+    workdir: Path = flag("--workdir=DIR", f"{WORKDIR}; run it again to resume")
+    slots: int = flag("--slots=N", "runs at once: 1; they share CUDA_VISIBLE_DEVICES", 0)
+    metric: str = flag(
+        "--metric=NAME", "what the table is sorted by; default: the recipe's own (ARK: ndcg@10)", ""
+    )
+    only: str = flag("--only=NAME,...", "starts these runs only", "")
+    slurm: bool = flag(
+        "--slurm", "prints an array job for sbatch instead; experimental, never run", False
+    )
+    yes: bool = flag("--yes", YES, False)
+
+    example = "ark-jax sweep --config=ark:sweep=temperature --config.data.path=FILE --workdir=DIR"
+    prints = False
+
+    def run(self) -> int:
+        if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
+            raise self.wrong(f"unrecognized arguments: {' '.join(bad)}")
+        series = read_sweep(self.config, self.workdir, self.fields)
+        flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
+        chosen = _chosen(series, flags)
+        devices = shares_of_devices(os.environ.get("CUDA_VISIBLE_DEVICES", ""), max(self.slots, 1))
+        passed_on = [*self.fields, *(["--yes"] if self.yes else [])]
+        if self.slurm:
+            show(slurm_script(series.name, chosen, flags, passed_on))
+            return 0
+        shared = self.workdir / "shared"
+        command = lambda run: _command(run, self.config, shared, passed_on)
+        pool = series.recipe.pool if series.has_folds else None
+        comparison = Comparison(flags.metric, series.recipe.metrics, series.recipe.outcome, pool)
+        try:
+            work(chosen, command, devices, sorted(self.fields))
+        finally:
+            rows = write_results(f"Sweep {series.name}", series.runs, self.workdir, comparison)
+        if all(row["state"] == "done" for row in rows):
+            store.clear(shared)
+        show((self.workdir / "results.md").read_text(encoding="utf-8"))
+        names = {run.name for run in chosen}
+        return int(any(row["state"] != "done" for row in rows if row["run"] in names))
 
 
-def _parse(verb: str, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags of a sweep, and the fields of the config that hold for all runs."""
-    parser = Parser(verb)
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--workdir", required=True)
-    parser.add_argument("--slots", type=int, default=0)
-    for name in ("--metric", "--only"):
-        parser.add_argument(name, default="")
-    for name in ("--slurm", "--yes"):
-        parser.add_argument(name, action="store_true")
-    is_field = re.compile(r"--config\.[\w.]+=")
-    fields = [arg for arg in args if is_field.match(arg)]
-    values = parser.values([arg for arg in args if not is_field.match(arg)])
-    values.workdir = absolute(values.workdir)
-    return values, fields
-
-
-def _chosen(series: "Sweep", flags: argparse.Namespace) -> list[SweepRun]:
+def _chosen(series: "Series", flags: Sweep) -> list[SweepRun]:
     """The runs that the flags name, or all."""
     metrics, runs = series.recipe.metrics, {run.name: run for run in series.runs}
     if flags.metric not in metrics:
@@ -104,7 +103,7 @@ def _command(run: SweepRun, config: str, shared: Path, flags: Sequence[str]) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class Sweep:
+class Series:
     """A named series of runs and the recipe that they follow.
 
     `base` comes first. If each run holds out a fold of the questions, there is no `base`.
@@ -116,7 +115,7 @@ class Sweep:
     has_folds: bool
 
 
-def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Sweep:
+def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Series:
     """The sweep that `--config=FILE:sweep=NAME` names.
 
     Args:
@@ -128,7 +127,7 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Sweep:
     """
     path, _, words = config.partition(":")
     named = re.search(r"(?:^|,)sweep=([^,]*)", words)
-    module = runpy.run_path(config_files.locate(config).partition(":")[0])
+    module = runpy.run_path(locate(config).partition(":")[0])
     sweeps = module.get("SWEEPS", {})
     if not named or named[1] not in sweeps:
         raise ValueError(
@@ -138,7 +137,7 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Sweep:
     runs, changes_of = [], sweeps[named[1]]
     if callable(changes_of):
         arguments = [f"--config={config}", *fields]
-        changes_of = changes_of(config_flags.parse(config_flags.SHOWS_CONFIG, arguments).config)
+        changes_of = changes_of(ConfigFlags.parse("sweep", arguments).open_plain()[0])
     has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
     recipe = recipe_of(module["get_config"](words))
     if has_folds and not recipe.pool:
@@ -152,11 +151,11 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Sweep:
         runs.append(
             SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
         )
-    return Sweep(named[1], runs, recipe, has_folds)
+    return Series(named[1], runs, recipe, has_folds)
 
 
 def slurm_script(
-    sweep: str, runs: Sequence[SweepRun], flags: argparse.Namespace, passed_on: Sequence[str]
+    sweep: str, runs: Sequence[SweepRun], flags: Sweep, passed_on: Sequence[str]
 ) -> str:
     """An array job whose task i works on the i-th run."""
     script = [sys.executable, "-m", "ark_jax", "sweep"]

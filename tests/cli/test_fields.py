@@ -8,7 +8,8 @@ import pytest
 from support.paths import REPOSITORY
 
 from ark_jax import __main__, config, schema
-from ark_jax.cli import config_files, flags
+from ark_jax.cli.config_flags import locate, packaged_files
+from ark_jax.cli.runs import Plan, Run, Status
 
 
 def shown(capsys, *words: str) -> str:
@@ -44,11 +45,11 @@ def test_a_prefix_that_fits_nothing_is_told(capsys):
     assert "no field begins with trian; `ark-jax config` lists all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", config_files.packaged_files())
+@pytest.mark.parametrize("name", packaged_files())
 def test_files_of_configs_and_packaged_presets_are_the_same(name):
     import runpy
 
-    packaged = runpy.run_path(config_files.locate(name))
+    packaged = runpy.run_path(locate(name))
     thin = runpy.run_path(str(REPOSITORY / "configs" / f"{name}.py"))
     # A sweep that follows from the fields of a run is a function.
     runs = lambda swept: {name: getattr(x, "__qualname__", x) for name, x in swept.items()}
@@ -73,9 +74,10 @@ def test_files_of_configs_and_packaged_presets_are_the_same(name):
         ("train.batch=few", "train.batch=few"),
     ],
 )
-def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint, tmp_path):
+def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint):
+    status = Status.parse("status", ["--config=ark", f"--config.{field}"])
     with pytest.raises(ValueError) as raised:
-        flags.parse("status", ["--config=ark", f"--workdir={tmp_path}", f"--config.{field}"])
+        status.open()
     message = str(raised.value)
     assert hint in message and "\n" not in message
     assert message.startswith("bad flag: ") and "`ark-jax status --help`" in message
@@ -83,7 +85,7 @@ def test_a_field_that_is_not_there_is_one_line_with_the_nearest(field, hint, tmp
 
 def test_a_field_of_no_config_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"config\.data\.path is a field of no config; name one"):
-        flags.parse("run", ["--config.data.path=x", f"--workdir={tmp_path}"])
+        Run.parse("run", ["--config.data.path=x", f"--workdir={tmp_path}"]).open()
 
 
 def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
@@ -92,13 +94,13 @@ def test_a_config_that_is_nowhere_is_told_the_nearest_preset():
         ("x/y.py", "the presets are ark, "),
     ):
         with pytest.raises(ValueError, match="no such file") as raised:
-            config_files.locate(named)
+            locate(named)
         assert message in str(raised.value)
 
 
 def test_config_and_workdir_may_be_two_words_each(tmp_path):
-    request = flags.parse("plan", ["--workdir", str(tmp_path), "--config", "gpr:paper"])
-    assert request.workdir == tmp_path and request.config.train.towers == "two"
+    plan = Plan.parse("plan", ["--workdir", str(tmp_path), "--config", "gpr:paper"])
+    assert plan.workdir == tmp_path and plan.open().train.towers == "two"
 
 
 @pytest.mark.parametrize("words", [["plan", "--config=gpr"], ["config"]])

@@ -10,7 +10,8 @@ from support.paths import REPOSITORY
 from support.world import make_world
 
 from ark_jax import __main__
-from ark_jax.cli import flags, init, sweep
+from ark_jax.cli import init, sweep
+from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.schema import values
 
@@ -26,7 +27,7 @@ def written(out: Path, *words: object) -> str:
 def loaded(path: Path, words: str = ""):
     """The config of a file and words after a colon, as `ark-jax run` takes it."""
     named = f"--config={path}:{words}" if words else f"--config={path}"
-    config = flags.parse("run", [named, f"--workdir={path.parent / 'run'}"]).config
+    config = Run.parse("run", [named]).open()
     recipe_of(config).check(config)
     return config
 
@@ -72,8 +73,8 @@ def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, r
     path = tmp_path / "config.py"
     fields = {"data.path": str(DEMO)}
     path.write_text(init.text_of(init.Understood(recipe, fields, [], True), str(path)))
-    packaged = flags.parse("run", [f"--config={recipe}:{words}", f"--workdir={tmp_path / 'p'}"])
-    ours, theirs = (values(c) for c in (loaded(path, words), packaged.config))
+    packaged = Run.parse("run", [f"--config={recipe}:{words}"]).open()
+    ours, theirs = (values(c) for c in (loaded(path, words), packaged))
     assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
     series = sweep.read_sweep(f"{path}:{words}", tmp_path)
     same = sweep.read_sweep(f"{recipe}:{words}", tmp_path)

@@ -13,9 +13,8 @@ from support.paths import REPOSITORY
 from support.world import call, command, environment, make_world
 
 from ark_jax import __main__
-from ark_jax.cli import flags as cli_flags
 from ark_jax.cli import runs, verbs
-from ark_jax.cli.help import unknown
+from ark_jax.cli.verbs import unknown
 from ark_jax.demo import models
 
 
@@ -147,13 +146,13 @@ def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
 def test_a_limit_of_cost_is_refused_where_nothing_is_paid(tmp_path):
     flags = (f"--config={REPOSITORY / 'configs' / 'bar_rag.py'}", "--max-cost=3")
     with pytest.raises(ValueError, match="--max-cost: this recipe asks no paid model"):
-        cli_flags.parse("run", [*flags, f"--workdir={tmp_path}"])
+        runs.Run.parse("run", [*flags, f"--workdir={tmp_path}"]).open()
 
 
 def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
     configs = ["--config=configs/ark.py", "--config=configs/ark.py:paper"]
     with pytest.raises(ValueError, match=r"configs/ark\.py and .*:paper: give one"):
-        cli_flags.parse("status", [*configs, f"--workdir={tmp_path}"])
+        runs.Status.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
 def test_help_and_unknown_verbs():
@@ -238,7 +237,7 @@ def test_an_error_that_nobody_foresaw_is_one_line_and_a_saved_trace(
     def fail(*_):
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(runs, "pipeline", fail)
+    monkeypatch.setattr(runs.Run, "run", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     folder = tmp_path / ("work" if has_workdir else "temporary")
     folder.mkdir()
@@ -253,7 +252,7 @@ def test_a_lack_of_memory_is_no_bug_to_report(monkeypatch, capsys):
     def fail(*_):
         raise MemoryError("Unable to allocate 7 TiB")
 
-    monkeypatch.setattr(runs, "pipeline", fail)
+    monkeypatch.setattr(runs.Run, "run", fail)
     assert __main__._main(["run"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: out of memory (Unable to allocate 7 TiB): ")
@@ -266,11 +265,12 @@ def test_the_demo_can_do_without_questions(flags, source, monkeypatch):
     monkeypatch.setattr(models, "demo_models", lambda: folders)
     flags = [*flags, "--config.train.batch=3"]
     monkeypatch.setattr(sys, "argv", ["ark-jax", "demo", *flags])  # ml_collections looks there
-    request = cli_flags.parse("demo", flags)
-    assert request.config.questions.source == source and request.config.train.batch == 3
-    assert request.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
+    demo = runs.Demo.parse("demo", flags)
+    config = demo.open()
+    assert config.questions.source == source and config.train.batch == 3
+    assert demo.workdir.name == ("ark_demo_documents" if flags[1:] else "ark_demo")
     with pytest.raises(ValueError, match="bad flag"):
-        cli_flags.parse("run", ["--documents-only"])
+        runs.Run.parse("run", ["--documents-only"])
 
 
 def test_check_reads_a_test_set_on_its_corpus(world, tmp_path, capsys):

@@ -188,9 +188,13 @@ def test_what_is_wrong_is_told(flags, replaced, message, call):
 def test_the_index_of_another_graph_lies_elsewhere(monkeypatch, tmp_path):
     monkeypatch.setenv("ARK_CACHE", str(tmp_path))
     flags = lambda graph, model="m": [f"--model={model}", f"--graph={graph}", "--questions=q"]
+    parse = lambda words: retrieve.Retrieve.parse("retrieve", words)
     folders = {
-        retrieve.parse(flags(graph, model)).index
+        parse(flags(graph, model)).folder
         for graph, model in (("a", "m"), ("b", "m"), ("a", "n"), (Path("a").absolute(), "m"))
     }
     assert len(folders) == 3
-    assert retrieve.parse([*flags("a"), "--index=~/x"]).index == Path.home() / "x"
+    assert (
+        retrieve.Retrieve.parse("retrieve", [*flags("a"), "--index=~/x"]).folder
+        == Path.home() / "x"
+    )

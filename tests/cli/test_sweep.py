@@ -349,12 +349,8 @@ def test_no_reply_is_paid_for_twice(tmp_path):
 
 def test_the_slurm_script_is_bash_and_its_tasks_are_the_runs(tmp_path, capsys):
     world = tmp_path / "a b"
-    assert (
-        sweep.sweep(
-            "sweep", words(world, "mixed", "--slurm", "--slots=3", "--config.data.path=it's here")
-        )
-        == 0
-    )
+    flags = words(world, "mixed", "--slurm", "--slots=3", "--config.data.path=it's here")
+    assert __main__._main(["sweep", *flags]) == 0
     script = capsys.readouterr().out
     assert "#SBATCH --array=0-7%3\n" in script and "#SBATCH --job-name=ark-mixed\n" in script
     path = tmp_path / "sweep.sbatch"

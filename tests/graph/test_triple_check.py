@@ -2,13 +2,13 @@
 
 import pytest
 
-from ark_jax.cli.check import check
+from ark_jax import __main__
 
 FACTS = "a|likes|b\nb|likes|a\na|likes|a\nb|knows|c\na|likes|b\n"
 
 
 def printed(capsys, *args) -> tuple[int, list[str]]:
-    status = check("check", [str(arg) for arg in args])
+    status = __main__._main(["check", *map(str, args)])
     return status, capsys.readouterr().out.splitlines()
 
 
@@ -64,16 +64,16 @@ def test_questions_alone_are_recognised(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "args",
+    ("args", "message"),
     [
-        [],
-        ["a", "b", "c"],
-        ["a", "b", "--names=x"],
-        ["a", "--name=x"],
-        ["a", "--names="],
-        ["--names=x"],
+        ([], "ark-jax check needs FILE, as in: ark-jax check"),
+        (["a", "b", "c"], "unexpected 'c'"),
+        (["a", "b", "--names=x"], "TEST stands alone"),
+        (["a", "--name=x"], "--name=x (did you mean --names?)"),
+        (["a", "--names="], "argument --names: it names no file"),
+        (["--names=x"], "ark-jax check needs FILE"),
     ],
 )
-def test_other_flags_are_refused(args, capsys):
-    assert check("check", args) == 2
-    assert "usage: ark-jax check" in capsys.readouterr().err
+def test_other_flags_are_refused(args, message, capsys):
+    assert __main__._main(["check", *args]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""The flags of verbs that work on a config, and the config that they name."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ark_jax.cli.flags import Flags, flag
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+DEMO = "demo"
+# What begins a field: `--config.train.batch=32`, and of a boolean `--noconfig.log.memory`.
+FIELD = re.compile(r"--?(?:no)?config\.([\w.]+)")
+FIELDS = "--config.FIELD=VALUE"
+WORKDIR = "where results go"
+YES = "replaces finished stages of other settings without asking"
+
+
+class ConfigFlags(Flags):
+    """What all verbs on a config take. `open` gives the config."""
+
+    config: str = flag(
+        "--config=CONFIG",
+        "ark, gpr, star, bar_rag, demo or a file; ark:paper takes a preset of it; default: the "
+        "config of the last run in DIR",
+        "",
+    )
+    fields: tuple[str, ...] = flag(FIELDS, "any field of it; `ark-jax config` lists them", ())
+    workdir: Path | None = flag("--workdir=DIR", WORKDIR, None)
+    yes: bool = flag("--yes", YES, False, verbs=("demo", "run", "STAGE"))
+    max_cost: float | None = flag(
+        "--max-cost=USD", "short for --config.llm.max_cost=USD", None, verbs=("run",)
+    )
+    store: Path | None = flag(
+        "--store=DIR", "where the runs of a sweep share finished stages", None, verbs=("run",)
+    )
+    verify: bool = flag(
+        "--verify",
+        "reads all files of finished stages: was one damaged since? `ark-jax run` makes it again",
+        False,
+        verbs=("run", "status"),
+    )
+
+    needed = ("config", "workdir")
+
+    def open(self):
+        """The config with its fields and default models; None if there is none.
+
+        Raises:
+            ValueError: a field is unknown or has a bad value, or a config file fails.
+        """
+        from ark_jax.recipes.common import default_models
+
+        config, words = self.open_plain()
+        if words:
+            raise ValueError(
+                f"unexpected {words[0]!r}; fields of the config are written --config.name=value"
+            )
+        if config is not None:
+            default_models.suit_device(config)
+        return config
+
+    def open_plain(self) -> tuple:
+        """The config without default models, and the words that are no fields."""
+        from absl import flags as absl_flags
+        from ml_collections import ConfigDict
+
+        values = absl_flags.FlagValues()
+        holder, args = self._define(values)
+        try:
+            words = values(["ark-jax", *args])[1:]
+            config = holder.value
+            getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
+        except (absl_flags.Error, KeyError, AttributeError, TypeError) as error:
+            raise self.wrong(self._unknown_field() or _message(error)) from None
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"the config file fails ({reason}); correct it") from None
+        if not isinstance(config, ConfigDict | None):
+            raise ValueError(
+                f"the config file gives {type(config).__name__}, not a ConfigDict; let "
+                "get_config() return a config of ark_jax.config"
+            )
+        if config is not None and self.max_cost is not None:
+            if "llm" not in config:
+                raise ValueError("--max-cost: this recipe asks no paid model; leave the flag out")
+            config.llm.max_cost = self.max_cost
+        return config, words
+
+    def default_config(self):
+        """The config where no flag names one: that of the last run in the workdir, if any."""
+        return config_of_workdir(self.workdir)
+
+    def _define(self, values) -> tuple[object, list[str]]:
+        """Defines --config and its fields; gives its holder and the words to be read."""
+        from ml_collections import config_flags
+
+        args = _last_of_repeated(self.fields)
+        config = None if self.config else self.default_config()
+        if config is not None:
+            holder = config_flags.DEFINE_config_dict(
+                "config", config, flag_values=values, sys_argv=["ark-jax", *args]
+            )
+            return holder, args
+        args = [f"--config={locate(self.config)}", *args] if self.config else args
+        holder = config_flags.DEFINE_config_file(
+            "config", None, flag_values=values, sys_argv=["ark-jax", *args]
+        )
+        return holder, args
+
+    def _unknown_field(self) -> str:
+        """Which field the config lacks, and the most similar one; empty if it has all.
+
+        ml_collections reports it by its last part.
+        """
+        from ark_jax import schema
+
+        names = [match[1] for word in self.fields if (match := FIELD.match(word))]
+        if not names:
+            return ""
+        try:
+            config, _ = dataclasses.replace(self, fields=()).open_plain()
+        except ValueError:  # the config itself fails
+            return ""
+        if config is None:
+            return f"config.{names[0]} is a field of no config; name one, such as --config=ark"
+        known = list(schema.values(config))
+        sections = {name[:i] for name in known for i, sign in enumerate(name) if sign == "."}
+        unknown = [name for name in names if name not in sections.union(known)]
+        if not unknown:
+            return ""
+        # Its section may be missing.
+        with_section = [name for name in known if name.endswith(f".{unknown[0]}")]
+        nearest = with_section or difflib.get_close_matches(unknown[0], known, 1)
+        named = " or ".join(f"--config.{name}" for name in nearest)
+        hint = f"did you mean {named}?" if nearest else "`ark-jax config` lists all"
+        return f"the config has no field {unknown[0]!r} ({hint})"
+
+
+def config_of_workdir(workdir: Path | None):
+    """The config that a workdir keeps, with new fields at their defaults, if any."""
+    from ark_jax import config
+    from ark_jax.pipeline import kept_config
+
+    plain = kept_config.read(workdir) if workdir else None
+    return None if plain is None else config.from_json(plain)
+
+
+def packaged_files() -> dict[str, Path]:
+    """The configs of the package, which `--config` takes by name: name -> its file."""
+    files = {path.parent.name: path for path in sorted(RECIPES.glob("*/config.py"))}
+    return files | {DEMO: RECIPES / "ark" / "demo.py"}
+
+
+def locate(named: str) -> str:
+    """`FILE:WORDS` for a `NAME:WORDS` whose name is a packaged config's or a file's.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    name, colon, words = named.partition(":")
+    if Path(name).is_file():
+        return named
+    known = packaged_files()
+    if name in known:
+        return f"{known[name]}{colon}{words}"
+    nearest = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise ValueError(
+        f"--config={named}: no such file; {hint}the presets are {', '.join(known)}, and `ark-jax "
+        "init DATA` writes a file"
+    )
+
+
+def _last_of_repeated(words: Sequence[str]) -> list[str]:
+    """Of a field given twice, as a sweep does, the last one counts; tuples would be joined."""
+    field = lambda word: re.match(r"--?config\.[\w.]+=|", word)[0].lstrip("-")
+    last = {field(word): i for i, word in enumerate(words)}
+    return [word for i, word in enumerate(words) if not field(word) or last[field(word)] == i]
+
+
+def _message(error: Exception) -> str:
+    """What is wrong with a field, in one line; of a config file that fails, how its trace ends."""
+    text = str(error.args[0] if error.args else error).replace("\\n", "\n").strip()
+    text = text.splitlines()[-1] if "Traceback" in text else text
+    text = " ".join(text.replace("'", "").split())
+    return re.sub(r"\. Did you mean: (.+?) ?\?$", r" (did you mean --\1?)", text)
