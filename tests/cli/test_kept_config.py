@@ -1,11 +1,11 @@
 """The workdir keeps its config: later commands need no other, and changes are asked for."""
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from support import word_recipe
@@ -14,105 +14,126 @@ from support.paths import REPOSITORY
 from ark_jax import config
 from ark_jax.pipeline import kept_config
 
-TOOL = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}
 SOURCE = f"--config={word_recipe.__file__}"
 
 
-def call(place: Path, verb: str, *flags: str, **options) -> subprocess.CompletedProcess:
+@pytest.fixture
+def call(tool, tmp_path, monkeypatch):
     """Runs a verb in a folder, whose workdir is `work`."""
-    words = [sys.executable, "-m", "ark_jax", verb, "--workdir=work", *flags]
-    defaults = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.run(words, text=True, env=TOOL, cwd=place, **{**defaults, **options})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    return lambda verb, *flags: tool(verb, "--workdir=work", *flags)
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, call):
     """A folder with a finished run in `work`."""
     (tmp_path / "text.txt").write_text("The tide of the Board")
-    done = call(tmp_path, "run", SOURCE, f"--config.text={tmp_path / 'text.txt'}")
+    done = call("run", SOURCE, f"--config.text={tmp_path / 'text.txt'}")
     assert done.returncode == 0, done.stderr
     return tmp_path
 
 
-def contents(place: Path) -> dict[str, str]:
+def contents(place) -> dict[str, str]:
     """Stage -> the manifest of its finished folder."""
     return {path.parent.name: path.read_text() for path in place.glob("work/*/manifest.json")}
 
 
-def test_a_workdir_alone_is_enough(place):
-    assert call(place, "status").stdout.split()[1::2] == ["done"] * 3
-    assert "stages to run: none" in call(place, "plan").stdout
-    assert "nothing to do" in call(place, "run").stdout
-    assert "nothing to do" in call(place, "report").stdout
-    shown = call(place, "config").stdout
+def test_a_workdir_alone_is_enough(place, call):
+    assert call("status").stdout.split()[1::2] == ["done"] * 3
+    assert "stages to run: none" in call("plan").stdout
+    assert "nothing to do" in call("run").stdout
+    assert "nothing to do" in call("report").stdout
+    shown = call("config").stdout
     assert "  fold_case = True" in shown and "text.txt" in shown
-    changed = call(place, "status", "--config.fold_case=False").stdout.splitlines()
+    changed = call("status", "--config.fold_case=False").stdout.splitlines()
     assert changed[0].split(maxsplit=2)[1:] == ["stale", "config.fold_case was True, is False"]
 
 
-def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path):
+def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path, call):
     for verb in ("status", "run"):
-        done = call(tmp_path, verb)
+        done = call(verb)
         assert done.returncode == 1 and done.stderr.count("\n") == 1
         assert f"writes one; {tmp_path / 'work'} keeps none of" in done.stderr
-    assert "unknown verb 'count'" in call(tmp_path, "count").stderr
+    assert "unknown verb 'count'" in call("count").stderr
 
 
-def test_a_damaged_config_is_named(place):
+def test_a_damaged_config_is_named(place, call):
     path = place / "work" / kept_config.CONFIG_FILE
     path.write_text("{")
-    assert f"{path} is damaged; give --config=FILE" in call(place, "status").stderr
-    assert call(place, "run", SOURCE, f"--config.text={place / 'text.txt'}").returncode == 0
+    assert f"{path} is damaged; give --config=FILE" in call("status").stderr
+    assert call("run", SOURCE, f"--config.text={place / 'text.txt'}").returncode == 0
     assert json.loads(path.read_text())["fold_case"] is True
 
 
-def test_finished_stages_are_not_replaced_without_a_word(place):
+def test_finished_stages_are_not_replaced_without_a_word(place, call):
     before = contents(place)
-    done = call(place, "run", "--config.fold_case=False")
+    done = call("run", "--config.fold_case=False")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and contents(place) == before
     assert (
         "error: config.fold_case was True, is False: this would replace 3 finished stages of "
         f"{place / 'work'} (split, count, report); add --yes" in done.stderr
     )
-    done = call(place, "run", "--config.fold_case=False", "--yes")
+    done = call("run", "--config.fold_case=False", "--yes")
     assert done.returncode == 0 and "[1/3] split (again: config.fold_case was" in done.stdout
     assert contents(place) != before
-    assert "nothing to do" in call(place, "run").stdout  # the new config is kept
+    assert "nothing to do" in call("run").stdout  # the new config is kept
 
 
-def test_one_stage_alone_asks_for_itself(place):
-    done = call(place, "split", "--config.fold_case=False")
+def test_one_stage_alone_asks_for_itself(place, call):
+    done = call("split", "--config.fold_case=False")
     assert "replace 1 finished stage of" in done.stderr and "(split)" in done.stderr
-    assert call(place, "count", "--config.fold_case=False").stderr.startswith(
+    assert call("count", "--config.fold_case=False").stderr.startswith(
         "error: stage count needs split, which is stale"
     )
 
 
-@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x04", 1)])
-def test_a_terminal_is_asked(place, answer, status):
-    before = contents(place)
-    ours, theirs = pty.openpty()
-    os.write(ours, answer.encode())
-    done = call(place, "run", "--config.fold_case=False", stdin=theirs)
-    os.close(ours), os.close(theirs)
-    assert done.returncode == status, done.stderr
+class Terminal(io.StringIO):
+    """A standard input where somebody types."""
+
+    isatty = lambda self: True
+
+
+def agrees(place, done: subprocess.CompletedProcess) -> bool:
+    """Whether a user who was asked has agreed to replace the stages of `place`."""
     assert "this would replace 3 finished stages" in done.stdout
     assert "\n  split        config.fold_case was True, is False\n" in done.stdout
-    assert "\n  count        split has to run first\n" in done.stdout
-    assert (contents(place) == before) == bool(status)
-    assert bool(status) == ("nothing is replaced" in done.stderr)
+    return done.returncode == 0
 
 
-def test_what_no_flag_changed_is_done_again_as_ever(place):
+@pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_a_terminal_is_asked(place, call, monkeypatch, answer, agreed):
+    before = contents(place)
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    assert agrees(place, call("run", "--config.fold_case=False")) == agreed
+    assert (contents(place) != before) == agreed
+
+
+def test_the_end_of_a_terminal_is_no(place):
+    """Ctrl-D, of a terminal that is one."""
+    ours, theirs = pty.openpty()
+    os.write(ours, b"\x04")
+    done = subprocess.run(
+        [sys.executable, "-m", "ark_jax", "run", "--workdir=work", "--config.fold_case=False"],
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"},
+    )
+    os.close(ours), os.close(theirs)
+    assert not agrees(place, done)
+
+
+def test_what_no_flag_changed_is_done_again_as_ever(place, call):
     """The text is another one, and a stage is damaged; neither is asked for."""
     (place / "text.txt").write_text("Another tide")
-    done = call(place, "run")
+    done = call("run")
     assert (
         done.returncode == 0
         and "[1/3] split (again: the file of config.text changed)" in done.stdout
     )
     (place / "work" / "split" / "words.txt").unlink()
-    done = call(place, "run", "--config.fold_case=True")
+    done = call("run", "--config.fold_case=True")
     assert done.returncode == 0 and "words.txt is missing" in done.stdout
 
 

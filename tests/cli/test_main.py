@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
-from support.world import call, command, environment, make_world
+from support.world import command, environment, make_world
 
 from ark_jax import __main__
 from ark_jax.cli import runs, verbs
@@ -59,8 +59,8 @@ def world(tmp_path_factory):
         (("--config.llm.backend=magic",), "magic"),
     ],
 )
-def test_bad_flags_are_one_clear_line(world, tmp_path, flags, message):
-    done = call(world, tmp_path, "run", *flags)
+def test_bad_flags_are_one_clear_line(world, tmp_path, tool, flags, message):
+    done = tool(*command(world, tmp_path / "work", "run", *flags)[3:])
     assert done.returncode == 1
     assert (
         message in done.stderr
@@ -69,32 +69,27 @@ def test_bad_flags_are_one_clear_line(world, tmp_path, flags, message):
     )
 
 
-def test_of_a_field_given_twice_the_last_counts(world, tmp_path):
+def test_of_a_field_given_twice_the_last_counts(world, tmp_path, tool):
     """As a sweep gives them: tuples would be joined, and another curriculum trained."""
-    done = call(
-        world,
-        tmp_path,
-        "status",
-        "--config.train.stages=(1,2)",
-        "--config.seed=3",
-        "--config.train.stages=(0,)",
-    )
+    fields = ("train.stages=(1,2)", "seed=3", "train.stages=(0,)")
+    flags = [f"--config.{field}" for field in fields]
+    done = tool(*command(world, tmp_path, "status", *flags)[3:])
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines() if "stage" in line.split()[0]] == [
         "stage0"
     ]
 
 
-def test_the_default_models_are_named_in_a_line_each(world, tmp_path):
+def test_the_default_models_are_named_in_a_line_each(world, tmp_path, tool):
     """`status` fetches none of them."""
     empty = ("--config.retriever.path=", "--config.generator.path=")
-    done = call(world, tmp_path, "status", *empty)
+    done = tool(*command(world, tmp_path, "status", *empty)[3:])
     assert done.returncode == 0, done.stderr
     retriever, generator, first, *_ = done.stdout.splitlines()
     assert retriever.startswith("retriever: ") and "since this run has" in retriever
     assert generator.startswith("generator: ") and "--config.generator.path=... " in generator
     assert first.split() == ["data", "missing"]
-    assert not (world / "cache" / "models").exists()
+    assert not (tmp_path / "cache" / "models").exists()
 
 
 @pytest.mark.parametrize(
@@ -104,13 +99,9 @@ def test_the_default_models_are_named_in_a_line_each(world, tmp_path):
         ("--config=configs/ark.py:nope", "preset nope: must be one of default, best, paper"),
     ],
 )
-def test_a_config_that_cannot_be_had_is_one_clear_line(flag, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "ark_jax", "status", flag, f"--workdir={tmp_path}"],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
+def test_a_config_that_cannot_be_had_is_one_clear_line(flag, message, tmp_path, tool, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    done = tool("status", flag, f"--workdir={tmp_path}")
     assert (
         done.returncode == 1
         and message in done.stderr
@@ -133,12 +124,9 @@ CONFIG_FILES = {
 
 
 @pytest.mark.parametrize("text", CONFIG_FILES)
-def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path):
+def test_a_config_file_that_fails_is_one_line_about_that_file(text, tmp_path, tool):
     (tmp_path / "bad.py").write_text(text + "\n")
-    command = [sys.executable, "-m", "ark_jax", "status", f"--config={tmp_path}/bad.py"]
-    done = subprocess.run(
-        [*command, f"--workdir={tmp_path}/run"], capture_output=True, text=True, cwd=REPOSITORY
-    )
+    done = tool("status", f"--config={tmp_path}/bad.py", f"--workdir={tmp_path}/run")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert CONFIG_FILES[text] in done.stderr and "should not happen" not in done.stderr
 
@@ -155,25 +143,26 @@ def test_one_config_of_two_is_not_dropped_in_silence(tmp_path):
         runs.Status.parse("status", [*configs, f"--workdir={tmp_path}"])
 
 
-def test_help_and_unknown_verbs():
-    run = lambda *args: subprocess.run(
-        [sys.executable, "-m", "ark_jax", *args], capture_output=True, text=True, cwd=REPOSITORY
+def test_help_and_unknown_verbs(tool):
+    assert "\n  demo  " in tool("--help").stdout and tool("--help").returncode == 0
+    assert tool().returncode == 2
+    assert tool("frobnicate").returncode == 1
+    assert "--workdir" in tool("run").stderr
+
+
+def test_help_starts_nothing_slow():
+    """Neither jax nor what reads tables, so that it is there at once."""
+    slow = ("jax", "transformers", "pyarrow", "absl", "ml_collections")
+    script = f"""
+import sys
+from ark_jax import __main__
+assert __main__._main(["--help"]) == 0
+print([name for name in {slow} if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY
     )
-    assert "\n  demo  " in run("--help").stdout and run("--help").returncode == 0
-    assert run().returncode == 2
-    assert run("frobnicate").returncode == 1
-    assert "--workdir" in run("run").stderr
-    modules = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, ark_jax.__main__ as m; m._main(['--help']); print('jax' in sys.modules)",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    ).stdout
-    assert modules.strip().endswith("False")
+    assert done.stdout.startswith("ark-jax: ") and done.stdout.endswith("\n[]\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", [*verbs.VERBS, "score"])

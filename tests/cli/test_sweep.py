@@ -97,6 +97,14 @@ def make(world: Path, sweeps: str, *flags: str, **environment: str) -> subproces
     )
 
 
+@pytest.fixture
+def sweep_here(tool, monkeypatch):
+    """A sweep of which only the runs are other processes."""
+    for name, value in {"PYTHONPATH": str(REPOSITORY), "NO_PROXY": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    return lambda world, sweeps, *flags: tool("sweep", *words(world, sweeps, *flags))
+
+
 def done(process: subprocess.Popen) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
@@ -218,16 +226,14 @@ def test_a_crash_stops_no_other_run_and_its_last_line_is_kept(swept):
     )
 
 
-def test_again_nothing_is_done_but_what_failed(swept, tmp_path):
+def test_again_nothing_is_done_but_what_failed(swept, tmp_path, sweep_here):
     world = shutil.copytree(swept[0], tmp_path / "again")
     before, files_before = (
         witness(world),
         (world / "sweep" / "runs" / "cold" / "evaluate").stat().st_ino,
     )
-    code, out, err = done(
-        make(world, "mixed", "--only=base,cold,diverges", "--slots=3", "--metric=mrr")
-    )
-    assert code == 1, out + err
+    again = sweep_here(world, "mixed", "--only=cold,diverges", "--slots=2", "--metric=mrr")
+    assert again.returncode == 1, again
     assert [row[0] for row in witness(world)[len(before) :]] == ["stage2"]
     assert (world / "sweep" / "runs" / "cold" / "evaluate").stat().st_ino == files_before
     rows = pq.read_table(world / "sweep" / "results.parquet").to_pylist()
@@ -241,11 +247,11 @@ def test_again_nothing_is_done_but_what_failed(swept, tmp_path):
         "diverges",
         "stops",
     }
-    code, out, err = done(make(world, "mixed", "--only=cold"))
-    assert code == 0 and "nothing to do" in (world / "sweep" / "logs" / "cold.log").read_text()
+    assert sweep_here(world, "mixed", "--only=cold").returncode == 0
+    assert "nothing to do" in (world / "sweep" / "logs" / "cold.log").read_text()
 
 
-def test_killed_and_resumed_by_another_run(tmp_path):
+def test_killed_and_resumed_by_another_run(tmp_path, sweep_here):
     """All processes die at once in the middle of a stage; another run continues where it stood."""
     (tmp_path / "hold").touch()
     process = make(tmp_path, "temperature", "--only=cold")
@@ -254,8 +260,11 @@ def test_killed_and_resumed_by_another_run(tmp_path):
     process.communicate()
     assert not list((tmp_path / "sweep" / "runs" / "cold").glob("score"))
     (tmp_path / "hold").unlink()
-    code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
-    assert code == 0, out + err
+    left = tmp_path / "sweep" / "shared" / ".partial" / "score-of-other-settings"
+    left.mkdir()
+    resumed = sweep_here(tmp_path, "temperature", "--only=hot")
+    assert resumed.returncode == 0, resumed
+    assert left.is_dir()  # the others may go on with it
     assert [(stage, run) for stage, run, *_ in witness(tmp_path)][6:9] == [
         ("score", "cold"),
         ("score resumed", "hot"),
@@ -267,14 +276,8 @@ def test_killed_and_resumed_by_another_run(tmp_path):
         ("base", "unfinished"),
         ("cold", "unfinished"),
     ]
-    left = tmp_path / "sweep" / "shared" / ".partial" / "score-of-other-settings"
-    left.mkdir()
-    code, out, err = done(make(tmp_path, "temperature", "--only=hot"))
-    assert code == 0 and left.is_dir()  # the others may go on with it
-    code, out, err = done(make(tmp_path, "temperature"))
-    assert code == 0 and collections.Counter(row[0] for row in witness(tmp_path))["data"] == 1, (
-        out + err
-    )
+    assert sweep_here(tmp_path, "temperature").returncode == 0
+    assert collections.Counter(row[0] for row in witness(tmp_path))["data"] == 1
     assert not any((tmp_path / "sweep" / "shared" / ".partial").iterdir())
 
 
@@ -301,7 +304,7 @@ def test_an_interrupt_stops_all_within_two_seconds(tmp_path, sign, status, messa
     )
 
 
-def test_no_reply_is_paid_for_twice(tmp_path):
+def test_no_reply_is_paid_for_twice(tmp_path, sweep_here, monkeypatch):
     """Not by two runs at once, and not after a kill, whichever run goes on."""
     pytest.importorskip(
         "openai", reason="the live backend needs the openai client: pip install 'ark-jax[llm]'"
@@ -325,17 +328,9 @@ def test_no_reply_is_paid_for_twice(tmp_path):
         )
         asked_before = len(server.requests)
         assert 1 <= replies < 10
-        code, out, err = done(
-            make(
-                tmp_path,
-                "temperature",
-                "--slots=2",
-                "--only=hot,base",
-                *flags,
-                ARK_TEST_KEY="sk-test",
-            )
-        )
-        assert code == 0, out + err
+        monkeypatch.setenv("ARK_TEST_KEY", "sk-test")
+        others = sweep_here(tmp_path, "temperature", "--slots=2", "--only=hot,base", *flags)
+        assert others.returncode == 0, others
         prompts = collections.Counter(request.prompt for request in server.requests)
     assert set(prompts) == {f"{stage} {i}" for stage in ("extract", "rewrite") for i in range(5)}
     assert sum(prompts.values()) == asked_before + 10 - replies
