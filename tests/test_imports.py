@@ -41,8 +41,10 @@ ROOMS = (
     "recipes.star",
     "recipes.bar_rag",
     "config",
+    "new_config",
     "doctor",
     "run",
+    "sweep",
     "cli",
     "__main__",
 )

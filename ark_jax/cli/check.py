@@ -24,7 +24,7 @@ class DataFlags(Flags):
     names: str = flag("--names=FILE", "of a graph of triples: names of its nodes", "", read=_file)
     relation_names: str = flag("--relation-names=FILE", "of its relations", "", read=_file)
 
-    def graph_files(self) -> dict[str, str]:
+    def files(self) -> dict[str, str]:
         """Those that are given, as `triple_check` takes them."""
         names = ("names", "relation_names", "questions")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
@@ -44,7 +44,7 @@ class Check(DataFlags):
         from ark_jax.evaluate.significance import what_can_be_told
         from ark_jax.graph import triple_check
 
-        files = self.graph_files()
+        files = self.files()
         if self.test and files:
             raise self.wrong("TEST stands alone: --questions and --names are for one input")
         if not self.test and triple_check.is_meant(self.path, **files):

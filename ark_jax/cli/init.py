@@ -1,46 +1,11 @@
 """`ark-jax init`: a config file for the data that it is shown."""
 
-import dataclasses
 import shlex
-import textwrap
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.cli.check import DataFlags
 from ark_jax.cli.flags import flag
 from ark_jax.runtime.log import say
-
-WIDTH = 90  # columns of a comment
-MODELS = ("retriever.path", "generator.path")
-LLM = ("llm.backend", "llm.model", "llm.max_cost")
-# recipe -> the fields that a new file shows with their defaults, to be changed
-SHOWN = {
-    "ark": ("data.held_out", "data.test", *MODELS, *LLM, "train.epochs", "train.batch"),
-    "gpr": (*MODELS, *LLM, "questions.triples", "train.epochs", "train.batch"),
-    "star": ("data.held_out", "paths.hops", *MODELS, "train.epochs", "train.batch"),
-}
-TITLES = {
-    "ark": "ARK: a retriever of passages, tuned on documents and questions",
-    "gpr": "GPR: a retriever of triples, tuned on a graph alone",
-    "star": "STAR: relation paths of a graph, tuned on its questions",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Understood:
-    """What data are fit for.
-
-    Attributes:
-        recipe: what suits them.
-        fields: dotted field of the config -> value.
-        lines: what was understood, as `ark-jax check` says it.
-        good: whether nothing in them is wrong.
-    """
-
-    recipe: str
-    fields: Mapping[str, str]
-    lines: list[str]
-    good: bool
 
 
 class Init(DataFlags):
@@ -54,15 +19,12 @@ class Init(DataFlags):
 
     def run(self) -> int:
         """Writes a config file; 1 if the data have problems."""
-        from ark_jax.graph import triple_check
+        from ark_jax.new_config import TITLES, text_of, understand
 
-        out, files = Path(self.out).expanduser(), self.graph_files()
+        out = Path(self.out).expanduser()
         if out.exists():
             raise ValueError(f"{out} is there already; give another --out, or move it away")
-        if triple_check.is_meant(self.data, **files):
-            understood = _graph(self.data, files)
-        else:
-            understood = _documents(self.data, self.questions)
+        understood = understand(self.data, self.files())
         for line in understood.lines:
             say(line)
         if not understood.good:
@@ -73,102 +35,3 @@ class Init(DataFlags):
         say(f"{out}: {TITLES[understood.recipe]}")
         say(f"run it: ark-jax run --config={shlex.quote(self.out)} --workdir=DIR")
         return 0
-
-
-def _documents(data: str, questions: str) -> Understood:
-    from ark_jax.data import readers
-
-    corpus, problems = readers.read(data, questions)
-    lines = list(map(str, (*corpus.remarks, *problems)))
-    fields = {"data.path": _absolute(data)}
-    if questions:
-        fields["data.questions"] = _absolute(questions)
-    if problems:
-        return Understood("ark", fields, _lines(lines), False)
-    if not corpus.documents:
-        raise ValueError(
-            f"{data}: questions alone; give their documents: ark-jax init DOCUMENTS "
-            f"--questions={shlex.quote(data)}"
-        )
-    lines.append(readers.summary(corpus))
-    if not any(question.answers for question in corpus.questions):
-        fields["questions.source"] = "written"
-        lines.append("no question has an answer to train on: questions are written")
-    return Understood("ark", fields, _lines(lines), True)
-
-
-def _graph(data: str, files: Mapping[str, str]) -> Understood:
-    from ark_jax.graph import triple_check
-
-    if "questions" not in files and _has_questions(Path(data)):
-        files = {**files, "questions": data}
-    lines, good = triple_check.check(data, **files)
-    fields = {f"data.{name}": _absolute(path) for name, path in {"path": data, **files}.items()}
-    return Understood("star" if "questions" in files else "gpr", fields, _lines(lines), good)
-
-
-def _lines(texts: Sequence[str]) -> list[str]:
-    """Texts as lines, each of which may be a comment."""
-    return "\n".join(texts).splitlines()
-
-
-def _has_questions(path: Path) -> bool:
-    """Whether the rows of a graph's file are questions, each with a part of the graph."""
-    from ark_jax.data.row_files import is_parquet
-    from ark_jax.data.text_files import file_head
-
-    if not path.is_file():
-        return False
-    if is_parquet(path):
-        import pyarrow.parquet as pq
-
-        return "question" in pq.read_schema(path).names
-    return b'"question"' in file_head(path)
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).expanduser().absolute())
-
-
-def text_of(understood: Understood, name: str) -> str:
-    """The config file of data, whose own name is `name`."""
-    recipe, quoted = understood.recipe, shlex.quote(name)
-    lines = [
-        TITLES[recipe],
-        "",
-        f"    ark-jax run --config={quoted} --workdir=DIR      # run it again to resume",
-        f"    ark-jax plan --config={quoted}                   # calls, cost, time, disk",
-        f"    ark-jax config --config={quoted}                 # every field, unit and meaning",
-        "",
-        f"What `ark-jax init` understood of {understood.fields['data.path']!r}:",
-        "",
-        *(f"    {line}" for line in understood.lines if line.strip()),
-    ]
-    comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    fields = "".join(f"    c.{field} = {value!r}\n" for field, value in understood.fields.items())
-    return f"""{comment}
-
-from ark_jax.recipes.{recipe} import config
-
-SWEEPS = config.SWEEPS
-
-
-def get_config(words=""):
-    c = config.get_config(words)  # words after a colon: --config={name}:paper
-{fields}{_shown(recipe)}    return c
-"""
-
-
-def _shown(recipe: str) -> str:
-    """Fields that users change, as comments: meaning, and a line to uncomment."""
-    from ark_jax import config, schema
-
-    specs = {spec.name: spec for spec in schema.fields(config.SCHEMAS[recipe])}
-    lines = []
-    for name in SHOWN[recipe]:
-        spec = specs[name]
-        meaning = f"{spec.meaning} ({spec.unit})" if spec.unit else spec.meaning
-        wrapped = textwrap.wrap(meaning, WIDTH, break_on_hyphens=False)
-        lines += ["", *(f"# {line}" for line in wrapped)]
-        lines.append(f"# c.{name} = {spec.default!r}")
-    return "".join(f"    {line}".rstrip() + "\n" for line in lines)

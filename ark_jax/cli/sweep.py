@@ -1,9 +1,5 @@
 """`ark-jax sweep`: one run for each named set of settings, and one table of the results.
 
-SWEEPS of the config file says which: sweep -> run -> {field: value}, or sweep -> a function of the
-config that returns its runs, for fields that follow from those of the command line. A run `base`
-without changes is always added to compare with, unless all runs are folds (data.fold).
-
     DIR/runs/NAME       a run's workdir, as of `ark-jax run`
     DIR/shared          finished stages by their inputs: each is made once, and every run has it as
                         hard links; may be deleted when the sweep is over
@@ -18,19 +14,19 @@ stage that both need.
 import dataclasses
 import os
 import re
-import runpy
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
 from ark_jax.cli.flags import Flags, flag
-from ark_jax.cli.sweep_processes import shares_of_devices, work
-from ark_jax.pipeline import store
-from ark_jax.pipeline.recipe import Recipe, recipe_of
-from ark_jax.report.sweep_table import Comparison, SweepRun, write_results
 from ark_jax.runtime.log import show
+
+if TYPE_CHECKING:
+    from ark_jax.report.sweep_table import SweepRun
+    from ark_jax.sweep.series import Series
 
 
 class Sweep(Flags):
@@ -57,6 +53,10 @@ class Sweep(Flags):
     prints = False
 
     def run(self) -> int:
+        from ark_jax.pipeline import store
+        from ark_jax.report.sweep_table import Comparison, write_results
+        from ark_jax.sweep.processes import shares_of_devices, work
+
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
             raise self.wrong(f"unrecognized arguments: {' '.join(bad)}")
         series = read_sweep(self.config, self.workdir, self.fields)
@@ -82,7 +82,7 @@ class Sweep(Flags):
         return int(any(row["state"] != "done" for row in rows if row["run"] in names))
 
 
-def _chosen(series: "Series", flags: Sweep) -> list[SweepRun]:
+def _chosen(series: "Series", flags: Sweep) -> list["SweepRun"]:
     """The runs that the flags name, or all."""
     metrics, runs = series.recipe.metrics, {run.name: run for run in series.runs}
     if flags.metric not in metrics:
@@ -96,66 +96,25 @@ def _chosen(series: "Series", flags: Sweep) -> list[SweepRun]:
     return [run for name, run in runs.items() if name in names]
 
 
-def _command(run: SweepRun, config: str, shared: Path, flags: Sequence[str]) -> list[str]:
+def _command(run: "SweepRun", config: str, shared: Path, flags: Sequence[str]) -> list[str]:
     changes = [f"--config.{name}={value}" for name, value in run.changes.items()]
     paths = [f"--config={config}", f"--workdir={run.workdir}", f"--store={shared}"]
     return [sys.executable, "-m", "ark_jax", "run", *paths, *flags, *changes]
 
 
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """A named series of runs and the recipe that they follow.
+def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> "Series":
+    """The sweep that `--config=FILE:sweep=NAME` names, for runs with these fields."""
+    from ark_jax.sweep.series import read_series
 
-    `base` comes first. If each run holds out a fold of the questions, there is no `base`.
-    """
-
-    name: str
-    runs: list[SweepRun]
-    recipe: Recipe
-    has_folds: bool
-
-
-def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> Series:
-    """The sweep that `--config=FILE:sweep=NAME` names.
-
-    Args:
-        fields: `--config.name=value`, which hold for all runs.
-
-    Raises:
-        ValueError: the config names no sweep, or one that its file lacks, or a run's name is not
-            fit for a folder, or the recipe cannot pool folds.
-    """
-    path, _, words = config.partition(":")
-    named = re.search(r"(?:^|,)sweep=([^,]*)", words)
-    module = runpy.run_path(locate(config).partition(":")[0])
-    sweeps = module.get("SWEEPS", {})
-    if not named or named[1] not in sweeps:
-        raise ValueError(
-            f"--config={config}: give one of the sweeps of {path} as --config={path}:sweep=NAME; "
-            f"there are {', '.join(sweeps) or 'none: it has no SWEEPS'}"
-        )
-    runs, changes_of = [], sweeps[named[1]]
-    if callable(changes_of):
-        arguments = [f"--config={config}", *fields]
-        changes_of = changes_of(ConfigFlags.parse("sweep", arguments).open_plain()[0])
-    has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
-    recipe = recipe_of(module["get_config"](words))
-    if has_folds and not recipe.pool:
-        raise ValueError(f"{path}: sweep {named[1]}: recipe {recipe.name} cannot pool folds")
-    # A run without a fold holds out other questions, so no fold can be compared with it.
-    for name, changes in (changes_of if has_folds else {"base": {}} | changes_of).items():
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise ValueError(
-                f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
-            )
-        runs.append(
-            SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
-        )
-    return Series(named[1], runs, recipe, has_folds)
+    path = locate(config).partition(":")[0]
+    open_config = lambda: ConfigFlags.parse("sweep", [f"--config={config}", *fields]).open_plain()[
+        0
+    ]
+    return read_series(config, path, folder, open_config)
 
 
 def slurm_script(
-    sweep: str, runs: Sequence[SweepRun], flags: Sweep, passed_on: Sequence[str]
+    sweep: str, runs: Sequence["SweepRun"], flags: Sweep, passed_on: Sequence[str]
 ) -> str:
     """An array job whose task i works on the i-th run."""
     script = [sys.executable, "-m", "ark_jax", "sweep"]

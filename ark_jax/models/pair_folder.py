@@ -58,6 +58,14 @@ def is_classifier(folder: Path) -> bool:
     )
 
 
+def scores_pairs(model: str) -> bool:
+    """Whether a model, a folder or a hub name, has a head that scores pairs."""
+    folder = hf.resolve(model)
+    if (folder / SETTINGS).is_file():
+        return True
+    return (folder / "config.json").is_file() and is_classifier(folder)
+
+
 def is_decoder(folder: Path) -> bool:
     """Whether the folder holds a decoder, which scores pairs by its words and has no head."""
     has_settings = (folder / SETTINGS).is_file()

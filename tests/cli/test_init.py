@@ -9,8 +9,8 @@ import pytest
 from support.paths import REPOSITORY
 from support.world import make_world
 
-from ark_jax import __main__
-from ark_jax.cli import init, sweep
+from ark_jax import __main__, new_config
+from ark_jax.cli import sweep
 from ark_jax.cli.runs import Run
 from ark_jax.pipeline.recipe import recipe_of
 from ark_jax.schema import values
@@ -53,7 +53,7 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
     assert max(map(len, shown)) <= 100 and len(text.splitlines()) < 70
     # Each line that can be uncommented is a field with its default.
     shown = re.findall(r"^    # (c\.\w.* = .*)$", text, re.MULTILINE)
-    assert len(shown) == len(init.SHOWN[recipe])
+    assert len(shown) == len(new_config.SHOWN[recipe])
     path.write_text(re.sub(r"^    # (c\.\w)", r"    \1", text, flags=re.MULTILINE))
     again = runpy.run_path(str(path))["get_config"]()
     recipe_of(again).check(again)
@@ -72,7 +72,7 @@ def test_the_recipe_suits_the_data_and_the_file_runs(words, recipe, tmp_path, ca
 def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, runs, tmp_path):
     path = tmp_path / "config.py"
     fields = {"data.path": str(DEMO)}
-    path.write_text(init.text_of(init.Understood(recipe, fields, [], True), str(path)))
+    path.write_text(new_config.text_of(new_config.Understood(recipe, fields, [], True), str(path)))
     packaged = Run.parse("run", [f"--config={recipe}:{words}"]).open()
     ours, theirs = (values(c) for c in (loaded(path, words), packaged))
     assert {name for name in ours if ours[name] != theirs[name]} == {"data.path"}
@@ -85,7 +85,9 @@ def test_words_after_the_colon_are_those_of_the_packaged_config(recipe, words, r
 @pytest.mark.parametrize("words", ["papre", "sweep=fold"])
 def test_words_that_mean_nothing_are_refused(words, tmp_path):
     path = tmp_path / "config.py"
-    path.write_text(init.text_of(init.Understood("ark", {"data.path": "x"}, [], True), str(path)))
+    path.write_text(
+        new_config.text_of(new_config.Understood("ark", {"data.path": "x"}, [], True), str(path))
+    )
     with pytest.raises(ValueError, match=r"must be one of default|there are temperature, lambda"):
         sweep.read_sweep(f"{path}:{words}", tmp_path) if "=" in words else loaded(path, words)
 

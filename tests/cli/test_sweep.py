@@ -21,12 +21,13 @@ from support import llm_server, pretend_stages
 from support.paths import REPOSITORY
 
 from ark_jax import __main__
-from ark_jax.cli import sweep, sweep_processes
+from ark_jax.cli import sweep
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.bar_rag import config as config_of_readers
 from ark_jax.runtime.log import Metrics, read_rows
+from ark_jax.sweep import processes
 
 UPSTREAM = ("data", "candidates", "extract", "graph", "communities", "rewrite", "score")
 
@@ -423,18 +424,18 @@ def test_arms_follow_from_the_fields_of_the_command_line(tmp_path):
 def test_the_error_of_a_run_is_its_last_line(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: of an earlier call\n")
-    assert sweep_processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
+    assert processes.why_failed(-9, log, 26) == "killed by SIGKILL: exit status -9"
     log.write_text("error: of an earlier call\nsome\n\nerror: no such thing\n \n")
     assert (
-        sweep_processes.why_failed(1, log, 26) == "no such thing"
-        and sweep_processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
+        processes.why_failed(1, log, 26) == "no such thing"
+        and processes.why_failed(-15, log, 26) == "killed by SIGTERM: no such thing"
     )
     log.write_text(
         "error: of an earlier call\n[1/2] data\ndone in 3s\nException ignored in: some library\n"
     )
-    assert sweep_processes.why_failed(0, log, 26) == "" and sweep_processes.why_failed(
-        1, log, 26
-    ).startswith("Exception ignored")
+    assert processes.why_failed(0, log, 26) == "" and processes.why_failed(1, log, 26).startswith(
+        "Exception ignored"
+    )
 
 
 def test_a_stage_hangs_on_its_own_epochs_and_rate(tmp_path):

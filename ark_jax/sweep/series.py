@@ -1,0 +1,68 @@
+"""Which runs a sweep has.
+
+SWEEPS of the config file says which: sweep -> run -> {field: value}, or sweep -> a function of the
+config that returns its runs, for fields that follow from those of the command line. A run `base`
+without changes is always added to compare with, unless all runs are folds (data.fold).
+"""
+
+import dataclasses
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+from ark_jax.pipeline.recipe import Recipe, recipe_of
+from ark_jax.report.sweep_table import SweepRun
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """A named series of runs and the recipe that they follow.
+
+    `base` comes first. If each run holds out a fold of the questions, there is no `base`.
+    """
+
+    name: str
+    runs: list[SweepRun]
+    recipe: Recipe
+    has_folds: bool
+
+
+def read_series(config: str, file: str, folder: Path, open_config: Callable[[], object]) -> Series:
+    """The sweep that `--config=FILE:sweep=NAME` names.
+
+    Args:
+        config: FILE:sweep=NAME, as it was written.
+        file: that config file.
+        open_config: gives the config with the fields that hold for all runs.
+
+    Raises:
+        ValueError: the config names no sweep, or one that its file lacks, or a run's name is not
+            fit for a folder, or the recipe cannot pool folds.
+    """
+    path, _, words = config.partition(":")
+    named = re.search(r"(?:^|,)sweep=([^,]*)", words)
+    module = runpy.run_path(file)
+    sweeps = module.get("SWEEPS", {})
+    if not named or named[1] not in sweeps:
+        raise ValueError(
+            f"--config={config}: give one of the sweeps of {path} as --config={path}:sweep=NAME; "
+            f"there are {', '.join(sweeps) or 'none: it has no SWEEPS'}"
+        )
+    runs, changes_of = [], sweeps[named[1]]
+    if callable(changes_of):
+        changes_of = changes_of(open_config())
+    has_folds = bool(changes_of) and all("data.fold" in changes for changes in changes_of.values())
+    recipe = recipe_of(module["get_config"](words))
+    if has_folds and not recipe.pool:
+        raise ValueError(f"{path}: sweep {named[1]}: recipe {recipe.name} cannot pool folds")
+    # A run without a fold holds out other questions, so no fold can be compared with it.
+    for name, changes in (changes_of if has_folds else {"base": {}} | changes_of).items():
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ValueError(
+                f"{path}: sweep {named[1]}: run {name!r}: letters, digits and _ . + - make a name"
+            )
+        runs.append(
+            SweepRun(name, changes, folder / "runs" / name, folder / "logs" / f"{name}.log")
+        )
+    return Series(named[1], runs, recipe, has_folds)
