@@ -7,12 +7,13 @@ import re
 import textwrap
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 
 WIDTH = 100  # columns of the help
 INDENT = 23  # columns before what a flag means
 FLAG = re.compile(r"--?([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
-BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+BOOLEANS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Spec:
         return self.label.startswith("--")
 
 
-def flag(label: str, meaning: str, default: object = dataclasses.MISSING, **more):
+def flag(label: str, meaning: str, default: object = MISSING, **more):
     """A field of a verb, which must be given if it has no default; see `Spec`."""
     return dataclasses.field(default=default, metadata={"spec": Spec(label, meaning, **more)})
 
@@ -151,8 +152,8 @@ def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str])
             f"ark-jax {verb}: unexpected {words[0]!r}; put quotes around a question or a path "
             f"with blanks, as in: {verb_class.example}"
         )
-    lacking = [spec.name for f, spec in specs(verb_class).items() if _is_lacking(f, values)]
-    if lacking:
+    required = {f.name: s.name for f, s in specs(verb_class).items() if f.default is MISSING}
+    if lacking := [label for name, label in required.items() if name not in values]:
         needed = " and ".join(lacking)
         raise ValueError(f"ark-jax {verb} needs {needed}, as in: {verb_class.example}")
     return verb_class(verb=verb, **values)
@@ -161,10 +162,6 @@ def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str])
 def _rest(verb_class: type[Flags]) -> dataclasses.Field | None:
     """The field that takes fields of a config and other words."""
     return next((field for field in specs(verb_class) if field.type == tuple[str, ...]), None)
-
-
-def _is_lacking(field: dataclasses.Field, values: dict) -> bool:
-    return field.name not in values and field.default is dataclasses.MISSING
 
 
 def _wrong(verb: str, message: str) -> ValueError:
@@ -176,8 +173,9 @@ def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
     spec = field.metadata["spec"]
     if field.type in (Path, Path | None):
         return folder(text, name)
-    if spec.choices and text not in spec.choices:
-        known = ", ".join(map(repr, spec.choices))
+    choices = BOOLEANS if field.type is bool else spec.choices
+    if choices and text not in choices:
+        known = ", ".join(map(repr, choices))
         raise _wrong(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
     try:
         return (spec.read or READERS.get(field.type, str))(text)
@@ -196,13 +194,12 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in BOOLEANS:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return BOOLEANS[text.lower()]
-
-
-READERS = {int: at_least_one, int | None: at_least_one, float | None: float, bool: _boolean}
+READERS = {
+    int: at_least_one,
+    int | None: at_least_one,
+    float | None: float,
+    bool: BOOLEANS.__getitem__,
+}
 
 
 def folder(text: str, name: str) -> Path | None:
@@ -229,7 +226,7 @@ def usage(verb_class: type[Flags], verb: str) -> str:
     """What follows the verb: words and needed flags, and whether there are others."""
     parts, others = [], ""
     for field, spec in specs(verb_class, verb).items():
-        if field.default is dataclasses.MISSING or field.name in verb_class.needed:
+        if field.default is MISSING or field.name in verb_class.needed:
             parts.append(spec.label)
         elif spec.is_flag:
             others = " [FLAGS]"

@@ -35,7 +35,7 @@ class Retrieve(Flags):
     hops: int = flag(
         "--hops=N", "longest path, or how far triples go along the graph; 1: cosines alone", 3
     )
-    index: Path | None = flag("--index=DIR", "where the vectors of triples are kept", None)
+    index: str = flag("--index=DIR", "where the vectors of triples are kept", "")
     beam: int | None = flag("--beam=N", "paths that are kept at each hop: 5", None)
     inverse: str = flag(
         "--inverse=yes|no",
@@ -102,13 +102,11 @@ class Retrieve(Flags):
 
     @property
     def folder(self) -> Path:
-        """Of the graph's vectors."""
-        return self.index or _default_index(self.model, self.graph)
-
-
-def _default_index(model: str, graph: str) -> Path:
-    """A folder of the cache for each model and graph. The model's own folder may be read-only."""
-    place = lambda name: name if "://" in name else str(Path(name).expanduser().absolute())
-    names = json.dumps([model if storage.is_hub_name(model) else place(model), place(graph)])
-    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-    return storage.cache_folder() / "triple_indices" / digest
+        """Of the graph's vectors: by default in the cache, since a model's own may be read-only."""
+        if self.index:
+            return storage.local_path(self.index)
+        place = lambda name: name if "://" in name else str(Path(name).expanduser().absolute())
+        model = self.model if storage.is_hub_name(self.model) else place(self.model)
+        names = json.dumps([model, place(self.graph)])
+        digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+        return storage.cache_folder() / "triple_indices" / digest

@@ -2,11 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import shlex
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +19,6 @@ if TYPE_CHECKING:
     from ark_jax.index import index as indices
     from ark_jax.index.reader import Reader
 
-LINES = 3  # of a passage in a table
-NARROWEST = 40  # columns of one side of a comparison
 DATABASES = ("lancedb", "qdrant")  # modules of `ark_jax.integrations` that search, too
 HYDE = "hyde"
 JSON = "one line of JSON"
@@ -220,6 +215,7 @@ class Ask(IndexFlags):
     def run(self) -> int:
         """Prints an answer and the passages that it rests on."""
         from ark_jax.data.records import with_title
+        from ark_jax.index.passage_table import table
         from ark_jax.index.rows import answer_row
 
         self.check()
@@ -242,7 +238,7 @@ class Ask(IndexFlags):
                 "It cites nothing, and no passage holds the answer word for word. It has read:"
             )
             sources = hits[: answer.read]
-        lines = [answer.text or "(no answer)", "", heading, *_table(sources, _columns())]
+        lines = [answer.text or "(no answer)", "", heading, *table(sources)]
         log.show("".join(f"{line}\n" for line in lines))
         return 0
 
@@ -269,6 +265,7 @@ class Search(Ask):
 
     def run(self) -> int:
         """Prints the passages; with `--compare`, those of another model beside them."""
+        from ark_jax.index.passage_table import side_by_side, table
         from ark_jax.index.rows import comparison_row, search_row
 
         self.check()
@@ -291,7 +288,8 @@ class Search(Ask):
         elif self.json:
             _show_json(search_row(self.question, self.by, hits))
         else:
-            log.show("".join(f"{line}\n" for line in _side_by_side(results)))
+            lines = side_by_side(results) if self.compare else table(hits)
+            log.show("".join(f"{line}\n" for line in lines))
         return 0
 
 
@@ -306,37 +304,3 @@ def _database(verb: Index | Search, name: str) -> ModuleType | None:
 
 def _show_json(row: Mapping) -> None:
     log.show(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def _columns() -> int:
-    return min(shutil.get_terminal_size().columns, 120)
-
-
-def _table(hits: Sequence, width: int) -> list[str]:
-    blocks = (_block(rank, hit, width) for rank, hit in enumerate(hits, 1))
-    return list(itertools.chain(*blocks)) or ["no passage has a word of the question"]
-
-
-def _block(rank: int, hit, width: int) -> list[str]:
-    """The lines of a passage: rank, score, document, offsets and title, and then its text."""
-    place = f"{rank:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]"
-    title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
-    wrap = functools.partial(textwrap.wrap, width=width, placeholder=" ...")
-    head = wrap(place + title, max_lines=1, drop_whitespace=False)
-    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
-    return [*head, *wrap(" ".join(hit.text.split()), max_lines=LINES, **indent)]
-
-
-def _side_by_side(results: Mapping[str, Sequence]) -> list[str]:
-    """The table of one model, or those of several in columns."""
-    if len(results) == 1:
-        return _table(next(iter(results.values())), _columns())
-    width = max((_columns() - 3) // len(results), NARROWEST)
-    rows = [tuple(results), tuple("-" * width for _ in results)]
-    for rank in range(max(map(len, results.values()))):
-        blocks = [
-            _block(rank + 1, hits[rank], width) if rank < len(hits) else []
-            for hits in results.values()
-        ]
-        rows += itertools.zip_longest(*blocks, fillvalue="")
-    return [" | ".join(cell[:width].ljust(width) for cell in row).rstrip() for row in rows]

@@ -12,7 +12,7 @@ import pytest
 from support import tiny
 from support.paths import REPOSITORY
 
-from ark_jax import __main__, layout
+from ark_jax import layout
 from ark_jax.cli import retrieve
 from ark_jax.models.pairs import CrossEncoder
 
@@ -64,17 +64,10 @@ def shell(place: Path, after: str = "", **replaced: str) -> subprocess.Completed
 
 
 @pytest.fixture
-def call(place, mesh, monkeypatch, capsys):
+def call(place, mesh, tool, monkeypatch):
     """Runs the verb in `place`; -> its status, standard output and standard error."""
     monkeypatch.chdir(place)
-    monkeypatch.setenv("ARK_CACHE", str(place / "cache"))
-    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "")  # which the verb would set for good
-
-    def run(*flags: str, **replaced: str) -> subprocess.CompletedProcess:
-        status = __main__._main(words(*flags, **replaced))
-        return subprocess.CompletedProcess([], status, *capsys.readouterr())
-
-    return run
+    return lambda *flags, **replaced: tool(*words(*flags, **replaced))
 
 
 def test_a_line_for_each_question(place):

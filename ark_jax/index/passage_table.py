@@ -1,0 +1,47 @@
+"""Passages as lines for a terminal."""
+
+import functools
+import itertools
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ark_jax.index.index import Hit
+
+LINES = 3  # of a passage
+NARROWEST = 40  # columns of one side of a comparison
+
+
+def table(hits: Sequence["Hit"], columns: int | None = None) -> list[str]:
+    """Passages below each other, best first; `columns` are those of the terminal."""
+    blocks = (_block(rank, hit, columns or _columns()) for rank, hit in enumerate(hits, 1))
+    return list(itertools.chain(*blocks)) or ["no passage has a word of the question"]
+
+
+def side_by_side(results: Mapping[str, Sequence["Hit"]]) -> list[str]:
+    """The passages of several models in columns, each below the name of its model."""
+    width = max((_columns() - 3) // len(results), NARROWEST)
+    rows = [tuple(results), tuple("-" * width for _ in results)]
+    for rank in range(max(map(len, results.values()))):
+        blocks = [
+            _block(rank + 1, hits[rank], width) if rank < len(hits) else []
+            for hits in results.values()
+        ]
+        rows += itertools.zip_longest(*blocks, fillvalue="")
+    return [" | ".join(cell[:width].ljust(width) for cell in row).rstrip() for row in rows]
+
+
+def _columns() -> int:
+    return min(shutil.get_terminal_size().columns, 120)
+
+
+def _block(rank: int, hit: "Hit", width: int) -> list[str]:
+    """The lines of a passage: rank, score, document, offsets and title, and then its text."""
+    place = f"{rank:>2}  {hit.score:.4f}  {hit.document} [{hit.start}:{hit.end}]"
+    title = f"  {hit.title}" if hit.title not in ("", hit.document) else ""
+    wrap = functools.partial(textwrap.wrap, width=width, placeholder=" ...")
+    head = wrap(place + title, max_lines=1, drop_whitespace=False)
+    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
+    return [*head, *wrap(" ".join(hit.text.split()), max_lines=LINES, **indent)]
