@@ -36,7 +36,6 @@ __all__ = [
     "vary",
 ]
 
-DEMO_RECIPES = ("ark", "gpr", "star", "bar_rag")
 SCHEMAS = {"ark": Ark, "gpr": Gpr, "star": Star, "bar_rag": BarRag}
 
 

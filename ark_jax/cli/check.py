@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.flags import Flags, flag, wrong
 from ark_jax.runtime.log import say
 
 
@@ -31,7 +31,7 @@ class DataFlags(Flags):
 
 
 class Check(DataFlags):
-    """What a file or folder holds."""
+    """Prints what a file or folder holds; 1 if there are problems."""
 
     path: str = flag("FILE", "a file or folder of documents, questions or triples")
     test: str = flag("TEST", "a test set for config.data.test", "")
@@ -39,14 +39,13 @@ class Check(DataFlags):
     example = "ark-jax check my_documents/"
 
     def run(self) -> int:
-        """Prints what is understood; 1 if there are problems."""
         from ark_jax.data import readers
         from ark_jax.evaluate.significance import what_can_be_told
         from ark_jax.graph import triple_check
 
         files = self.files()
         if self.test and files:
-            raise self.wrong("TEST stands alone: --questions and --names are for one input")
+            raise wrong(self.verb, "TEST stands alone: --questions and --names are for one input")
         if not self.test and triple_check.is_meant(self.path, **files):
             lines, good = triple_check.check(self.path, **files)
             say("\n".join(lines))

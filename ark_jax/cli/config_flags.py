@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.flags import Flags, flag, wrong
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 DEMO = "demo"
@@ -73,7 +73,7 @@ class ConfigFlags(Flags):
             config = holder.value
             getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
         except (absl_flags.Error, KeyError, AttributeError, TypeError) as error:
-            raise self.wrong(self._unknown_field() or _message(error)) from None
+            raise wrong(self.verb, self._unknown_field() or _message(error)) from None
         except (Exception, SystemExit) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"the config file fails ({reason}); correct it") from None

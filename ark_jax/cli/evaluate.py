@@ -12,7 +12,7 @@ from ark_jax.runtime import log, storage
 
 
 class Evaluate(ReaderFlags):
-    """A table of systems by metrics."""
+    """Prints a table of systems by metrics."""
 
     models: str = flag(
         "--models=NAMES",
@@ -35,11 +35,10 @@ class Evaluate(ReaderFlags):
         "--metrics=NAMES", "default recall@5,recall@10,ndcg@10,mrr; also hit, precision and map", ""
     )
     scope: str = flag(
-        "--scope=documents",
-        "each question searches its own documents; asked: those of all questions; corpus: "
+        "--scope=auto|documents|asked|corpus",
+        "what a question searches. documents: its own; asked: those of all questions; corpus: "
         "everything, as `search`; auto decides as a run does",
         "auto",
-        choices=("auto", "documents", "asked", "corpus"),
     )
     chunk_tokens: int = flag(
         "--chunk-tokens=N",
@@ -62,7 +61,6 @@ class Evaluate(ReaderFlags):
         return runs.Stage.parse(verb, args) if names_config else super().parse(verb, args)
 
     def run(self) -> int:
-        """Prints the table."""
         self.check()
         prepare_environment()
         from ark_jax.compare import output

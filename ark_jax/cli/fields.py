@@ -12,7 +12,7 @@ from ark_jax.runtime.log import show
 
 
 class Fields(ConfigFlags):
-    """Of a config whose names begin with one of the words, or all."""
+    """Prints the fields whose names begin with one of the words, or all."""
 
     fields: tuple[str, ...] = flag("PREFIX", "how the names begin, as train or llm.max", ())
 
@@ -21,7 +21,6 @@ class Fields(ConfigFlags):
     needed = ()
 
     def run(self) -> int:
-        """Prints the fields."""
         from ark_jax import config as configs
 
         named = self if self.config or self.workdir else dataclasses.replace(self, config="ark")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import inspect
 import os
 import re
 import textwrap
@@ -21,16 +22,15 @@ class Spec:
     """What a field of a verb is on the command line.
 
     Attributes:
-        label: as the help writes it: `--k=N`, `--json`, or `QUESTION`, which is no flag.
+        label: as the help writes it: `--k=N`, `--json`, `--by=dense|bm25`, which says what it may
+            be, or `QUESTION`, which is no flag.
         meaning: for the help, which adds the default.
-        choices: what it may be; empty for anything.
         read: makes its value of a text; without it the field's type says how.
         verbs: whose help shows it; empty for all that take it.
     """
 
     label: str
     meaning: str
-    choices: tuple[str, ...] = ()
     read: Callable[[str], object] | None = None
     verbs: tuple[str, ...] = ()
 
@@ -85,15 +85,16 @@ class Flags:
         """
         return bind(cls, verb, *read(cls, verb, args))
 
-    def wrong(self, message: str) -> ValueError:
-        """The error of flags that do not fit each other."""
-        return _wrong(self.verb, message)
-
 
 def specs(verb_class: type[Flags], verb: str = "") -> dict[dataclasses.Field, Spec]:
-    """The fields of a verb that its command line sets, words first, or those its help shows."""
-    known = {f: f.metadata["spec"] for f in dataclasses.fields(verb_class) if f.metadata}
-    known = dict(sorted(known.items(), key=lambda item: item[1].is_flag))
+    """The fields that the command line of a verb sets, or those that its help shows.
+
+    Words come first, in their order, and then the verb's own flags before those of other verbs too.
+    """
+    fields = [field for field in dataclasses.fields(verb_class) if field.metadata]
+    own_first = [name for c in verb_class.__mro__ for name in inspect.get_annotations(c)]
+    place = lambda field: field.metadata["spec"].is_flag and own_first.index(field.name)
+    known = {field: field.metadata["spec"] for field in sorted(fields, key=place)}
     return {f: spec for f, spec in known.items() if not verb or verb in (spec.verbs or (verb,))}
 
 
@@ -121,12 +122,12 @@ def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict,
         if name not in known:
             nearest = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {nearest[0]}?)" if nearest else ""
-            raise _wrong(verb, f"unrecognized arguments: {word}{hint}")
+            raise wrong(verb, f"unrecognized arguments: {word}{hint}")
         field = known[name]
         if text is None and field.type is bool:
             text = "true"
         elif text is None and (not waiting or FLAG.fullmatch(waiting[0])):
-            raise _wrong(verb, f"argument {name}: expected one argument")
+            raise wrong(verb, f"argument {name}: expected one argument")
         elif text is None:
             text = waiting.pop(0)
         if name == "--config" and "config" in values:
@@ -164,7 +165,8 @@ def _rest(verb_class: type[Flags]) -> dataclasses.Field | None:
     return next((field for field in specs(verb_class) if field.type == tuple[str, ...]), None)
 
 
-def _wrong(verb: str, message: str) -> ValueError:
+def wrong(verb: str, message: str) -> ValueError:
+    """The error of a bad flag."""
     return ValueError(f"bad flag: {message}; `ark-jax {verb} --help` shows how it is used")
 
 
@@ -173,14 +175,14 @@ def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
     spec = field.metadata["spec"]
     if field.type in (Path, Path | None):
         return folder(text, name)
-    choices = BOOLEANS if field.type is bool else spec.choices
-    if choices and text not in choices:
+    choices = BOOLEANS if field.type is bool else spec.label.partition("=")[2].split("|")
+    if len(choices) > 1 and text not in choices:
         known = ", ".join(map(repr, choices))
-        raise _wrong(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
+        raise wrong(verb, f"argument {name}: invalid choice: {text!r} (choose from {known})")
     try:
         return (spec.read or READERS.get(field.type, str))(text)
     except ValueError as error:
-        raise _wrong(verb, f"argument {name}: {error}") from None
+        raise wrong(verb, f"argument {name}: {error}") from None
 
 
 def at_least_one(text: str) -> int:

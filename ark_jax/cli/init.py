@@ -9,7 +9,7 @@ from ark_jax.runtime.log import say
 
 
 class Init(DataFlags):
-    """A config file for data."""
+    """Writes a config file for data; 1 if they have problems."""
 
     data: str = flag("DATA", "what `ark-jax check` reads")
     out: str = flag("--out=FILE", "the config file, which must not exist", "config.py")
@@ -18,7 +18,6 @@ class Init(DataFlags):
     prints = False
 
     def run(self) -> int:
-        """Writes a config file; 1 if the data have problems."""
         from ark_jax.new_config import TITLES, text_of, understand
 
         out = Path(self.out).expanduser()

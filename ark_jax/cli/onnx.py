@@ -11,7 +11,7 @@ from ark_jax.runtime.storage import local_path
 
 
 class Onnx(Flags):
-    """A copy of a retriever, with an ONNX file in it."""
+    """Writes a copy of a retriever, with an ONNX file in it."""
 
     model: str = flag(
         "MODEL", "folder or hub name of a retriever: BERT, RoBERTa, XLM-R or DistilBERT"
@@ -22,7 +22,6 @@ class Onnx(Flags):
     prints = False
 
     def run(self) -> int:
-        """Writes it."""
         prepare_environment()
         adapter = integrations.load("onnx")
         from ark_jax.models.retriever import Retriever

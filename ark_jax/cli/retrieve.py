@@ -16,11 +16,10 @@ from ark_jax.runtime import log, storage
 
 INVERSE = {"yes": True, "no": False, "": None}
 ONLY = {"index": "triples", "beam": "paths", "inverse": "paths"}  # flags that one kind knows
-KNOWN = "an export knows"
 
 
 class Retrieve(Flags):
-    """What of a graph fits each question of a file."""
+    """Writes a row for each question to the standard output, and what is logged to stderr."""
 
     model: str = flag(
         "--model=DIR",
@@ -38,22 +37,15 @@ class Retrieve(Flags):
     index: str = flag("--index=DIR", "where the vectors of triples are kept", "")
     beam: int | None = flag("--beam=N", "paths that are kept at each hop: 5", None)
     inverse: str = flag(
-        "--inverse=yes|no",
-        f"whether paths also go from tail to head; {KNOWN}",
-        "",
-        choices=("yes", "no"),
+        "--inverse=yes|no", "whether paths also go from tail to head; an export knows", ""
     )
     relations: str = flag(
-        "--relations=last|whole",
-        f"how a relation is written; {KNOWN}",
-        "",
-        choices=("last", "whole"),
+        "--relations=last|whole", "how a relation is written; an export knows", ""
     )
 
     example = "ark-jax retrieve --model=DIR/export --graph=FILE --questions=FILE > out.jsonl"
 
     def run(self) -> int:
-        """Writes a line for each question to the standard output, and what is logged to stderr."""
         prepare_environment()
         try:
             with log_on_stderr() as results:

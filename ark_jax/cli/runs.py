@@ -17,12 +17,11 @@ from ark_jax.runtime.log import say
 
 
 class Status(ConfigFlags):
-    """Which stages are done."""
+    """Prints a line for each stage."""
 
     example = "ark-jax status --workdir=DIR"
 
     def run(self) -> int:
-        """Prints a line for each stage."""
         from ark_jax.pipeline.status import examine
 
         recipe, config = opened(self)
@@ -34,14 +33,13 @@ class Status(ConfigFlags):
 
 
 class Plan(ConfigFlags):
-    """What a run would take."""
+    """Prints calls, cost, time and disk of a run."""
 
     example = "ark-jax plan --config=ark --config.data.path=FILE"
     remarks = "It writes nothing to DIR and asks no endpoint."
     needed = ("config",)
 
     def run(self) -> int:
-        """Prints calls, cost, time and disk."""
         from ark_jax.estimate import plan
         from ark_jax.pipeline import named
         from ark_jax.recipes.common import default_models
@@ -55,28 +53,26 @@ class Plan(ConfigFlags):
 
 
 class Doctor(ConfigFlags):
-    """Whether all is fit for a run."""
+    """Looks at this machine and at what a config names; 1 if there is a problem."""
 
     example = "ark-jax doctor --config=ark --config.data.path=FILE --workdir=DIR"
     remarks = "It spends nothing."
     needed = ()
 
     def run(self) -> int:
-        """Looks at this machine and at what a config names; 1 if there is a problem."""
         from ark_jax.doctor import diagnose
 
         return diagnose(self.open, self.workdir)
 
 
 class Run(ConfigFlags):
-    """The stages of a config."""
+    """Runs what is not finished of a config's stages."""
 
     example = "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR"
     prints = False
     stage = ""  # the one that runs; empty: all
 
     def run(self) -> int:
-        """Runs what is not finished."""
         from ark_jax import run
 
         recipe, config = opened(self)
@@ -100,6 +96,9 @@ class Run(ConfigFlags):
         return 0
 
 
+NAMES_CONFIG = re.compile(r"--?(config|workdir)(=|$)")
+
+
 class Stage(Run):
     """A stage, whose name is the verb."""
 
@@ -114,11 +113,8 @@ class Stage(Run):
         return super().parse(verb, args)
 
 
-NAMES_CONFIG = re.compile(r"--?(config|workdir)(=|$)")
-
-
 class Export(Stage):
-    """Training files for another trainer, or the stage of this name."""
+    """Writes training files for another trainer, or runs the stage of this name."""
 
     format: str = flag("--format=NAME", "sentence-transformers, flagembedding or ms-swift", "")
 
@@ -126,7 +122,6 @@ class Export(Stage):
     remarks = "The files lie in DIR/export-NAME. Without --format it is the stage export."
 
     def run(self) -> int:
-        """Writes what the training stages learn from, for another trainer."""
         if not self.format:
             return super().run()
         from ark_jax.pipeline.stage import Context
@@ -152,7 +147,7 @@ class Demo(Run):
         "--documents-only", "from documents alone: training questions are written", False
     )
     recipe: str = flag(
-        "--recipe=NAME",
+        "--recipe=ark|gpr|star|bar_rag",
         "gpr: a retriever of triples, trained on a packaged graph alone; star: relation paths of "
         "that graph, trained on packaged questions; bar_rag: a reader that learns from its own "
         "answers to noisy passages",
@@ -161,8 +156,9 @@ class Demo(Run):
 
     example = "ark-jax demo"
     remarks = (
-        "Results go to ./ark_demo or, of another recipe, to ./ark_demo_RECIPE. The models are kept "
-        "in $ARK_CACHE, else in the XDG cache."
+        "Without --config and --workdir it has its own config and goes to ./ark_demo or, of "
+        "another recipe, to ./ark_demo_RECIPE. The models are kept in $ARK_CACHE, else in the XDG "
+        "cache."
     )
     needed = ()
 
@@ -185,16 +181,9 @@ class Demo(Run):
         Raises:
             ValueError: no demo of this recipe.
         """
-        from ark_jax import config
-
-        words = ["documents"] if self.documents_only else []
-        words += [self.recipe] if self.recipe != "ark" else []
-        if len(words) > 1 or self.recipe not in config.DEMO_RECIPES:
-            known = ", ".join(config.DEMO_RECIPES)
-            raise ValueError(
-                f"demo --recipe={self.recipe}: it may be {known}; --documents-only belongs to ark"
-            )
-        return words
+        if self.documents_only and self.recipe != "ark":
+            raise ValueError(f"demo --recipe={self.recipe}: --documents-only belongs to ark")
+        return ["documents"] * self.documents_only + [self.recipe] * (self.recipe != "ark")
 
 
 def opened(verb: ConfigFlags) -> tuple:

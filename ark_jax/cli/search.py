@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Self
 from ark_jax.cli.config_flags import config_of_workdir
 from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.errors import with_fix
-from ark_jax.cli.flags import Flags, bind, flag, read
+from ark_jax.cli.flags import Flags, bind, flag, read, wrong
 from ark_jax.runtime import log
 
 if TYPE_CHECKING:
     from ark_jax.index import index as indices
     from ark_jax.index.reader import Reader
 
-DATABASES = ("lancedb", "qdrant")  # modules of `ark_jax.integrations` that search, too
 HYDE = "hyde"
 JSON = "one line of JSON"
 PLACE = "of the database"
 
 
 class Index(Flags):
-    """An index of a corpus."""
+    """Makes an index of a corpus, or brings it up to date."""
 
     model: str = flag("MODEL", "folder or hub name of a retriever, such as DIR/export of a run")
     corpus: str = flag(
@@ -34,19 +33,13 @@ class Index(Flags):
     )
     out: str = flag("--out=DIR", "the folder of the index")
     dtype: str = flag(
-        "--dtype=TYPE",
-        "of vectors: float32, or float16, which takes half the space and is rounded",
-        "float32",
-        choices=("float32", "float16"),
+        "--dtype=float32|float16", "of vectors; float16: half the space, rounded", "float32"
     )
     chunk_tokens: int = flag(
         "--chunk-tokens=N", "length of a passage; default: what the model reads, at most 512", 0
     )
     database: str = flag(
-        "--to=DATABASE",
-        "also writes the vectors to faiss, lancedb or qdrant",
-        "",
-        choices=("faiss", *DATABASES),
+        "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
     url: str = flag("--url=PLACE", f"{PLACE}: a file for faiss, else a folder or an address", "")
     workdir: Path | None = flag(
@@ -84,7 +77,6 @@ class Index(Flags):
         return bind(cls, verb, values, words)
 
     def run(self) -> int:
-        """Makes the index, or brings it up to date."""
         database = _database(self, "--to")
         prepare_environment()
         from ark_jax.index.index import Index
@@ -122,7 +114,9 @@ class ReaderFlags(Flags):
     def check(self) -> None:
         """Refuses an endpoint without the name of its model."""
         if self.endpoint and not self.reader:
-            raise self.wrong("--endpoint needs --reader=NAME, the model that the endpoint knows")
+            raise wrong(
+                self.verb, "--endpoint needs --reader=NAME, the model that the endpoint knows"
+            )
 
     def open_reader(self) -> "Reader":
         """The reader of the flags; without any, the generator that runs take by default."""
@@ -166,21 +160,17 @@ class IndexFlags(ReaderFlags):
 
 
 class Ask(IndexFlags):
-    """A question on an index."""
+    """Prints an answer and the passages it rests on."""
 
     question: str = flag('"QUESTION"', "in quotes")
     k: int = flag("--k=N", "how many passages", 5)
     by: str = flag(
-        "--by=RANKING",
-        "hybrid, dense: the model's vectors, or bm25: words",
-        "hybrid",
-        choices=("hybrid", "dense", "bm25"),
+        "--by=hybrid|dense|bm25", "the model's vectors (dense), words (bm25) or both", "hybrid"
     )
     expand: str = flag(
-        "--expand=hyde",
-        "searches for a passage, too, that the language model writes as an answer",
+        "--expand=none|hyde",
+        "hyde: searches for a passage, too, that the language model writes as an answer",
         "none",
-        choices=("none", HYDE),
     )
     json: bool = flag("--json", JSON, False)
 
@@ -190,7 +180,9 @@ class Ask(IndexFlags):
         """Refuses flags that do not fit each other."""
         super().check()
         if self.expand == HYDE and self.by == "bm25":
-            raise self.wrong("--expand=hyde changes what vectors are compared with: not --by=bm25")
+            raise wrong(
+                self.verb, "--expand=hyde changes what vectors are compared with: not --by=bm25"
+            )
 
     def open_index(self) -> "indices.Index":
         """The index of the flags."""
@@ -213,7 +205,6 @@ class Ask(IndexFlags):
         return opened.search([self.question], k=self.k, by=self.by, vectors=vectors)[0]
 
     def run(self) -> int:
-        """Prints an answer and the passages that it rests on."""
         from ark_jax.data.records import with_title
         from ark_jax.index.passage_table import table
         from ark_jax.index.rows import answer_row
@@ -244,7 +235,7 @@ class Ask(IndexFlags):
 
 
 class Search(Ask):
-    """A question whose passages alone are asked for."""
+    """Prints the passages of a question, and with `--compare` those of another model."""
 
     k: int = flag("--k=N", "how many passages", 10)
     compare: str = flag(
@@ -254,17 +245,13 @@ class Search(Ask):
         "",
     )
     database: str = flag(
-        "--from=DATABASE",
-        "lancedb or qdrant searches the vectors that `ark-jax index --to` wrote",
-        "",
-        choices=DATABASES,
+        "--from=lancedb|qdrant", "searches the vectors that `ark-jax index --to` wrote", ""
     )
     url: str = flag("--url=PLACE", PLACE, "")
 
     example = 'ark-jax search my_index "Who led the first committee?" --k=3'
 
     def run(self) -> int:
-        """Prints the passages; with `--compare`, those of another model beside them."""
         from ark_jax.index.passage_table import side_by_side, table
         from ark_jax.index.rows import comparison_row, search_row
 
@@ -298,7 +285,7 @@ def _database(verb: Index | Search, name: str) -> ModuleType | None:
     from ark_jax import integrations
 
     if bool(verb.database) != bool(verb.url):
-        raise verb.wrong(f"{name}=NAME and --url=PLACE go together")
+        raise wrong(verb.verb, f"{name}=NAME and --url=PLACE go together")
     return integrations.load(verb.database) if verb.database else None
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ark_jax.cli.config_flags import FIELDS, WORKDIR, YES, ConfigFlags, locate
-from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.flags import Flags, flag, wrong
 from ark_jax.runtime.log import show
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Sweep(Flags):
         from ark_jax.sweep.processes import shares_of_devices, work
 
         if bad := [word for word in self.fields if not re.match(r"--config\.[\w.]+=", word)]:
-            raise self.wrong(f"unrecognized arguments: {' '.join(bad)}")
+            raise wrong(self.verb, f"unrecognized arguments: {' '.join(bad)}")
         series = read_sweep(self.config, self.workdir, self.fields)
         flags = dataclasses.replace(self, metric=self.metric or series.recipe.headline)
         chosen = _chosen(series, flags)
