@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ark_jax.cli import errors, verbs
+from ark_jax.cli import process, verbs
 from ark_jax.runtime import log, preemption
 
 
@@ -43,8 +43,8 @@ def _main(args: list[str]) -> int:
         log.show("")  # writes what is left; an error names the output
         return status
     except Exception as error:
-        if errors.is_of_output(error) or errors.is_of_output(error.__cause__):
-            errors.drop_output()
+        if process.is_of_output(error) or process.is_of_output(error.__cause__):
+            process.drop_output()
             if verbs.class_of(name).prints:
                 return 0
         return _report(error, flags)
@@ -54,7 +54,7 @@ def _print(text: str, status: int = 0) -> int:
     try:
         log.show(text)
     except BrokenPipeError:
-        errors.drop_output()
+        process.drop_output()
     return status
 
 
@@ -71,7 +71,7 @@ def _report(error: Exception, flags: list[str]) -> int:
         reason = next(iter(str(error).splitlines()), "")
         message = (
             f"error: {type(error).__name__}: {reason}\nThis should not happen: please report it, "
-            f"with the trace in {errors.save_trace(flags)}. What is finished is kept"
+            f"with the trace in {process.save_trace(flags)}. What is finished is kept"
         )
     print(message, file=sys.stderr)
     return 1

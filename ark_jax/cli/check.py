@@ -51,9 +51,7 @@ class Check(DataFlags):
             say("\n".join(lines))
             return 0 if good else 1
         corpus, problems = readers.read(self.path, self.questions)
-        for line in (*corpus.remarks, *problems):
-            say(str(line))
-        say(readers.summary(corpus))
+        say("\n".join(map(str, (*corpus.remarks, *problems, readers.summary(corpus)))))
         if corpus.questions and not self.test:
             fifth = max(len(corpus.questions) // 5, 1)
             say(f"a test on a fifth, {fifth:,} questions: {what_can_be_told(fifth)}")
@@ -68,10 +66,9 @@ def _check_test(path: str, texts: Mapping[str, str]) -> bool:
     from ark_jax.evaluate.significance import what_can_be_told
 
     test, problems = readers.read_test(path, texts)
-    for line in (*test.remarks, *problems):
-        say(str(line))
     count = len(test.questions)
     remark = what_can_be_told(count) if count else "none can be read"
-    say(f"test set: {count:,} questions: {remark}")
+    summary = f"test set: {count:,} questions: {remark}"
+    say("\n".join(map(str, (*test.remarks, *problems, summary))))
     say(readers.verdict(problems))
     return bool(problems)

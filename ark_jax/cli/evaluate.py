@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 
 from ark_jax.cli import runs
-from ark_jax.cli.environment import log_on_stderr, prepare_environment
-from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
 from ark_jax.cli.search import JSON, ReaderFlags
 from ark_jax.runtime import log, storage
 
@@ -41,9 +40,7 @@ class Evaluate(ReaderFlags):
         "auto",
     )
     chunk_tokens: int = flag(
-        "--chunk-tokens=N",
-        "length of a passage; 100000 keeps documents whole, as BEIR's figures do",
-        0,
+        "--chunk-tokens=N", "of a passage; 100000 keeps documents whole, as BEIR's figures do", 0
     )
     json: bool = flag("--json", JSON, False)
 
@@ -85,8 +82,8 @@ class Evaluate(ReaderFlags):
                     out.mkdir(parents=True, exist_ok=True)
                     log.say(f"  {output.save(comparison, out)}")
             except OSError as error:
-                folder = out or storage.cache_folder()
-                raise OSError(with_fix(error, folder, flag="--out")) from error
+                place = out or storage.cache_folder()
+                raise OSError(with_fix(error, place, flag="--out")) from error
         if self.json:
             log.show(json.dumps(output.json_of(comparison), ensure_ascii=False) + "\n")
         else:

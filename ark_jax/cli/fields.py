@@ -2,12 +2,11 @@
 
 import dataclasses
 import inspect
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ark_jax import schema
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.flags import WIDTH, flag
+from ark_jax.cli.flags import flag, wrapped
 from ark_jax.runtime.log import show
 
 
@@ -27,8 +26,9 @@ class Fields(ConfigFlags):
         config, words = named.open_plain()
         if config is None:
             raise ValueError(f"{self.workdir} keeps no config of a run; give --config=FILE")
+        asked = tuple(words) or ""  # of which every name begins with the latter
         declared = configs.SCHEMAS.get(config.get("recipe", "ark"))
-        lines = _declared(declared, config, words) if declared else _undeclared(config, words)
+        lines = _declared(declared, config, asked) if declared else _undeclared(config, asked)
         text = "\n".join(lines).lstrip("\n")
         if not text:
             raise ValueError(
@@ -38,12 +38,12 @@ class Fields(ConfigFlags):
         return 0
 
 
-def _declared(declared: type, config, words: Sequence[str]) -> Iterator[str]:
+def _declared(declared: type, config, asked: tuple[str, ...] | str) -> Iterator[str]:
     """The lines of a config of our own recipes, section by section."""
     values, titled = schema.values(config), ""
     sections = schema.sections(declared)
     for spec in schema.fields(declared):
-        if not _is_asked(spec.name, words):
+        if not spec.name.startswith(asked):
             continue
         section = spec.name.rpartition(".")[0]
         if section != titled:
@@ -57,7 +57,7 @@ def _title(section: str, sections: dict[str, type]) -> Iterator[str]:
     if not section:
         return
     meaning = " ".join(inspect.getdoc(sections[section]).split())
-    yield from _wrapped(f"{section}: {meaning}", "")
+    yield from wrapped(f"{section}: {meaning}")
 
 
 def _field(spec: schema.FieldSpec, value: object) -> Iterator[str]:
@@ -67,21 +67,11 @@ def _field(spec: schema.FieldSpec, value: object) -> Iterator[str]:
     default = f"default {spec.default!r}" if changed else ""
     facts = "; ".join(filter(None, (default, spec.unit, spec.describe())))
     for text in (spec.meaning, facts):
-        yield from _wrapped(text, " " * 6)
+        yield from wrapped(text, " " * 6)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    )
-
-
-def _undeclared(config, words: Sequence[str]) -> Iterator[str]:
+def _undeclared(config, asked: tuple[str, ...] | str) -> Iterator[str]:
     """The lines of a recipe of the user's own, which says nothing about its fields."""
     for name, value in schema.values(config).items():
-        if _is_asked(name, words):
+        if name.startswith(asked):
             yield f"  {name} = {value!r}"
-
-
-def _is_asked(name: str, words: Sequence[str]) -> bool:
-    return not words or name.startswith(tuple(words))

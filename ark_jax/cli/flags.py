@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 
-WIDTH = 100  # columns of the help
+WIDTH = 100  # columns of what is printed
 INDENT = 23  # columns before what a flag means
 FLAG = re.compile(r"--?([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 BOOLEANS = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
@@ -126,9 +126,9 @@ def read(verb_class: type[Flags], verb: str, args: Sequence[str]) -> tuple[dict,
         field = known[name]
         if text is None and field.type is bool:
             text = "true"
-        elif text is None and (not waiting or FLAG.fullmatch(waiting[0])):
-            raise wrong(verb, f"argument {name}: expected one argument")
         elif text is None:
+            if not waiting or FLAG.fullmatch(waiting[0]):
+                raise wrong(verb, f"argument {name}: expected one argument")
             text = waiting.pop(0)
         if name == "--config" and "config" in values:
             raise ValueError(f"--config={values['config']} and --config={text}: give one --config")
@@ -155,8 +155,9 @@ def bind(verb_class: type[Flags], verb: str, values: dict, words: Sequence[str])
         )
     required = {f.name: s.name for f, s in specs(verb_class).items() if f.default is MISSING}
     if lacking := [label for name, label in required.items() if name not in values]:
-        needed = " and ".join(lacking)
-        raise ValueError(f"ark-jax {verb} needs {needed}, as in: {verb_class.example}")
+        raise ValueError(
+            f"ark-jax {verb} needs {' and '.join(lacking)}, as in: {verb_class.example}"
+        )
     return verb_class(verb=verb, **values)
 
 
@@ -187,21 +188,14 @@ def _value(verb: str, name: str, field: dataclasses.Field, text: str) -> object:
 
 def at_least_one(text: str) -> int:
     """A number from 1 on."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no whole number") from None
-    if number < 1:
-        raise ValueError(f"{number} must be at least 1")
-    return number
+    if not re.fullmatch(r"[+-]?\d+", text):
+        raise ValueError(f"{text!r} is no whole number")
+    if int(text) < 1:
+        raise ValueError(f"{int(text)} must be at least 1")
+    return int(text)
 
 
-READERS = {
-    int: at_least_one,
-    int | None: at_least_one,
-    float | None: float,
-    bool: BOOLEANS.__getitem__,
-}
+READERS = {int: at_least_one, int | None: at_least_one, float | None: float, bool: BOOLEANS.get}
 
 
 def folder(text: str, name: str) -> Path | None:
@@ -245,9 +239,11 @@ def rows(verb_class: type[Flags], verb: str) -> str:
         meaning = f"{spec.meaning}; default: {field.default}" if has_default else spec.meaning
         label = f"  {spec.label:<{INDENT - 3}} "
         label += " " * (len(label) > INDENT)
-        lines += _wrapped(meaning, initial_indent=label, subsequent_indent=" " * INDENT)
-    return "\n".join([*lines, *_wrapped(verb_class.remarks)])
+        lines += wrapped(meaning, " " * INDENT, label)
+    return "\n".join([*lines, *wrapped(verb_class.remarks)])
 
 
-def _wrapped(text: str, **indents: str) -> list[str]:
+def wrapped(text: str, indent: str = "", first: str = "") -> list[str]:
+    """Lines of a text for a terminal; the first one begins with `first`, if given."""
+    indents = {"initial_indent": first or indent, "subsequent_indent": indent}
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False, **indents)

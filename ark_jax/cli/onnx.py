@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from ark_jax import integrations
-from ark_jax.cli.environment import prepare_environment
-from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.process import prepare_environment, with_fix
 from ark_jax.runtime.log import say
 from ark_jax.runtime.storage import local_path
 

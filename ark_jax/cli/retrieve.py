@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from ark_jax.cli.environment import log_on_stderr, prepare_environment
-from ark_jax.cli.errors import is_of_output, with_fix
 from ark_jax.cli.flags import Flags, flag
+from ark_jax.cli.process import is_of_output, log_on_stderr, prepare_environment, with_fix
 from ark_jax.runtime import log, storage
 
 INVERSE = {"yes": True, "no": False, "": None}

@@ -10,9 +10,8 @@ from typing import Self
 
 from ark_jax.cli import verbs
 from ark_jax.cli.config_flags import ConfigFlags
-from ark_jax.cli.environment import prepare_environment
-from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import flag, folder
+from ark_jax.cli.process import prepare_environment, with_fix
 from ark_jax.runtime.log import say
 
 

@@ -10,9 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from ark_jax.cli.config_flags import config_of_workdir
-from ark_jax.cli.environment import log_on_stderr, prepare_environment
-from ark_jax.cli.errors import with_fix
 from ark_jax.cli.flags import Flags, bind, flag, read, wrong
+from ark_jax.cli.process import log_on_stderr, prepare_environment, with_fix
 from ark_jax.runtime import log
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 HYDE = "hyde"
 JSON = "one line of JSON"
-PLACE = "of the database"
 
 
 class Index(Flags):
@@ -41,7 +39,7 @@ class Index(Flags):
     database: str = flag(
         "--to=faiss|lancedb|qdrant", "also writes the vectors to this database", ""
     )
-    url: str = flag("--url=PLACE", f"{PLACE}: a file for faiss, else a folder or an address", "")
+    url: str = flag("--url=PLACE", "of the database: a file for faiss, or a folder or address", "")
     workdir: Path | None = flag(
         "--workdir=DIR",
         "of a run, in place of MODEL, CORPUS and --out: what it tuned, its documents, DIR/index",
@@ -247,7 +245,7 @@ class Search(Ask):
     database: str = flag(
         "--from=lancedb|qdrant", "searches the vectors that `ark-jax index --to` wrote", ""
     )
-    url: str = flag("--url=PLACE", PLACE, "")
+    url: str = flag("--url=PLACE", "of the database", "")
 
     example = 'ark-jax search my_index "Who led the first committee?" --k=3'
 
@@ -268,8 +266,8 @@ class Search(Ask):
             if self.compare:
                 compared = opened.with_model(self.compare)
                 other = Path(compared.model).name
-                other = self.compare if other == name else other
-                results = {other: self.hits(compared, reader), name: hits}
+                others = {self.compare if other == name else other: self.hits(compared, reader)}
+                results = others | results
         if self.json and self.compare:
             _show_json(comparison_row(self.question, self.by, results))
         elif self.json:

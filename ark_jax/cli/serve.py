@@ -4,8 +4,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from ark_jax.cli.environment import log_on_stderr, prepare_environment
 from ark_jax.cli.flags import flag
+from ark_jax.cli.process import log_on_stderr, prepare_environment
 from ark_jax.cli.search import IndexFlags
 from ark_jax.runtime import log
 
@@ -82,10 +82,8 @@ class Serve(IndexFlags):
             local=not self.endpoint,
             token=token,
         )
-        manifest = opened.manifest
-        name = Path(self.index).name or self.index
-        description = f"{name}, {manifest.documents:,} documents, {manifest.chunks:,} passages"
-        return service, description
+        name, manifest = Path(self.index).name or self.index, opened.manifest
+        return service, f"{name}, {manifest.documents:,} documents, {manifest.chunks:,} passages"
 
 
 def _token(host: str) -> str:

@@ -106,11 +106,9 @@ def read_sweep(config: str, folder: Path, fields: Sequence[str] = ()) -> "Series
     """The sweep that `--config=FILE:sweep=NAME` names, for runs with these fields."""
     from ark_jax.sweep.series import read_series
 
-    path = locate(config).partition(":")[0]
-    open_config = lambda: ConfigFlags.parse("sweep", [f"--config={config}", *fields]).open_plain()[
-        0
-    ]
-    return read_series(config, path, folder, open_config)
+    named = ConfigFlags(verb="sweep", config=config, fields=tuple(fields))
+    file = locate(config).partition(":")[0]
+    return read_series(config, file, folder, lambda: named.open_plain()[0])
 
 
 def slurm_script(

@@ -1,12 +1,35 @@
-"""What an error becomes: a line with the fix, or a saved trace."""
+"""The process of a command: its environment and output, and what an error becomes."""
 
+import contextlib
 import errno
 import os
 import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+
+def prepare_environment() -> None:
+    """Sets variables that jax and transformers read when they start, where the user has not."""
+    from ark_jax.runtime import storage
+
+    # XLA's compiled programs outlive the process, also the small ones: a stage has dozens.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(storage.cache_folder() / "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@contextlib.contextmanager
+def log_on_stderr() -> Iterator[TextIO]:
+    """Keeps the standard output, which it gives, for results: in UTF-8 whatever the terminal."""
+    results = sys.stdout
+    if hasattr(results, "reconfigure"):
+        results.reconfigure(encoding="utf-8")
+    with contextlib.redirect_stdout(sys.stderr):
+        yield results
 
 
 def with_fix(error: OSError, workdir: Path, *, flag: str = "--workdir") -> str:

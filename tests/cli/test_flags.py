@@ -1,0 +1,139 @@
+"""Flags that stand once, as fields of a verb: what is read, refused and shown."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from ark_jax.cli import completion, verbs
+from ark_jax.cli.flags import Flags, flag, rows, specs, usage
+
+
+class Base(Flags):
+    """Flags of several verbs."""
+
+    model: str = flag("--model=DIR", "a folder", "")
+    fast: bool = flag("--fast", "hurries", False)
+
+
+class Count(Base):
+    """A verb."""
+
+    path: str = flag("PATH", "what is counted")
+    question: str = flag('"QUESTION"', "in quotes", "")
+    out: str = flag("--out=DIR", "where it goes")
+    k: int = flag("--k=N", "how many", 7)
+    by: str = flag("--by=word|line", "what is counted", "word")
+    price: float | None = flag("--price=USD", "of one", None, verbs=("recount",))
+    workdir: Path | None = flag("--workdir=DIR", "of a run", None)
+
+    example = "ark-jax count text.txt --out=DIR"
+    remarks = "It counts."
+
+
+class Fields(Base):
+    """A verb that takes fields of a config."""
+
+    fields: tuple[str, ...] = flag("PREFIX", "of fields", ())
+
+
+NEEDED = ("text.txt", "--out=o")
+
+
+def parsed(*words: str) -> Count:
+    return Count.parse("count", [*NEEDED, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ((), {}),
+        (("--k=3",), {"k": 3}),
+        (("--k", "3", "why?"), {"k": 3, "question": "why?"}),
+        (("-k=3", "-fast"), {"k": 3, "fast": True}),
+        (("--k=3", "--k=4"), {"k": 4}),
+        (("--fast", "why?"), {"fast": True, "question": "why?"}),
+        (("--fast=true", "--nofast"), {}),
+        (("--nofast", "--fast=1"), {"fast": True}),
+        (("--fast", "--fast=False"), {}),
+        (("--model=a=b",), {"model": "a=b"}),
+        (("--model=",), {}),
+        (("--model", "-5"), {"model": "-5"}),
+        (("-what is it?",), {"question": "-what is it?"}),
+        (("--", "--fast"), {"question": "--fast"}),
+        (("--price=0.5", "--by=line"), {"price": 0.5, "by": "line"}),
+        (("--workdir=~/w",), {"workdir": Path.home() / "w"}),
+        (("--workdir=",), {}),
+    ],
+)
+def test_what_is_read(words, changed):
+    plain = Count(verb="count", path="text.txt", out="o")
+    assert parsed(*words) == dataclasses.replace(plain, **changed)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--k=0",), "bad flag: argument --k: 0 must be at least 1; `ark-jax count --help` shows"),
+        (("--k=few",), "argument --k: 'few' is no whole number"),
+        (("--k",), "argument --k: expected one argument"),
+        (("--k", "--fast"), "argument --k: expected one argument"),
+        (("--by=page",), "argument --by: invalid choice: 'page' (choose from 'word', 'line')"),
+        (("--fast=often",), "argument --fast: invalid choice: 'often'"),
+        (("--price=dear",), "argument --price: could not convert string to float: 'dear'"),
+        (("--modle=m",), "unrecognized arguments: --modle=m (did you mean --model?)"),
+        (("--mod=m",), "unrecognized arguments: --mod=m"),
+        (("--nok",), "unrecognized arguments: --nok"),
+        (("--config.train.batch=3",), "unrecognized arguments: --config.train.batch=3"),
+        (("why", "not?"), "unexpected 'not?'; put quotes around a question or a path with blanks"),
+        (("--workdir=gs://b/w",), "--workdir=gs://b/w: it needs locks"),
+        ((f"--workdir={__file__}/w",), f"{__file__} is a file; give another folder"),
+    ],
+)
+def test_what_is_refused(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parsed(*words)
+
+
+def test_what_is_missing_is_told_at_once():
+    with pytest.raises(ValueError, match=r"^ark-jax count needs PATH and --out, as in: ark-jax co"):
+        Count.parse("count", ["--k=3"])
+
+
+def test_fields_of_a_config_are_left_in_their_order():
+    words = ["train", "--config.x", "3", "--fast", "--noconfig.y", "--confg.z=1"]
+    found = Fields.parse("config", words)
+    assert found.fields == ("train", "--config.x", "3", "--noconfig.y", "--confg.z=1")
+    assert found.fast
+    with pytest.raises(ValueError, match=r"--fats \(did you mean --fast\?\)"):
+        Fields.parse("config", ["--fats"])
+
+
+def test_the_help_has_words_first_and_a_verbs_own_flags_before_others():
+    assert usage(Count, "count") == 'PATH ["QUESTION"] --out=DIR [FLAGS]'
+    assert rows(Count, "count").splitlines() == [
+        "  PATH                 what is counted",
+        '  "QUESTION"           in quotes',
+        "  --out=DIR            where it goes",
+        "  --k=N                how many; default: 7",
+        "  --by=word|line       what is counted; default: word",
+        "  --workdir=DIR        of a run",
+        "  --model=DIR          a folder",
+        "  --fast               hurries",
+        "It counts.",
+    ]
+    assert "--price=USD" in rows(Count, "recount") and usage(Base, "x") == "[FLAGS]"
+
+
+@pytest.mark.parametrize("name", verbs.VERBS)
+def test_a_flag_has_the_name_of_its_field(name):
+    """A flag whose name Python keeps for itself, or that says less, is the exception."""
+    others = {"--to": "database", "--from": "database"}
+    shown = specs(verbs.class_of(name), name)
+    for field, spec in shown.items():
+        if spec.is_flag and not spec.name.startswith("--config."):
+            assert others.get(spec.name, spec.name[2:].replace("-", "_")) == field.name
+    flags = {spec.name for spec in shown.values() if spec.is_flag} - {"--config.FIELD"}
+    assert {word.rstrip("=") for word in completion.flags_of(name)} == flags
+    assert set(re.findall(r"--[a-z][a-z-]*", verbs.class_of(name).example)) <= flags | {"--config"}
