@@ -54,6 +54,7 @@ class Completion(Flags):
     shells: tuple[str, ...] = flag("bash|zsh|fish", "the shell", ())
 
     example = "ark-jax completion bash"
+    needed = ("shells",)
     remarks = "The script says in its first line where it belongs."
 
     def run(self) -> int:

@@ -42,7 +42,7 @@ class ConfigFlags(Flags):
         verbs=("run", "status"),
     )
 
-    needed = ("config", "workdir")
+    needed = ("workdir",)
 
     def open(self):
         """The config with its fields and default models; None if there is none.
@@ -64,11 +64,16 @@ class ConfigFlags(Flags):
     def open_plain(self) -> tuple:
         """The config without default models, and the words that are no fields."""
         from absl import flags as absl_flags
-        from ml_collections import ConfigDict
+        from ml_collections import ConfigDict, config_flags
 
-        values = absl_flags.FlagValues()
-        holder, args = self._define(values)
+        values, args = absl_flags.FlagValues(), _last_of_repeated(self.fields)
+        known = None if self.config else self.default_config()
+        is_file = known is None
+        define = config_flags.DEFINE_config_file if is_file else config_flags.DEFINE_config_dict
+        if self.config:
+            args = [f"--config={locate(self.config)}", *args]
         try:
+            holder = define("config", known, flag_values=values, sys_argv=["ark-jax", *args])
             words = values(["ark-jax", *args])[1:]
             config = holder.value
             getattr(config, "recipe", None)  # raises what ml_collections kept of an OSError
@@ -91,23 +96,6 @@ class ConfigFlags(Flags):
     def default_config(self):
         """The config where no flag names one: that of the last run in the workdir, if any."""
         return config_of_workdir(self.workdir)
-
-    def _define(self, values) -> tuple[object, list[str]]:
-        """Defines --config and its fields; gives its holder and the words to be read."""
-        from ml_collections import config_flags
-
-        args = _last_of_repeated(self.fields)
-        config = None if self.config else self.default_config()
-        if config is not None:
-            holder = config_flags.DEFINE_config_dict(
-                "config", config, flag_values=values, sys_argv=["ark-jax", *args]
-            )
-            return holder, args
-        args = [f"--config={locate(self.config)}", *args] if self.config else args
-        holder = config_flags.DEFINE_config_file(
-            "config", None, flag_values=values, sys_argv=["ark-jax", *args]
-        )
-        return holder, args
 
     def _unknown_field(self) -> str:
         """Which field the config lacks, and the most similar one; empty if it has all.

@@ -68,6 +68,7 @@ class Run(ConfigFlags):
     """Runs what is not finished of a config's stages."""
 
     example = "ark-jax run --config=ark --config.data.path=FILE --workdir=DIR"
+    needed = ("config", "workdir")
     prints = False
     stage = ""  # the one that runs; empty: all
 
@@ -102,6 +103,7 @@ class Stage(Run):
     """A stage, whose name is the verb."""
 
     example = "ark-jax STAGE --workdir=DIR"
+    needed = ("workdir",)
     stage = property(lambda self: self.verb)
 
     @classmethod
@@ -203,9 +205,8 @@ def opened(verb: ConfigFlags) -> tuple:
     if not verb.workdir and "workdir" in verb.needed:
         lacking.append("--workdir=DIR")
     if lacking:
-        raise ValueError(
-            f"ark-jax {verb.verb} needs {' and '.join(lacking)}, as in: {verb.example}"
-        )
+        example = verb.example.replace("STAGE", verb.verb)
+        raise ValueError(f"ark-jax {verb.verb} needs {' and '.join(lacking)}, as in: {example}")
     recipe = recipe_of(config)
     recipe.stages(config)  # refuses a config that lacks what is read next
     if named.data_path(recipe, config) == "":

@@ -24,7 +24,7 @@ class Serve(IndexFlags):
     port: int = flag("--port=N", "0: any that is free", 8000, read=_port)
     host: str = flag(
         "--host=ADDRESS",
-        f"by default this machine alone; for any other, requests must bear the token in ${TOKEN}",
+        f"by default this machine alone reaches it; else, requests must bear the token in ${TOKEN}",
         "127.0.0.1",
     )
     compare: str = flag(
@@ -37,8 +37,8 @@ class Serve(IndexFlags):
     example = "ark-jax serve my_index --port=8000"
     remarks = (
         "http://localhost:8000 is the page. Programs use /v1/embeddings as OpenAI's, /embed and "
-        "/rerank as text-embeddings-inference's, /search and /ask; ark_jax/README.md describes "
-        "them. Needs .[serve]."
+        "/rerank as text-embeddings-inference's, /search, and /ask, which takes --reader; "
+        "ark_jax/README.md describes them. Needs .[serve]."
     )
     prints = False
 

@@ -30,16 +30,12 @@ if TYPE_CHECKING:
 
 
 class Sweep(Flags):
-    """Runs a sweep, or prints the script of its Slurm array; the exit status is 1 if a run fails.
-
-    Raises:
-        ValueError: a bad flag, or a sweep that cannot be run.
-    """
+    """Runs a sweep, or prints the script of its Slurm array; 1 if a run fails."""
 
     config: str = flag("--config=CONFIG", "names the sweep after the colon: ark:sweep=temperature")
     fields: tuple[str, ...] = flag(FIELDS, "a field of all runs", ())
     workdir: Path = flag("--workdir=DIR", f"{WORKDIR}; run it again to resume")
-    slots: int = flag("--slots=N", "runs at once: 1; they share CUDA_VISIBLE_DEVICES", 0)
+    slots: int = flag("--slots=N", "runs at once, which share out CUDA_VISIBLE_DEVICES: 1", 0)
     metric: str = flag(
         "--metric=NAME", "what the table is sorted by; default: the recipe's own (ARK: ndcg@10)", ""
     )

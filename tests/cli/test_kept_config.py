@@ -50,6 +50,12 @@ def test_a_workdir_alone_is_enough(place, call):
     assert changed[0].split(maxsplit=2)[1:] == ["stale", "config.fold_case was True, is False"]
 
 
+def test_a_field_that_the_kept_config_lacks_is_told_with_the_nearest(place, call):
+    done = call("status", "--config.fold_cas=False")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "no field 'fold_cas' (did you mean --config.fold_case?)" in done.stderr
+
+
 def test_an_empty_workdir_says_that_it_keeps_nothing(tmp_path, call):
     for verb in ("status", "run"):
         done = call(verb)
