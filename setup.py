@@ -31,6 +31,7 @@ TEST = [
     "pytest-randomly>=3.16",
     "hypothesis>=6.100",
     "ruff==0.17.6",  # as in .pre-commit-config.yaml
+    "mypy==2.4.1",
     "pypdf>=5",  # writes the files that tests read
 ]
 

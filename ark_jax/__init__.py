@@ -57,10 +57,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module 'ark_jax' has no attribute {name!r}")
+if not TYPE_CHECKING:  # or type checkers would believe in any name
+
+    def __getattr__(name: str):
+        if name in _PUBLIC:
+            return getattr(importlib.import_module(_PUBLIC[name]), name)
+        raise AttributeError(f"module 'ark_jax' has no attribute {name!r}")
 
 
 def __dir__():

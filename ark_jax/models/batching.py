@@ -1,7 +1,8 @@
 """How texts become batches: which go through a model at once, and in which shape."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import jax
 
@@ -9,7 +10,18 @@ from ark_jax import layout
 from ark_jax.models import packing
 from ark_jax.text import tokens as tk
 
+Item = TypeVar("Item")
 Batching = Callable[[Sequence[int]], Iterable[tk.TextBatch]]  # lengths of texts -> batches of them
+
+
+def one_ahead(started: Iterable[Item]) -> Iterator[Item]:
+    """Each item once the next is started: a device computes one while the host prepares another."""
+    waiting: list[Item] = []
+    for item in started:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
 
 
 def little_padding(model, cfg, batch_tokens: int = 0) -> Batching:

@@ -118,7 +118,7 @@ class Config:
 
 
 def _rope_settings(hf: dict) -> dict:
-    settings = {}
+    settings: dict[str, Any] = {}
     for field in ("rope_parameters", "rope_scaling"):
         value = hf.get(field) or {}
         refuse_unless(isinstance(value, dict), field, value)

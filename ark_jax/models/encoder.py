@@ -91,7 +91,8 @@ class Config:
                 f"model_type {family!r} is no encoder we know; known: {', '.join(FAMILIES)}"
             )
         distilled, counted = family == "distilbert", family in ("roberta", "xlm-roberta")
-        name = lambda field: _DISTILBERT.get(field, field) if distilled else field
+        names: dict[str, str] = _DISTILBERT if distilled else {}
+        name: Callable[[str], str] = lambda field: names.get(field, field)
         check_sizes(hf, [*map(name, _SIZES), *(() if distilled else ("type_vocab_size",))])
         check_positive(hf, () if distilled else ("layer_norm_eps",))
         act, pad = name("hidden_act"), hf["pad_token_id"] if counted else None

@@ -35,7 +35,7 @@ RING = 64  # positions of the ring at first; it grows with the rows
 
 # Keys and values.
 LayerCache = tuple[Float[Array, "slots k places h"], Float[Array, "slots k places h"]]
-Shape = tuple[int, int, int]  # of a prefill on a device: prompts, their length, tokens in all
+Shape = tuple[int, ...]  # of a prefill on a device: prompts, their length, tokens in all
 
 
 @dataclasses.dataclass(eq=False)
@@ -135,9 +135,9 @@ class Generation:
         """Computes the keys and values of the shared prefix on every device."""
         length = _round_length(len(ids))
         tokens, mask = tk.pad_rows([ids] * self.devices, range(self.devices), self.devices, length)
-        mask = layout.rows(mask)
-        self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), mask, length)
-        self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), mask, len(ids))
+        seen = layout.rows(mask)
+        self.stacked = prefix.compute(self.model, self.cfg, layout.rows(tokens), seen, length)
+        self.prefix = SharedPrefix(_unstack(self.stacked, self.cfg.layers), seen, len(ids))
 
     def _plan_prefills(self, groups: list[Group]) -> list[tuple[list[Group], Shape]]:
         """Cuts groups into prefills of one device, each with its shape; the last is to run first.
@@ -157,7 +157,7 @@ class Generation:
         )
         return list(zip(prefills, shapes, strict=True))[::-1]
 
-    def _prefill_cost(self, shape: tuple[int, ...]) -> int:
+    def _prefill_cost(self, shape: Shape) -> float:
         """Multiply-adds of a prefill."""
         prompts, length, tokens = shape
         pairs = prompts * length * (length + self.prefix.length)
@@ -195,10 +195,10 @@ class Generation:
         slots_in_device = np.full(rows.shape, self.device_slots, np.int32)
         for groups, free, _ in admitted:
             first = free[0] // self.device_slots * height
-            free = iter(free)
+            slots = iter(free)
             for i, group in enumerate(groups, first):
                 for j, row in enumerate(group):
-                    slot = next(free)
+                    slot = next(slots)
                     rows[i, j], slots_in_device[i, j] = row, slot % self.device_slots
                     self.slots[slot] = row
         filled = [i for i, row in enumerate(rows[:, 0]) if row]
@@ -206,18 +206,18 @@ class Generation:
         tokens, mask = tk.pad_rows(suffix_ids, filled, len(rows), length)
         counts = mask.reshape(self.devices, -1).sum(1)
         suffixes = prefix.Suffixes(
-            tokens,
-            mask,
-            prefix_lengths=np.full(len(rows), self.prefix.length, np.int32),
-            prefix_indices=np.zeros(self.devices, np.int32),
-            tokens_per_prefix=np.arange(capacity) < counts[:, None],
+            layout.rows(tokens),
+            layout.rows(mask),
+            prefix_lengths=layout.rows(np.full(len(rows), self.prefix.length, np.int32)),
+            prefix_indices=layout.rows(np.zeros(self.devices, np.int32)),
+            tokens_per_prefix=layout.rows(np.arange(capacity) < counts[:, None]),
         )
         self.cache, first_tokens = _prefill(
             self.model,
             self.cfg,
             self.stacked,
             self.prefix.mask,
-            jax.tree.map(layout.rows, suffixes),
+            suffixes,
             capacity,
             self.cache,
             layout.rows(slots_in_device),
@@ -231,7 +231,7 @@ class Generation:
         if self.draw is None:
             return None
         numbers = [row.number if row else 0 for row in rows]
-        return self.draw._replace(keys=layout.rows(self.draw.keys[numbers]))
+        return self.draw._replace(keys=layout.rows(np.asarray(self.draw.keys)[numbers]))
 
     def _append(self, row: Row, tokens: list[int]) -> None:
         """Adds new tokens to a row, up to a stop id or the limit, and frees its slot if it ends.
@@ -356,6 +356,7 @@ def _copy_layers(stacked, layers: int) -> list:
 
 def _view_of_layer(i: int, stack: Array) -> Array:
     """Layer i of an array `[l ...]`, in the memory of the stack where JAX can use it."""
+    assert isinstance(stack.sharding, NamedSharding)
     mesh, spec = stack.sharding.mesh, stack.sharding.spec
     shards = [
         jax.device_put(np.asarray(shard.data)[i], shard.device)
@@ -426,9 +427,11 @@ def _prefill(
         return old.at[slots, :, : x.shape[3]].set(copies, mode="drop")
 
     write = jax.shard_map(write, in_specs=(spec, new, activation_spec("b t")), out_specs=spec)
+    assert computed is not None
+    new_keys, new_values = computed
     cache = [
-        tuple(write(old, x[i], slots) for old, x in zip(layer, computed, strict=True))
-        for i, layer in enumerate(cache)
+        (write(keys, new_keys[i], slots), write(values, new_values[i], slots))
+        for i, (keys, values) in enumerate(cache)
     ]
     return cache, tokens
 

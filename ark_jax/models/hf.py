@@ -251,7 +251,8 @@ def read_module(
     leaves, tree = named_parameters(abstract), jax.tree.structure(abstract, is_leaf=_is_param)
     for name, _ in leaves:  # the last layer first: a config may promise a billion
         checkpoint.require(checkpoint.stored_name(table[name][0].format(l=cfg.layers - 1)))
-    params, used = [None] * len(leaves), set()
+    params: list[Any] = [None] * len(leaves)
+    used: set[str] = set()
     # The largest first: reading a parameter takes twice its memory for a moment, which is then
     # less than what the rest will take.
     for i in sorted(range(len(leaves)), key=lambda i: -leaves[i][1].get_value().size):
@@ -390,7 +391,8 @@ def write_tensors(tensors: dict[str, np.ndarray], folder: Path, limit: int = 5_0
     if len(shards) == 1:
         _write_shard(shards[0], folder / "model.safetensors")
         return
-    index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": {}}
+    size = sum(x.nbytes for x in tensors.values())
+    index: dict[str, dict] = {"metadata": {"total_size": size}, "weight_map": {}}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
         _write_shard(shard, folder / file)
@@ -462,7 +464,7 @@ def _read(
                 f"{expected}; take the config.json of this checkpoint"
             )
 
-    def read_shard(index: tuple[slice, ...]) -> np.ndarray:
+    def read_shard(index: Any) -> np.ndarray:
         letters = zip(target.split(), index[stack:], strict=True)
         cuts = {letter: slice(*cut.indices(dims[letter])) for letter, cut in letters}
         sizes = {letter: cut.stop - cut.start for letter, cut in cuts.items()}

@@ -6,6 +6,7 @@ become a bias, which cuDNN reads whole and whose gradient it always writes.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,9 +117,10 @@ def _splash(
     mask = (splash.CausalMask if causal else splash.FullMask)((size, size))
     block = next(block for block in SPLASH_BLOCKS if size % block == 0)
     names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute", "q_dq", "kv_dq")
+    sizes: dict[str, Any] = {f"block_{name}": block for name in names}
     attend = splash.make_splash_mha(
         splash.MultiHeadMask([mask] * n),
-        block_sizes=splash.BlockSizes(**{f"block_{name}": block for name in names}),
+        block_sizes=splash.BlockSizes(**sizes),
         head_shards=1,
         q_seq_shards=1,
         residual_checkpoint_name=layout.SAVED,

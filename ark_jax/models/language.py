@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from jaxtyping import Array, Bool
 
 from ark_jax import layout
 from ark_jax.models import decoder, hf, prefix, sampling
+from ark_jax.models.batching import one_ahead
 from ark_jax.models.generate import Generation
 from ark_jax.models.prefix_groups import Rows
 from ark_jax.models.prefix_plan import Span, SuffixBatch, plan_batches
@@ -209,9 +209,8 @@ class LanguageModel:
         with Progress(
             label or "log-likelihoods", len(rows), "pairs", interval=10 if label else float("inf")
         ) as bar:
-            # The device works on one batch while the host prepares the next.
-            for (spans, log_probs), _ in itertools.pairwise(itertools.chain(started, [None])):
-                log_probs = layout.fetch(log_probs)
+            for spans, computed in one_ahead(started):
+                log_probs = layout.fetch(computed)
                 for i, (device, start, end) in spans.items():
                     scores[i] = log_probs[device, start:end].copy()  # without the whole batch
                 bar.add(len(spans))
@@ -507,7 +506,7 @@ class LanguageModel:
         prompt_numbers = np.repeat(np.arange(len(prompts), dtype=np.int32), n)
         scores = None
         if log_probs:
-            repeated = [prompt_ids[i] for i in prompt_numbers]
+            repeated = [prompt_ids[int(i)] for i in prompt_numbers]
             scores = self.token_log_likelihood(
                 repeated, ids, batch_tokens=batch_tokens, label=label and f"{label}: log-probs"
             )
@@ -612,7 +611,8 @@ def _sampling(
     if not temperature:
         return None
     keys = layout.fetch(sampling.row_keys(seed, numbers))
-    return sampling.Sampling(keys, temperature, top_p if top_p < 1 else None)
+    nucleus = top_p if top_p < 1 else None
+    return sampling.Sampling(keys, temperature, nucleus)  # type: ignore[arg-type]  # on the host
 
 
 def _batch_tokens() -> int:

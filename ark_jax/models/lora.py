@@ -206,7 +206,7 @@ def save_peft(
             the whole chain is no adapter of this rank.
     """
     prefix = _PEFT_PREFIX + ("model." if task == "CAUSAL_LM" else "")
-    tensors = {}
+    tensors: dict[str, np.ndarray] = {}
     for name, hf_name, letters in adapter.weights:
         inputs, outputs = _inputs_and_outputs(letters)
         for factor, part, pattern in (

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -132,7 +133,9 @@ def _rows(folder: Path, pooling_folder: Path, width: int | None, base: str) -> d
 
 
 def _front_matter(base: str, title: str, results: Sequence[EvalResult], tags: Sequence[str]) -> str:
-    index = {"model_name": title, "eval_results": list(results)} if results else {}
+    index: dict[str, Any] = {}
+    if results:
+        index = {"model_name": title, "eval_results": list(results)}
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",

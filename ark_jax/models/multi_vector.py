@@ -29,7 +29,7 @@ class MultiVectorRetriever(Retriever):
     def _pooling(cls, declared: str | None, cfg: Any, folder: Path) -> str:
         return "none"
 
-    def encode(
+    def encode(  # type: ignore[override]  # vectors of tokens in place of one of a text
         self,
         texts: Sequence[str],
         *,
@@ -44,9 +44,7 @@ class MultiVectorRetriever(Retriever):
         )
         return self._in_order(batches, len(texts))
 
-    def _in_order(
-        self, batches: Iterable[tuple[list[int], Sequence[np.ndarray]]], count: int
-    ) -> TokenVectors:
+    def _in_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> TokenVectors:
         vectors: list[np.ndarray] = [np.zeros((0, self.width), np.float32)] * count
         for numbers, part in batches:
             for number, text in zip(numbers, part, strict=True):
@@ -55,7 +53,7 @@ class MultiVectorRetriever(Retriever):
 
     def _embed(
         self, ids: Sequence[TokenIds], batching: Batching, unit: bool
-    ) -> Iterator[tuple[list[int], list[np.ndarray]]]:
+    ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[t e]` without padding."""
         for numbers, padded in super()._embed(ids, batching, unit):
             # A copy, so that the batch is freed.

@@ -116,7 +116,7 @@ class StarHead(nnx.Module):
 
 
 Head = LinearHead | StarHead
-_HEAD_CLASSES = {"linear": LinearHead, "star": StarHead}
+_HEAD_CLASSES: dict[str, type[Head]] = {"linear": LinearHead, "star": StarHead}
 
 
 class PairModel(nnx.Module):
@@ -185,13 +185,14 @@ def head_logits(
     segments: Int[Array, "b t"],
 ) -> Float[Array, " b"]:
     """The head's logits of tokenised pairs, float32."""
-    markers = model.head.markers[...] if cfg.head == "star" else None
+    head = model.head
+    markers = head.markers[...] if isinstance(head, StarHead) else None
     types = segments if cfg.typed else None
     hidden = model.body(tokens, mask, cfg.body, capacity, segments=types, markers=markers)
-    if cfg.head == "linear":
-        return model.head(hidden, cfg)
+    if isinstance(head, LinearHead):
+        return head(hidden, cfg)
     numbers = jnp.arange(MARKERS)[:, None]
     marked = tokens[:, None] == cfg.body.vocab + numbers
     behind = jnp.cumsum(marked, axis=-1) > 0
     visible = behind & ~marked & mask[:, None] & (segments[:, None] == numbers)
-    return model.head(hidden, marked, visible)
+    return head(hidden, marked, visible)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class PairTokens:
 class PairTokenizer:
     """How a pair becomes tokens."""
 
-    tokenizer: object
+    tokenizer: Any
     max_length: int  # tokens that a pair is cut to, special tokens and markers included
     lower: bool  # texts are converted to lower case first
     # Ids that are put in front of the first and of the second text. No text can contain them, since

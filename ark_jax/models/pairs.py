@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import einops
 import jax
@@ -15,7 +16,7 @@ from flax import nnx
 from ark_jax import layout
 from ark_jax.models import decoder, hf, pair_folder, pair_heads
 from ark_jax.models import sentence_folder as files
-from ark_jax.models.batching import Batching, little_padding
+from ark_jax.models.batching import Batching, little_padding, one_ahead
 from ark_jax.models.pair_card import render_card
 from ark_jax.models.pair_heads import HEADS, Capacities, PairConfig, PairModel, pair_logits
 from ark_jax.models.pair_tokens import Pair, PairTokenizer, PairTokens, check_pairs
@@ -36,7 +37,7 @@ class CrossEncoder:
 
     model: PairModel
     cfg: PairConfig
-    tokenizer: object
+    tokenizer: Any
     base: Path  # where the body was read from: gives an export its names, types and tokenizer
     # Tensors of the checkpoint that the model does not compute with, kept for `save_pretrained`.
     extra_tensors: dict[str, np.ndarray]
@@ -74,7 +75,7 @@ class CrossEncoder:
             raise ValueError(f"head={head!r}: must be one of {', '.join(HEADS)}")
         layout.enter_mesh()
         folder = hf.resolve(str(name_or_folder))
-        options = {"dtype": dtype, "compute": compute, "attention": attention}
+        options: dict[str, Any] = {"dtype": dtype, "compute": compute, "attention": attention}
         if settings := pair_folder.read_settings(folder):
             scorer = cls._from_own_folder(folder, settings, options)
         elif pair_folder.is_classifier(folder):
@@ -258,8 +259,7 @@ class CrossEncoder:
         with Progress(
             label or "pairs", len(tokens), "pairs", interval=10 if label else float("inf")
         ) as bar:
-            # The device works on one batch while the host prepares the next.
-            for (batch, logits), _ in itertools.pairwise(itertools.chain(started, [None])):
+            for batch, logits in one_ahead(started):
                 numbers = list(itertools.chain(*batch.texts_by_device))
                 out[numbers] = layout.fetch(logits)[batch.row_numbers()]
                 bar.add(len(numbers))
@@ -285,7 +285,7 @@ class CrossEncoder:
             digest.update(self.retriever.digest(kind).encode())
         head = hf.named_parameters(self.model.head) if self.cfg.reads_pairs else []
         for _, value in head:
-            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8))
+            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:

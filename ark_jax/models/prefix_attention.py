@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from ark_jax.layout import activation_spec
@@ -20,6 +21,11 @@ class KeyValues(NamedTuple):
     k: Float[Array, "b k s h"]
     v: Float[Array, "b k s h"]
     mask: Bool[Array, "b s"] | Bool[Array, "b t s"]  # for each key, or for each query and key
+
+
+def _specs(cache: P, mask: P) -> KeyValues:
+    """Where keys, values and mask lie, for `shard_map`."""
+    return KeyValues(cache, cache, mask)  # type: ignore[arg-type]  # in place of arrays
 
 
 def attend_with_prefixes(
@@ -46,8 +52,8 @@ def attend_with_prefixes(
     query, cache, index = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
     in_specs = (
         query,
-        KeyValues(cache, cache, activation_spec("b t s")),
-        KeyValues(cache, cache, index),
+        _specs(cache, activation_spec("b t s")),
+        _specs(cache, index),
         activation_spec("b"),
         *[index] * 4,
     )
@@ -125,7 +131,7 @@ def attend_in_slots(
             query,
             keys,
             keys,
-            KeyValues(cache, cache, index),
+            _specs(cache, index),
             activation_spec("b"),
             index,
             index,
@@ -160,7 +166,7 @@ def attend_newest(
         return (out / total).astype(q.dtype).reshape(b, 1, n, h)
 
     query, keys, mask = (activation_spec(side) for side in ("b t n h", "b k s h", "b t"))
-    spec = KeyValues(keys, keys, mask)
+    spec = _specs(keys, mask)
     run = jax.shard_map(local, in_specs=(query, spec, spec), out_specs=query)
     return run(q, cache, prefix)
 
@@ -170,6 +176,7 @@ def _attend_to_part(
     part: KeyValues,
     places: Int[Array, "b t"],
     sources: Int[Array, "1 a"],
+    *,
     before: int | None = None,
 ) -> Float[Array, "1 a n h_and_2"]:
     """`_unnormalised` of a stream's queries, unpacked to one row for each row of `part`."""

@@ -130,7 +130,7 @@ def _tokens_left(lengths: Sequence[int]) -> list[int]:
 
 def _mixed(groups: deque[PrefixGroup]) -> deque[PrefixGroup]:
     """From both ends in turn: any few neighbours have about as many tokens as any others."""
-    mixed = deque()
+    mixed: deque[PrefixGroup] = deque()
     while groups:
         mixed.append(groups.popleft() if len(mixed) % 2 == 0 else groups.pop())
     return mixed
@@ -209,7 +209,8 @@ def _take_suffixes(
 ) -> list[Slot]:
     """The next suffixes of a device's queue, as many as fit, in slots."""
     slots: list[Slot] = []
-    count, room = ladder.slots(capacity), []  # tokens that each slot has room for
+    count = ladder.slots(capacity)
+    room: list[int] = []  # tokens that each slot has room for
     first = 0  # slot of the newest prefix
     while queue:
         i, prefix = queue[0]

@@ -18,7 +18,7 @@ from ark_jax import layout
 from ark_jax.models import decoder, hf
 from ark_jax.models import model_card as cards
 from ark_jax.models import sentence_folder as files
-from ark_jax.models.batching import Batching, little_padding
+from ark_jax.models.batching import Batching, little_padding, one_ahead
 from ark_jax.runtime import distributed
 from ark_jax.runtime.log import Progress, say
 from ark_jax.text import tokens as tk
@@ -283,7 +283,7 @@ class Retriever:
         """
         return self._in_order(self._embed(ids, batching, unit), len(ids))
 
-    def _in_order(self, batches: Iterable[tuple[list[int], np.ndarray]], count: int) -> np.ndarray:
+    def _in_order(self, batches: Iterable[tuple[list[int], Any]], count: int) -> Any:
         """The vectors of so many texts, `[n e]`, from those of each batch."""
         out = np.zeros((count, self.width), np.float32)
         for numbers, vectors in batches:
@@ -292,12 +292,11 @@ class Retriever:
 
     def _embed(
         self, ids: Sequence[TokenIds], batching: Batching, unit: bool
-    ) -> Iterator[tuple[list[int], np.ndarray]]:
+    ) -> Iterator[tuple[list[int], Any]]:
         """The numbers of the texts of each batch, and their vectors `[b e]`."""
         batches = batching(list(map(len, ids)))
         started = ((batch, self._start_embedding(batch, ids, unit)) for batch in batches)
-        # The device works on one batch while the host prepares the next.
-        for (batch, vectors), _ in itertools.pairwise(itertools.chain(started, [None])):
+        for batch, vectors in one_ahead(started):
             numbers = list(itertools.chain(*batch.texts_by_device))
             yield numbers, layout.fetch(vectors)[batch.row_numbers()]
 
@@ -321,7 +320,7 @@ class Retriever:
         tokenizer |= {"truncation": None, "padding": None}
         digest.update(json.dumps(tokenizer).encode())
         for _, value in hf.named_parameters(self.model):
-            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8))
+            digest.update(np.ascontiguousarray(layout.fetch(value[...])).view(np.uint8).data)
         return digest.hexdigest()
 
     def save_pretrained(self, folder: str | Path, *, card: str = "") -> None:

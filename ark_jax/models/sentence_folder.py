@@ -83,12 +83,12 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         return []
     modules = []
     for module in hf.read_json(path, list):
-        fields = [module.get(name) for name in ("type", "path")] if isinstance(module, dict) else []
-        if list(map(type, fields)) != [str, str]:
-            raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
-        kind = _kind(fields[0], path, (*_CHAIN, _MASK, "Router"))
-        hf.check_inside(path, fields[1])
-        modules.append((kind, fields[1]))
+        match module:
+            case {"type": str(kind), "path": str(place)}:
+                hf.check_inside(path, place)
+                modules.append((_kind(kind, path, (*_CHAIN, _MASK, "Router")), place))
+            case _:
+                raise ValueError(f"{path}: {module} has no type or no path; fetch the file again")
     if "Router" in [kind for kind, _ in modules[1:]]:
         raise ValueError(f"{path}: a Router after another module is not implemented")
     return modules

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,12 @@ class DualEncoder:
             ValueError: a module, route or pooling is not implemented, or the towers' widths differ.
         """
         layout.enter_mesh()
-        options = {"dtype": dtype, "compute": compute, "attention": attention, "width": width}
+        options: dict[str, Any] = {
+            "dtype": dtype,
+            "compute": compute,
+            "attention": attention,
+            "width": width,
+        }
         models = files.read_models(hf.resolve(str(name_or_folder)))
         query = Retriever.from_files(models["query"], **options)
         if models["document"] == models["query"]:

@@ -26,6 +26,7 @@ from ark_jax.pipeline.manifest import (
     MANIFEST_FILE,
     Damaged,
     damage,
+    finished_manifest,
     outputs_of,
     read_manifest,
     refuse_earlier,
@@ -62,10 +63,8 @@ def run(stages: Sequence[Stage], context: Context, *, only: str = "", verify: bo
         distributed.on_first_process(lambda: stack.enter_context(_locked(context.workdir)))
         distributed.on_first_process(lambda: refuse_earlier(context.workdir))
         distributed.on_first_process(lambda: kept_config.keep(context.config, context.workdir))
-        if context.store:
-            distributed.on_first_process(
-                lambda: store.share_replies(context.store, context.workdir)
-            )
+        if shared := context.store:
+            distributed.on_first_process(lambda: store.share_replies(shared, context.workdir))
         began = time.monotonic()
         if _run_due(stages, context, only, verify):
             say(f"done in {duration(time.monotonic() - began)}")
@@ -150,7 +149,8 @@ class _Work:
     def _check_files(self, stage: Stage, name: str) -> None:
         """Raises Interrupted if a stage that is read, and was not before, is damaged."""
         folder = self.context.workdir / name
-        if name not in self.whole and (why := damage(read_manifest(folder), folder, verify=True)):
+        manifest = None if name in self.whole else finished_manifest(folder)
+        if manifest and (why := damage(manifest, folder, verify=True)):
             raise Interrupted(
                 f"stage {stage.name} reads {name}, of which {why}: run the same command again, "
                 f"which makes {name} again"
@@ -169,6 +169,7 @@ class _Work:
         goes on where another was killed.
         """
         shared = self.context.store
+        assert shared is not None
         with ExitStack() as stack:
 
             def look() -> tuple[str, str]:
@@ -189,13 +190,14 @@ class _Work:
         partial, final = self._partial(stage), self.context.workdir / stage.name
         store.link(stored, partial)
         _put_into_place(partial, final)
-        return fingerprint(read_manifest(final)["outputs"])
+        return fingerprint(finished_manifest(final)["outputs"])
 
     def execute(self, stage: Stage) -> str:
         """Runs a stage in the workdir and returns the fingerprint of its outputs."""
         final = self.context.workdir / stage.name
         self._make(stage, self._partial(stage), lambda record: final)
-        return distributed.on_first_process(lambda: fingerprint(read_manifest(final)["outputs"]))
+        outputs = lambda: finished_manifest(final)["outputs"]
+        return distributed.on_first_process(lambda: fingerprint(outputs()))
 
     def _partial(self, stage: Stage) -> Path:
         return self.context.workdir / ".partial" / stage.name
@@ -216,7 +218,9 @@ class _Work:
             run = functools.partial(stage.run, context, partial)
             counts = distributed.on_first_process(run) if stage.alone else run()
             # Process 0 moves the folder once every process has read what it needs there.
-            for part, name in itertools.chain(*distributed.of_all_processes(reads.names())):
+            for part, name in itertools.chain.from_iterable(
+                distributed.of_all_processes(reads.names())
+            ):
                 reads.note(part, name)
             record = reads.record
         return distributed.on_first_process(

@@ -39,6 +39,17 @@ def read_manifest(folder: Path) -> dict | None:
     return manifest
 
 
+def finished_manifest(folder: Path) -> dict:
+    """The manifest of a finished stage.
+
+    Raises:
+        Damaged: as of `read_manifest`, or there is none.
+    """
+    if manifest := read_manifest(folder):
+        return manifest
+    raise Damaged(folder / MANIFEST_FILE, f"{MANIFEST_FILE} is missing")
+
+
 def _manifest_problem(manifest: object) -> str:
     """What is wrong with the content of a manifest, in words; empty if nothing is."""
     match manifest:

@@ -15,7 +15,7 @@ def paths(recipe: Recipe, config, *contents: str) -> dict[str, str]:
 
     Of a field that names several, each is an entry: `field, path`.
     """
-    found = {}
+    found: dict[str, str] = {}
     for spec in _read_fields(recipe, config):
         value = setting(config, spec.name) if spec.content in contents else ""
         if isinstance(value, list):

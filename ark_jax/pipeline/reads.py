@@ -14,6 +14,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from ark_jax import __version__, schema
 from ark_jax.pipeline import own_functions
@@ -28,7 +29,7 @@ from ark_jax.schema import setting
 from ark_jax.text import prompts
 
 PARTS = ("inputs", "config", "external")  # stages, settings, contents that settings name
-Record = dict[str, dict]  # the reads of a stage, as its manifest holds them
+Record = dict[str, Any]  # the reads of a stage, as its manifest holds them
 
 
 def nothing_read(arguments: Mapping[str, object]) -> Record:
@@ -36,7 +37,7 @@ def nothing_read(arguments: Mapping[str, object]) -> Record:
     return {"arguments": {**arguments}, **{part: {} for part in PARTS}, "version": __version__}
 
 
-def is_record(value: object) -> bool:
+def is_record(value: object) -> TypeGuard[Record]:
     """Whether a value has the form of a record."""
     return (
         isinstance(value, dict)
@@ -62,7 +63,7 @@ def _prompt(field: str, path: str) -> str:
 
 
 # Kind of a content -> (field, value of the field) -> its digest.
-CONTENTS: dict[str, Callable[[str, object], str]] = {
+CONTENTS: dict[str, Callable[[str, Any], str]] = {
     "model": lambda field, path: model_digest(path),
     "models": _models,
     "input": _input,
@@ -251,7 +252,7 @@ class View:
         raise TypeError("a section of the config cannot leave its process: pass on its values")
 
 
-def _recorded(kind: type | None, name: str, value: object, field: str) -> Iterator[tuple[str, str]]:
+def _recorded(kind: type | None, name: str, value: Any, field: str) -> Iterator[tuple[str, str]]:
     """What is recorded when a field is read, as of `value_now`."""
     declared = schema.own_fields(kind).get(name) if kind else None
     if declared and not declared.affects_output:
@@ -270,6 +271,6 @@ def _view_class(kind: type | None) -> type:
 
 
 def _view(section, kind: type | None, note: Callable[[str, str], None], prefix: str):
-    view = object.__new__(_view_class(kind))
+    view: Any = object.__new__(_view_class(kind))
     object.__setattr__(view, "_source", (section, kind, note, prefix))
     return view

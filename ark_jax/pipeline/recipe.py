@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ark_jax.pipeline import own_functions
-from ark_jax.pipeline.manifest import MANIFEST_FILE, read_manifest
+from ark_jax.pipeline.manifest import MANIFEST_FILE, finished_manifest
 from ark_jax.pipeline.stage import Context, Stage
 
 
@@ -67,7 +67,7 @@ def counted_outcome(workdir: Path) -> Outcome:
     """The numbers that the stages of a finished run counted."""
     values = {}
     for folder in sorted(path.parent for path in workdir.glob(f"*/{MANIFEST_FILE}")):
-        for name, value in read_manifest(folder)["counts"].items():
+        for name, value in finished_manifest(folder)["counts"].items():
             if isinstance(value, int | float):
                 values[name] = {"mean": float(value)}
     return Outcome("", values)

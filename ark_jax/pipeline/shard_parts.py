@@ -1,8 +1,9 @@
 """A map over shards whose results lie in files, so that the next run goes on behind a kill."""
 
 import contextlib
+import operator
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from ark_jax.pipeline.parts import store_part, whole_parts
@@ -40,13 +41,14 @@ def map_stored(
                 yield shard
 
     number = 0
-    with contextlib.closing(map_shards(prepare, missing())) as results:
+    results: Generator[bytes, None, None] = map_shards(prepare, missing())
+    with contextlib.closing(results):
         for result in results:
             missing_number = numbers.pop(0)
             while number < missing_number:
                 yield path(number).read_bytes()
                 number += 1
-            store_part(path(number), lambda new, data=result: new.write_bytes(data))
+            store_part(path(number), operator.methodcaller("write_bytes", result))
             yield result
             number += 1
     while path(number).name in stored:

@@ -84,7 +84,7 @@ class Context:
 
     def is_fresh(self, name: str) -> bool:
         """Whether a name is that of a stage that may be read."""
-        return bool(self.reads) and self.reads.is_fresh(name)
+        return self.reads is not None and self.reads.is_fresh(name)
 
     def model(self, role: str, open_model: Callable, path: str | Path, **options: object):
         """A model on the mesh; the last one opened for a role with the same options is kept.

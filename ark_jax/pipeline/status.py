@@ -77,7 +77,7 @@ def stages_to_verify(
     Args:
         only: the stage that runs; empty if all do.
     """
-    verified = frozenset()
+    verified: frozenset[str] = frozenset()
     while True:
         statuses = examine(stages, config, workdir, verify=verified)
         due = {status.stage for status in statuses if status.state != "done"}

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ ROW_GROUP = 1 << 20  # rows, as `pyarrow.parquet.write_table` has by itself
 STREAMED_ROWS = 1024  # that are dicts at once
 
 
-def save_rows(rows: list, path: Path, row_type=None) -> None:
+def save_rows(rows: Sequence[Any], path: Path, row_type=None) -> None:
     """Writes dataclasses or dicts as Parquet, from process 0.
 
     Args:
@@ -26,7 +27,7 @@ def save_rows(rows: list, path: Path, row_type=None) -> None:
     """
     if not is_first_process():
         return
-    rows = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    rows = [row if isinstance(row, dict) else dataclasses.asdict(row) for row in rows]
     fields = dataclasses.fields(row_type) if row_type else ()
     columns = list(rows[0]) if rows else [field.name for field in fields]
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in columns}), path)

@@ -25,7 +25,9 @@ from typing import TypeVar
 
 import numpy as np
 
-Value, Item, Key = TypeVar("Value"), TypeVar("Item"), TypeVar("Key")
+Value = TypeVar("Value")
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 HEARTBEAT_TIMEOUT = 30  # seconds without a heartbeat after which a process counts as dead
 # Milliseconds that the others wait for process 0, which may work alone for hours.
 BARRIER_TIMEOUT = 7 * 24 * 3600 * 1000

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -24,7 +24,9 @@ from typing import TypeVar
 from ark_jax import __version__
 from ark_jax.runtime.ray_shards import map_on_ray
 
-Item, Shard, Result = TypeVar("Item"), TypeVar("Shard"), TypeVar("Result")
+Item = TypeVar("Item")
+Shard = TypeVar("Shard")
+Result = TypeVar("Result")
 Prepare = Callable[[], Callable[[Shard], Result]]
 RunShards = Callable[[Prepare, Iterable[Shard]], Iterator[Result]]
 SHARD_SIZE = 1 << 22  # characters or bytes of a shard: some seconds of work
@@ -66,7 +68,7 @@ def are_few(shards: Iterable[Shard]) -> tuple[bool, Iterator[Shard]]:
 
 def map_shards(
     prepare: Prepare, shards: Iterable[Shard], *, processes: int | None = None
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """`work(shard)` for each shard, in order, where `work = prepare()` in each worker.
 
     A few shards are worked on in this process, others by the engine of `use_engine`: a pool of

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-Shard, Result = TypeVar("Shard"), TypeVar("Result")
+Shard = TypeVar("Shard")
+Result = TypeVar("Result")
 ADDRESS = "RAY_ADDRESS"
 RETRIES = 3  # of a shard whose worker or node is lost
 AHEAD = 2  # shards for each core of the cluster that are sent before their results are needed

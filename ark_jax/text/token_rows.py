@@ -12,7 +12,8 @@ import numpy as np
 
 from ark_jax.runtime import distributed
 
-Item, Key = TypeVar("Item"), TypeVar("Key")
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 TokenIds = Sequence[int] | np.ndarray
 # Texts of one call to the tokenizer, whose own results take far more memory than token ids.
 TOKENIZER_TEXTS = 1024

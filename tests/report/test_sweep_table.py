@@ -3,7 +3,7 @@
 import json
 
 from ark_jax.pipeline.recipe import Outcome
-from ark_jax.recipes.common import outcome
+from ark_jax.recipes.ark.recipe import RECIPE
 from ark_jax.report import sweep_table
 
 
@@ -20,7 +20,7 @@ def test_runs_without_a_value_of_the_metric_have_no_plot():
     assert sweep_table.plot([row], "answer_f1") == ""
 
 
-COMPARISON = sweep_table.Comparison("mrr", outcome.METRIC_HEADINGS, outcome.read_outcome)
+COMPARISON = sweep_table.Comparison("mrr", RECIPE.metrics, RECIPE.outcome)
 
 
 def test_runs_that_were_given_other_fields_are_not_compared(tmp_path):

@@ -616,12 +616,12 @@ def test_each_process_maps_the_token_ids_of_all(tmp_path):
 OWN_LOSS = """
 import os, sys
 from ark_jax.pipeline import own_functions
-from ark_jax.recipes.ark import config, own_parts
+from ark_jax.recipes.ark import config, train
 from ark_jax.runtime import distributed
 os.chdir(os.path.join(sys.argv[1], os.environ["ARK_PROCESS"]))
 c = config.ark()
 c.train.loss = "my_loss:loss"
-own_parts.load_loss(c)
+train.load_loss(c)
 with distributed.join_processes():
     own_functions.check_processes()
     print("nothing differs")

@@ -6,14 +6,17 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ark_jax.data.records import Chunk, Question
-from ark_jax.models.language import LanguageModel, PairError
 from ark_jax.pipeline.tables import stream_rows
 from ark_jax.recipes.ark.scored_prompts import TARGETS, scored_pairs
+
+if TYPE_CHECKING:  # its module starts jax
+    from ark_jax.models.language import LanguageModel
 
 SEAM_TOKENS = 16  # more than three parts may take where they are joined
 SCHEMA = pa.schema(
@@ -68,7 +71,7 @@ class Weighing:
 
 
 def align(
-    lm: LanguageModel,
+    lm: "LanguageModel",
     templates: Mapping[str, str],
     questions: Sequence[Question],
     candidates: Mapping[str, Sequence[tuple[Chunk, float]]],
@@ -88,6 +91,8 @@ def align(
         ValueError: a question leaves no room for a passage, or its score is not finite. The message
             names question and chunk.
     """
+    from ark_jax.models.language import PairError
+
     rows, pairs, fitter = [], [], _PassageFitter(lm, templates)
     for question in questions:
         for chunk, cosine in candidates[question.id]:
@@ -126,7 +131,7 @@ def _name_pair(question_id: str, answer: int, chunk_id: str) -> str:
 class _PassageFitter:
     """Cuts passages at their end where a whole prompt would not fit the model."""
 
-    def __init__(self, lm: LanguageModel, templates: Mapping[str, str]):
+    def __init__(self, lm: "LanguageModel", templates: Mapping[str, str]):
         self._lm, self._templates = lm, templates
         self._count = functools.cache(lambda text: lm.token_counts([lm.as_data(text)])[0])
         self._longest_template = max(map(self._count, templates.values()))

@@ -1,7 +1,5 @@
 """The functions of the user's own that a config of ARK may name; README.md describes them."""
 
-from collections.abc import Callable
-
 from ark_jax.recipes.ark.checks import check_ark
 from ark_jax.recipes.common import own_loss, own_miner, own_reader
 
@@ -16,10 +14,3 @@ def check_all(config) -> None:
     own_miner.check("mine.by", config.mine.by)
     own_loss.load(config)
     own_reader.check(config)
-
-
-def load_loss(config) -> Callable:
-    """The loss that `train.loss` names, a `losses.Loss`; ValueError as of `own_loss.load`."""
-    from ark_jax.train import losses
-
-    return own_loss.load(config) or getattr(losses, config.train.loss)

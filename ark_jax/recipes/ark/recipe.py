@@ -48,13 +48,14 @@ from ark_jax.recipes.common import (
     folds,
     ingest,
     judge,
-    outcome,
     retrieve,
     write_questions,
     written_from,
 )
 from ark_jax.recipes.common.models import WARM_READER
 from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.common.table import read_outcome
+from ark_jax.report.results import metric_heading
 from ark_jax.train import trainer_formats
 
 QUESTIONS = "questions"  # the stage that writes them
@@ -167,9 +168,9 @@ RECIPE = Recipe(
     check=own_parts.check_all,
     unread=unread,
     look=ingest.look_at,
-    metrics=outcome.METRIC_HEADINGS,
+    metrics={name: metric_heading(name) for name in evaluate.MODEL_CARD_METRICS},
     headline="ndcg@10",
-    outcome=outcome.read_outcome,
+    outcome=functools.partial(read_outcome, metrics=evaluate.MODEL_CARD_METRICS),
     pool=folds.pool_folds,
     training_files={name: _training_file(name) for name in trainer_formats.FORMATS},
     prepared=("data",),

@@ -1,15 +1,16 @@
 """The training stages of the curriculum, and the merge of the last one with the base."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ark_jax.pipeline.reads import element
 from ark_jax.pipeline.stage import Context
-from ark_jax.recipes.ark import curriculum, own_parts
+from ark_jax.recipes.ark import curriculum
 from ark_jax.recipes.ark.config import TrainSection
 from ark_jax.recipes.ark.mine import load_negatives
 from ark_jax.recipes.ark.score import load_positives, load_scores, load_shares
+from ark_jax.recipes.common import own_loss
 from ark_jax.recipes.common.corpus import Passages, load_questions, stored_chunks
 from ark_jax.recipes.common.models import load_retriever
 from ark_jax.recipes.common.training import first_and_last_loss, training_run
@@ -85,7 +86,7 @@ def train_stage(context: Context, folder: Path, *, stage: int, before: str) -> d
         learning_rate=element(config.train, "learning_rates", max(stage - 1, 0)),
         seed=config.seed + stage,
         use_negatives=stage in curriculum.MINING_SIZES,
-        loss=own_parts.load_loss(config),
+        loss=load_loss(config),
     )
     tuned.save_pretrained(folder / "model")
     if adapter:
@@ -114,3 +115,10 @@ def merge_with_base(context: Context, folder: Path, *, last: str) -> dict:
     merged.save_pretrained(folder / "model")
     context.models.pop("retriever", None)
     return {"merged": last, "share": share}
+
+
+def load_loss(config) -> Callable:
+    """The loss that `train.loss` names, a `losses.Loss`; ValueError as of `own_loss.load`."""
+    from ark_jax.train import losses
+
+    return own_loss.load(config) or getattr(losses, config.train.loss)

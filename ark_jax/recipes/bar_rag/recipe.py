@@ -18,7 +18,6 @@ from ark_jax.recipes.bar_rag import (
     evidence,
     export,
     filter,
-    outcome,
     pool,
     read,
     report,
@@ -26,10 +25,13 @@ from ark_jax.recipes.bar_rag import (
     warm,
 )
 from ark_jax.recipes.bar_rag.config import BarRag
+from ark_jax.recipes.bar_rag.measures import METRICS
 from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.common import ingest, own_loss, own_reader
 from ark_jax.recipes.common.checks import check_core, check_documents
 from ark_jax.recipes.common.report import with_report
+from ark_jax.recipes.common.table import read_outcome
+from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 
 
@@ -124,9 +126,9 @@ RECIPE = Recipe(
     schema=BarRag,
     check=check_all,
     look=ingest.look_at,
-    metrics=outcome.METRIC_HEADINGS,
+    metrics={name: metric_heading(name) for name in METRICS},
     headline="p",
-    outcome=outcome.read_outcome,
+    outcome=functools.partial(read_outcome, metrics=METRICS),
     prepared=("data",),
     forecast=forecast,
 )

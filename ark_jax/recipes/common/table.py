@@ -1,11 +1,15 @@
 """The closing table: systems by metrics, with intervals and tests against the first system."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ark_jax.evaluate.significance import DRAWS, FLIPS, bootstrap_interval, holm, sign_flip
+from ark_jax.pipeline.manifest import read_manifest
+from ark_jax.pipeline.recipe import Outcome
+from ark_jax.pipeline.tables import load_json, read_table
 from ark_jax.report.results import (
     ALPHA,
     against_parts,
@@ -139,3 +143,23 @@ def cell_text(value: dict | None) -> str:
 def test_name(table: list[dict]) -> str:
     correction = ", Holm-corrected over systems" if len(table) > 2 else ""
     return f"paired randomisation test, two-sided{correction}"
+
+
+def read_outcome(workdir: Path, metrics: Iterable[str]) -> Outcome:
+    """What a sweep compares finished runs by: these metrics of the last system of the table.
+
+    There are none if nothing was measured.
+    """
+    folder = workdir / "evaluate"
+    table = load_json(folder / "metrics.json")["table"]
+    if not table:
+        return Outcome("", {})
+    last, values = table[-1]["system"], table[-1]["values"]
+    measured = [name for name in metrics if name in values]
+    rows = read_table(folder / "questions.parquet", columns=["system", "question", *measured])
+    rows = [row for row in rows.to_pylist() if row["system"] == last]
+    by_question = {
+        name: {row["question"]: row[name] for row in rows if row[name] is not None}
+        for name in measured
+    }
+    return Outcome(last, values, by_question, read_manifest(folder)["config"]["seed"])

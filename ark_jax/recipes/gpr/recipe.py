@@ -3,16 +3,21 @@
 Graded-relevance pretraining: questions about masked triples, three levels of relevance, two towers.
 """
 
+import functools
+
 from ark_jax import schema
 from ark_jax.pipeline.recipe import Forecast, Recipe
 from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.gpr import data, estimate, evaluate, export, outcome, report, retrieve
+from ark_jax.recipes.common.table import read_outcome
+from ark_jax.recipes.gpr import data, estimate, evaluate, export, report, retrieve
 from ark_jax.recipes.gpr.config import Gpr
+from ark_jax.recipes.gpr.evaluate import CURVES
 from ark_jax.recipes.gpr.train import train_towers
 from ark_jax.recipes.gpr.write_questions import write_questions
+from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 
 
@@ -70,9 +75,9 @@ RECIPE = Recipe(
     check=check_all,
     unread=graph_data.unread,
     look=graph_data.look_at,
-    metrics=outcome.METRIC_HEADINGS,
+    metrics={name: metric_heading(name) for name in CURVES},
     headline="answer_triple@10",
-    outcome=outcome.read_outcome,
+    outcome=functools.partial(read_outcome, metrics=CURVES),
     prepared=("data",),
     llm_calls=estimate.llm_calls,
     forecast=forecast,

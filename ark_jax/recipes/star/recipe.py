@@ -4,6 +4,8 @@ Relation paths from topics to answers, hard negatives at each step, lists with w
 paths, and a search that ends where END scores highest.
 """
 
+import functools
+
 from ark_jax import schema
 from ark_jax.pipeline import own_functions
 from ark_jax.pipeline.recipe import Forecast, Recipe
@@ -11,10 +13,13 @@ from ark_jax.pipeline.stage import Context, Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
-from ark_jax.recipes.star import data, evaluate, export, measures, outcome, paths, report, search
+from ark_jax.recipes.common.table import read_outcome
+from ark_jax.recipes.star import data, evaluate, export, measures, paths, report, search
 from ark_jax.recipes.star.config import Star
+from ark_jax.recipes.star.measures import STANDARD
 from ark_jax.recipes.star.mine import mine_lists
 from ark_jax.recipes.star.train import train_scorer
+from ark_jax.report.results import metric_heading
 from ark_jax.text import prompts
 
 
@@ -93,9 +98,9 @@ RECIPE = Recipe(
     check=check_all,
     unread=unread,
     look=graph_data.look_at,
-    metrics=outcome.METRIC_HEADINGS,
+    metrics={name: metric_heading(name) for name in STANDARD},
     headline="hit@1",
-    outcome=outcome.read_outcome,
+    outcome=functools.partial(read_outcome, metrics=STANDARD),
     prepared=("data", "paths"),
     forecast=forecast,
 )

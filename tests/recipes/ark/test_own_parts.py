@@ -14,7 +14,7 @@ from ark_jax.estimate import plan
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_json, load_rows
-from ark_jax.recipes.ark import own_parts
+from ark_jax.recipes.ark import own_parts, train
 from ark_jax.recipes.ark.recipe import RECIPE, stages
 from ark_jax.recipes.common.corpus import Passages, stored_chunks
 from ark_jax.retrieval.mining import MiningTask, own_candidates
@@ -130,7 +130,7 @@ def test_a_loss_must_be_one_number(own_world, mesh):
     c.train.loss = "my_parts:rows"
     vectors = jnp.eye(8)
     with pytest.raises(ValueError, match=r"returned an array of shape \(8,\).* return its mean"):
-        own_parts.load_loss(c)(vectors, vectors, vectors, vectors, temperature=1.0)
+        train.load_loss(c)(vectors, vectors, vectors, vectors, temperature=1.0)
 
 
 @pytest.mark.parametrize(
