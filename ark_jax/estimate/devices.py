@@ -114,7 +114,9 @@ class WeightlessModel:
         for i, texts in enumerate(work.step, 1):
             in_pieces = choice.pieces > 1 and i == len(work.step)
             again = (choice.remat == "all") + in_pieces
-            flops += self.flops(texts.count, texts.mean) * (BACKWARD + again)
+            # Completions see their prompt, which is computed once for all of them.
+            after = work.step[0].mean if work.written and i > 1 else 0
+            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + again)
         flops += 3 * self.flops(1, 0, work.written)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 

@@ -101,7 +101,7 @@ def _costs(context: Context, left: Sequence[Work]):
         return [Cost(x, 0, x.waiting) for x in left], {}, []
     from ark_jax.estimate.devices import WeightlessModel, speed_note
 
-    config, costs, choices, updates = context.config, [], {}, {}
+    config, costs, choices, updates, exported = context.config, [], {}, {}, {}
     disk: collections.Counter[str] = collections.Counter()
     context.enter_mesh()
 
@@ -125,10 +125,13 @@ def _costs(context: Context, left: Sequence[Work]):
         costs.append(Cost(x, *model.training(x, choice)))
         choices.setdefault(choice.describe(), []).append(x.stage)
         updates[x.stage] = x.items
-        disk["models"] += x.towers * model.bytes
-        disk["export"] = x.towers * model.bytes
+        # Language models are stored in float32.
+        size = x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
+        disk["models"] += size
+        exported[x.model] = size
         kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
+    disk["export"] = sum(size for role, size in exported.items() if role != "reader")
     notes = [speed_note([model_of(role) for role in dict.fromkeys(x.model for x in left)])]
     notes += [f"memory of {', '.join(names)}: {text}" for text, names in choices.items()]
     if updates:

@@ -113,12 +113,12 @@ def _tokenizer(folder: str):
     return tokenizer, sentence_folder.read_max_length(path, tokenizer)
 
 
-def measure(folder: str, texts: Iterable[str], count: int) -> Texts:
-    """The tokens of `count` texts, which are counted on an even sample, as the model reads them."""
+def measure(folder: str, texts: Iterable[str], count: int, *, cut: bool = True) -> Texts:
+    """The tokens of `count` texts, from an even sample; `cut`: the model reads no longer ones."""
     tokenizer, most = _tokenizer(folder)
     sample = list(itertools.islice(texts, 0, None, max(-(-count // SAMPLE), 1)))
     ids = tokenizer(sample, verbose=False)["input_ids"] if sample else [[]]
-    lengths = [min(len(row), most) for row in ids]
+    lengths = [min(len(row), most) if cut else len(row) for row in ids]
     return Texts(count, sum(lengths) / len(lengths), max(lengths))
 
 
@@ -142,8 +142,8 @@ def asked(
     replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows
     known = {row["key"] for row in replies.values()} if settings.backend != "replay" else set()
     left = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
-    read = measure(folder, (call.turns[0] for call in calls), len(calls)).mean + more
-    kind = calls[0].kind if calls else ""
+    prompts = measure(folder, (call.turns[0] for call in calls), len(calls), cut=False)
+    read, kind = prompts.mean + more, calls[0].kind if calls else ""
     same = [row for row in replies.values() if row.get("kind") == kind]
     usage = [row["reply"].get("usage") or {} for row in same]
     told = [x for x in usage if x.get("prompt_tokens") and x.get("completion_tokens")]

@@ -27,7 +27,7 @@ from ark_jax.recipes.ark.curriculum import (
 from ark_jax.recipes.ark.extract import extracted_chunks, extraction_calls
 from ark_jax.recipes.ark.join_passages import join_by_community
 from ark_jax.recipes.ark.rewrite import rewriting_calls
-from ark_jax.recipes.common import choose_fusion, plan, retrieve
+from ark_jax.recipes.common import choose_fusion, filter_questions, plan, retrieve
 from ark_jax.recipes.common.ask import llm_settings
 from ark_jax.recipes.common.corpus import (
     candidate_chunks,
@@ -43,8 +43,8 @@ from ark_jax.recipes.common.write_questions import materials_to_ask, question_ca
 from ark_jax.recipes.common.written_from import is_writing
 
 # Of the packaged recordings, in tokens: written for one of a passage; a line about an entity, a
-# rewritten question, a written question with its answer and evidence; entities for one of a passage.
-EXTRACTED, LINE, VERSION, PAIR, ENTITIES = 5.7, 28, 34, 77, 0.074
+# rewritten question, a written question with answer and evidence; entities for one of a passage.
+EXTRACTED, LINE, VERSION, PAIR, ENTITIES = 4.7, 27, 31, 77, 0.074
 HYDE_TOKENS = 120  # of a passage that HyDE searches for
 # How far a community goes from its least to its most entities: .22 (large) and .36 (small) in the
 # demo.
@@ -80,7 +80,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         works.append(embed("graph", entities, entities.count))
     if is_writing(config):
         works += [embed("questions", passage), embed("questions", question.of(len(train)))]
-        works += _likelihoods(context, "questions", train, len(train), 2 * len(train))
+        if config.questions.margin > filter_questions.NO_MARGIN:
+            materials = len(train) / config.questions.per_passage
+            works += _likelihoods(context, "questions", train, materials, 2 * len(train))
     references = sum(len(q.answers[: config.score.references or None]) for q in train)
     prefixes = documents * distinct(pool, scored, len(train) / documents)
     works += _likelihoods(context, "score", train, prefixes, 2 * scored * references)
@@ -126,7 +128,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if config.reader.warm:
         reading = next(x for x in answers if x.model == "reader")
         text = Texts(min(config.reader.batch, len(train)), reading.read, reading.read)
-        works.append(Work(WARM_READER, "reader", "training", config.reader.steps, step=(text,)))
+        steps, written = config.reader.steps, text.count * 8
+        works.append(Work(WARM_READER, "reader", "training", steps, written=written, step=(text,)))
     left_out = [
         *(["embedding for hyde"] if config.search.expand == HYDE else []),
         *(["embedding with evaluate.retrievers"] if config.evaluate.retrievers else []),
