@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -55,25 +54,21 @@ class WeightlessModel:
         Raises:
             ValueError: config.json lacks a size, or the model has no logits.
         """
-        folder, compute = Path(path), float_type(compute, device_in_use())
-        settings = hf.read_config(folder)
+        settings, compute = hf.read_config(Path(path)), float_type(compute, device_in_use())
         try:
             kind, model_class, _ = hf.architecture(settings)
             cfg = kind.from_hf(settings, compute=compute)
         except KeyError as error:
-            raise ValueError(
-                f"{folder}/config.json: no {error}; a {settings['model_type']} checkpoint "
-                "must say it"
-            ) from None
+            raise ValueError(f"{path}/config.json: no {error}; fetch the file again") from None
         if head and kind is not decoder.Config:
-            raise ValueError(f"{folder}: generates no text; give a decoder as generator.path")
+            raise ValueError(f"{path}: generates no text; give a decoder as generator.path")
         if kind is decoder.Config and not head:
             cfg = dataclasses.replace(cfg, tied=True)
         model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
         parameters = sum(x.size for x in jax.tree.leaves(model))
         stored = jnp.dtype(settings.get("torch_dtype") or "float32").itemsize
         batch = batch or (2048 if jax.default_backend() == "cpu" else 16384)
-        return cls(folder, cfg, parameters, parameters * stored, compute, batch)
+        return cls(Path(path), cfg, parameters, parameters * stored, compute, batch)
 
     def flops(self, count: float, length: float, logits: float = 0, after: float = 0) -> np.ndarray:
         """FLOPs `[2]` of texts: products with weights, and attention.
@@ -94,30 +89,27 @@ class WeightlessModel:
     def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
         return float(flops @ (1, ATTENTION_COST)) / self.speed(rows)
 
-    def costs(self, work: Work) -> tuple[float, float]:
+    def inference(self, work: Work) -> tuple[float, float]:
         """FLOPs and seconds of work that is not training."""
         if work.kind in ("embedding", "likelihoods"):
             flops = self.flops(work.items, work.read, work.written, work.after)
             return float(flops.sum()), self.seconds(flops)
-        read = self.flops(work.items, work.read, bool(work.read), work.after)
         length = work.after + work.read
+        read = self.flops(work.items, work.read, min(work.read, 1), work.after)
         written = self.flops(work.items, work.written, work.written, length)
         # As many at once as `generate` has; few different numbers, since each is measured.
-        at_once = 16 * self.batch / (length + work.written)
-        at_once = max(min(at_once, work.items / layout.batch_multiple()), 1)
-        seconds = self.seconds(read) + self.seconds(written, 1 << round(math.log2(at_once)))
+        fit = min(16 * self.batch / (length + work.written), work.items / layout.batch_multiple())
+        seconds = self.seconds(read) + self.seconds(written, 1 << round(math.log2(max(fit, 1))))
         return float((read + written).sum()), seconds
 
     def training(self, work: Work, choice: memory.Choice) -> tuple[float, float]:
         """FLOPs and seconds of training; what does not fit in memory is computed again."""
-        flops = np.zeros(2)
-        for i, texts in enumerate(work.step, 1):
-            in_pieces = choice.pieces > 1 and i == len(work.step)
-            again = (choice.remat == "all") + in_pieces
+        flops = 3 * self.flops(1, 0, work.written)
+        for i, texts in enumerate(work.step):
+            again = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
             # Completions see their prompt, which is computed once for all of them.
-            after = work.step[0].mean if work.written and i > 1 else 0
+            after = work.step[0].mean if i and work.written else 0
             flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + again)
-        flops += 3 * self.flops(1, 0, work.written)
         return float(work.items * flops.sum()), self.seconds(work.items * flops)
 
     def trainable(self, settings) -> int:
@@ -130,27 +122,19 @@ class WeightlessModel:
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(made)))
 
     def choose(self, settings, work: Work) -> memory.Choice:
-        """How a step is computed so that it fits, by `train.memory`.
-
-        Args:
-            settings: `config.train`.
-        """
+        """How a step is computed so that it fits, by `train.memory` under `config.train`."""
         share = _share_at_once(work)
-        *others, cut = (texts.of(share * texts.count) for texts in work.step)
-
-        def texts_of(pieces: int) -> list[memory.Texts]:
-            return [_on_device(x, 1) for x in others] + [_on_device(cut, pieces)]
-
+        *others, last = (texts.of(share * texts.count) for texts in work.step)
         size = WEIGHT / (layout.mesh_size("fsdp") * layout.mesh_size("tensor"))
         adapted = settings.get("lora_rank", 0) > 0
         return memory.choose(
             self.cfg,
             settings.remat,
             settings.get("chunks", 1),
-            texts_of,
+            lambda pieces: [*(_on_device(x, 1) for x in others), _on_device(last, pieces)],
             trained=size * work.towers * self.trainable(settings),
             frozen=size * self.parameters if adapted else 0,
-            most_pieces=_on_device(cut, 1).rows,
+            most_pieces=_on_device(last, 1).rows,
         )
 
 
@@ -165,7 +149,7 @@ def _share_at_once(work: Work) -> float:
 
 
 def _on_device(texts: Texts, pieces: int) -> memory.Texts:
-    """A step's texts on one device, or a piece of them, each as long as the mean."""
+    """A step's texts on one device, or a piece of them."""
     rows = math.ceil(texts.count / (layout.batch_multiple() * pieces))
     length = tk.round_length(math.ceil(texts.longest))
     return memory.Texts(rows, length, math.ceil(rows * texts.mean))
@@ -178,30 +162,14 @@ def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
     The fastest fifth of the measurements of a third of a second: other programs only slow it.
     """
     with jax.default_device(jax.local_devices()[0]):
-        x, up, down = (
-            jnp.ones(shape, kind) for shape in ((rows, width), (width, ffn), (ffn, width))
-        )
+        shapes = (rows, width), (width, ffn), (ffn, width)
+        arrays = [jnp.ones(shape, kind) for shape in shapes]
         dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
         run = jax.jit(lambda x, up, down: dot(dot(x, up).astype(kind), down).astype(kind))
-        run(x, up, down).block_until_ready()
+        run(*arrays).block_until_ready()
         times, end = [], time.monotonic() + 0.35
         while len(times) < 3 or time.monotonic() < end:
             start = time.perf_counter()
-            run(x, up, down).block_until_ready()
+            run(*arrays).block_until_ready()
             times.append(time.perf_counter() - start)
     return 4 * rows * width * ffn / sorted(times)[len(times) // 5]
-
-
-def speed_note(models: Sequence[WeightlessModel]) -> str:
-    """What the times rest on: the devices, and their measured speed at the models' widths."""
-    speeds = {
-        f"{model.speed() / 1e9:,.0f} GFLOP/s at {model.folder.name}'s width "
-        f"in {model.compute}": None
-        for model in models
-    }
-    devices = math.prod(jax.sharding.get_mesh().shape.values())
-    return (
-        f"device: {devices} x {jax.devices()[0].device_kind}, measured {' and '.join(speeds)}; "
-        "times leave out compiling, searching, saving, the host's work and the latency of what "
-        "devices exchange"
-    )

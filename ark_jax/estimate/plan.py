@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax.estimate.work import ENDPOINT_SPEED, SET_PRICE, Work
+from ark_jax.estimate.work import ENDPOINT_SPEED, Work
 from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
@@ -96,12 +96,11 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
 
 def _costs(context: Context, left: Sequence[Work]):
     """The cost of all work, bytes of what is stored, and notes on devices."""
-    remote = lambda x: x.kind == "ask" and x.settings.backend != "local"
-    if all(map(remote, left)):
+    if all(x.is_remote for x in left):
         return [Cost(x, 0, x.waiting) for x in left], {}, []
-    from ark_jax.estimate.devices import WeightlessModel, speed_note
+    from ark_jax.estimate.devices import WeightlessModel
 
-    config, costs, choices, updates, exported = context.config, [], {}, {}, {}
+    config, costs, choices, exported, speeds = context.config, [], {}, {}, {}
     disk: collections.Counter[str] = collections.Counter()
     context.enter_mesh()
 
@@ -113,28 +112,31 @@ def _costs(context: Context, left: Sequence[Work]):
         return WeightlessModel.from_folder(path, compute=kind, batch=batch, head=head)
 
     for x in left:
-        if remote(x):
+        if x.is_remote:
             costs.append(Cost(x, 0, x.waiting))
             continue
         model = model_of(x.model)
+        speeds[f"{model.speed() / 1e9:,.0f} GFLOP/s at {model.folder.name}'s width"] = None
         disk["vectors"] += 4 * model.cfg.width * x.stored
         if x.kind != "training":
-            costs.append(Cost(x, *model.costs(x)))
+            costs.append(Cost(x, *model.inference(x)))
             continue
         choice = model.choose(config.train, x)
         costs.append(Cost(x, *model.training(x, choice)))
         choices.setdefault(choice.describe(), []).append(x.stage)
-        updates[x.stage] = x.items
         # Language models are stored in float32.
         size = x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
-        disk["models"] += size
         exported[x.model] = size
         kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
+        disk["models"] += size
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
     disk["export"] = sum(size for role, size in exported.items() if role != "reader")
-    notes = [speed_note([model_of(role) for role in dict.fromkeys(x.model for x in left)])]
+    notes = [
+        f"device: measured {' and '.join(speeds)}; times leave out compiling, searching, saving, "
+        "the host's work, other retrievers and rerankers, and what devices exchange"
+    ]
     notes += [f"memory of {', '.join(names)}: {text}" for text, names in choices.items()]
-    if updates:
+    if updates := {x.stage: x.items for x in left if x.kind == "training"}:
         counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
         few = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)
         notes.append(f"updates of the weights: {counts}{few}")
@@ -142,24 +144,26 @@ def _costs(context: Context, left: Sequence[Work]):
 
 
 def _notes_on_calls(left: Sequence[Work]) -> list[str]:
-    notes: dict[str, None] = {}
+    notes = []
     for x in left:
-        if x.kind != "ask" or not x.items:
+        if x.kind != "ask" or not x.items or x.settings.backend != "openai":
             continue
-        if x.price is None:
-            fix = SET_PRICE.replace("llm", x.model)
-            notes[f"price: that of {x.settings.model!r} is unknown; {fix}"] = None
-        elif any(x.price):
-            notes[
-                f"price: {x.settings.model} takes ${x.price[0]:g} for a million tokens in and "
-                f"${x.price[1]:g} out; what has to be asked again comes on top"
-            ] = None
-        pace = "as replies at hand took" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
-        if x.settings.backend == "openai":
-            seconds = x.pace or x.written / ENDPOINT_SPEED
-            at_once = x.settings.concurrency
-            notes[f"{x.label}: {seconds:.1f} s a reply, {pace}; {at_once} at once"] = None
-    return list(notes)
+        price = _unknown_price(x)
+        if x.price:
+            price = f"${x.price[0]:g} for a million tokens in, ${x.price[1]:g} out"
+        pace = "as replies at hand" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
+        notes.append(
+            f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
+            f"{x.settings.concurrency} at once; what has to be asked again comes on top"
+        )
+    return notes
+
+
+def _unknown_price(work: Work) -> str:
+    return (
+        f"the price of {work.settings.model!r} is unknown: give USD of a million tokens in and "
+        f"out, as in --config.{work.model}.price='(0.3,2.5)'"
+    )
 
 
 def _with_local_models(recipe: Recipe, config, scratch: Path):
@@ -178,24 +182,24 @@ def _with_local_models(recipe: Recipe, config, scratch: Path):
         section, _, leaf = field.partition(".")
         if leaf != "path":
             continue
-        if not storage.is_hub_name(name):
-            local[section].path = str(hf.resolve(name))  # or what is wrong with the name
-            continue
         try:
-            folder = storage.hub_model(name, download=False)
+            is_hub = storage.is_hub_name(name)
+            folder = storage.hub_model(name, download=False) if is_hub else hf.resolve(name)
         except FileNotFoundError:
+            if not is_hub:
+                raise
             if not known_models.known_model(name):
                 raise ValueError(
                     f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch "
                     f"it with `hf download {name}`, or give a folder as --config.{field}"
                 ) from None
-            folder = known_models.write_stand_in(name, scratch)
-            missing[
-                f"{name} is not on this machine: planned from its published sizes, with a stand-in "
-                f"for its tokenizer of about {known_models.CHARACTERS} characters a token"
-            ] = None
+            folder, missing[name] = known_models.write_stand_in(name, scratch), None
         local[section].path = str(folder)
-    return local, list(missing)
+    return local, [
+        f"{name} is not on this machine: planned from its published sizes, with a stand-in for its "
+        f"tokenizer of about {known_models.CHARACTERS} characters a token"
+        for name in missing
+    ]
 
 
 def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None:
@@ -217,10 +221,7 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
     pending = [x for x in asked if verb in ("run", "demo", x.stage)]
     for x in pending:
         if x.cost is None:
-            raise ValueError(
-                f"llm.max_cost is {money(limit)}, but the price of {x.settings.model!r} is "
-                f"unknown: {SET_PRICE.replace('llm', x.model)}"
-            )
+            raise ValueError(f"llm.max_cost is {money(limit)}, but {_unknown_price(x)}")
     total = sum(x.cost for x in pending)
     if total > limit:
         raise ValueError(

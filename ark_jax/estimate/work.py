@@ -1,6 +1,6 @@
 """The amounts that a plan is made of: what a stage asks, computes and stores.
 
-Recipes count them from the input. `plan` turns them into money, time, memory and disk. Nothing here
+Recipes count them from the input; `plan` turns them into money, time, memory and disk. Nothing here
 starts jax, since costs are checked before processes join.
 """
 
@@ -19,7 +19,6 @@ from ark_jax.pipeline.stage import Context
 SAMPLE = 1000  # texts whose tokens are counted; of more, an even sample stands for all
 ENOUGH_REPLIES = 20  # replies at hand that are believed
 ENDPOINT_SPEED = 60.0  # tokens a second that an endpoint is assumed to write
-SET_PRICE = "give USD of a million tokens in and out, as in --config.llm.price='(0.3,2.5)'"
 
 
 class Texts(NamedTuple):
@@ -46,7 +45,9 @@ class Work:
         written: tokens that are generated, or whose likelihood is taken.
         after: tokens before these, which are computed once for many items.
         step: of training, the texts of one step; GradCache cuts the last kind.
-        stored: numbers of an embedding that are kept on disk, in vectors.
+        towers: models that are trained at once.
+        stored: vectors that are kept on disk.
+        label: what the plan calls these calls.
         settings: of calls, who is asked.
         total: calls, with those whose replies are at hand.
         pace: measured seconds of a reply; 0: unknown.
@@ -74,32 +75,37 @@ class Work:
         return self.items * (self.read + self.written * (self.kind != "likelihoods"))
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the devices compute none of it."""
+        return self.kind == "ask" and self.settings.backend != "local"
+
+    @property
     def price(self) -> tuple[float, float] | None:
         """USD of a million tokens in and out; None if it is unknown."""
-        if not self.settings or self.settings.backend != "openai":
+        if self.settings.backend != "openai":
             return 0.0, 0.0
         return find_price(self.settings.model, tuple(self.settings.price))
 
     @property
     def cost(self) -> float | None:
-        """USD; None if the price is unknown and there is something to pay for."""
+        """USD of calls; None if the price is unknown and there is something to pay for."""
         if self.price is None:
             return None if self.items else 0.0
         return self.items * (self.read * self.price[0] + self.written * self.price[1]) / 1e6
 
     @property
+    def reply_seconds(self) -> float:
+        return self.pace or self.written / ENDPOINT_SPEED
+
+    @property
     def waiting(self) -> float:
         """Seconds that the calls take, under the limits of an endpoint."""
-        limits = self.settings
-        if not limits or limits.backend != "openai":
+        who = self.settings
+        if who.backend != "openai":
             return 0.0
-        rounds = math.ceil(self.items / limits.concurrency)
-        per_minute = (
-            (self.items, limits.requests_per_minute),
-            (self.tokens, limits.tokens_per_minute),
-        )
-        waits = [60 * amount / limit for amount, limit in per_minute if limit]
-        return max(rounds * (self.pace or self.written / ENDPOINT_SPEED), *waits, 0.0)
+        limits = (self.items, who.requests_per_minute), (self.tokens, who.tokens_per_minute)
+        by_limits = [60 * amount / limit for amount, limit in limits if limit]
+        return max(math.ceil(self.items / who.concurrency) * self.reply_seconds, *by_limits, 0.0)
 
 
 @functools.cache
@@ -108,9 +114,8 @@ def _tokenizer(folder: str):
     from ark_jax.models import hf, sentence_folder
     from ark_jax.text.tokens import load_tokenizer
 
-    path = hf.resolve(folder)
-    tokenizer = load_tokenizer(str(path))
-    return tokenizer, sentence_folder.read_max_length(path, tokenizer)
+    tokenizer = load_tokenizer(str(hf.resolve(folder)))
+    return tokenizer, sentence_folder.read_max_length(hf.resolve(folder), tokenizer)
 
 
 def measure(folder: str, texts: Iterable[str], count: int, *, cut: bool = True) -> Texts:
@@ -124,41 +129,30 @@ def measure(folder: str, texts: Iterable[str], count: int, *, cut: bool = True) 
 
 def asked(
     context: Context,
-    work: tuple[str, str],
+    stage: str,
     settings: complete.LLMSettings,
     calls: Sequence[complete.Call],
     folder: str,
     reply: float,
-    more: float = 0,
 ) -> Work:
-    """The calls whose replies are not at hand, which tell how long and how slow replies are.
+    """The calls whose replies are not at hand; those that are tell how long and slow replies are.
 
     Args:
-        work: the stage, and the section of the config that says who is asked.
         folder: of the model whose tokenizer counts.
         reply: tokens of a reply, unless enough replies are at hand.
-        more: tokens of a prompt that are not in it yet.
     """
-    replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows
-    known = {row["key"] for row in replies.values()} if settings.backend != "replay" else set()
+    replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()
+    known = {row["key"] for row in replies} if settings.backend != "replay" else set()
     left = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
-    prompts = measure(folder, (call.turns[0] for call in calls), len(calls), cut=False)
-    read, kind = prompts.mean + more, calls[0].kind if calls else ""
-    same = [row for row in replies.values() if row.get("kind") == kind]
+    read = measure(folder, (call.turns[0] for call in calls), len(calls), cut=False).mean
+    label = calls[0].kind if calls else ""
+    same = [row for row in replies if row.get("kind") == label]
     usage = [row["reply"].get("usage") or {} for row in same]
-    told = [x for x in usage if x.get("prompt_tokens") and x.get("completion_tokens")]
+    told = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
+    told = [(tokens_in, tokens_out) for tokens_in, tokens_out in told if tokens_in and tokens_out]
     if len(told) >= ENOUGH_REPLIES:
-        reply = read * sum(x["completion_tokens"] for x in told)
-        reply /= sum(x["prompt_tokens"] for x in told)
+        reply = read * sum(x for _, x in told) / sum(x for x, _ in told)
     seconds = [row["seconds"] for row in same if row.get("seconds")]
-    return Work(
-        *work,
-        "ask",
-        left,
-        read,
-        min(reply, settings.max_tokens),
-        label=kind,
-        settings=settings,
-        total=len(calls),
-        pace=sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0,
-    )
+    pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
+    shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}
+    return Work(stage, "llm", "ask", left, read, min(reply, settings.max_tokens), **shown)

@@ -10,7 +10,7 @@ from ark_jax.recipes.bar_rag.readers import stage_of
 from ark_jax.recipes.bar_rag.reading import reading_prompt
 from ark_jax.recipes.bar_rag.updates import steps_for
 from ark_jax.recipes.common import plan
-from ark_jax.recipes.common.corpus import load_questions
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
@@ -18,9 +18,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     config, folder = context.config, context.config.generator.path
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
     form, k = reading_prompt(config), config.select.passages
-    passage = plan.measure_passages(context, folder)
+    passage = plan.measure_passages(stored_chunks(context), folder)
     bare = measure(folder, (form.fill(q.question, "") for q in train), len(train)).mean
-    answer = plan.measure_answers(folder, train).mean + 1
+    answer = plan.measure_answers(train, folder).mean + 1
     prompt = lambda passages: bare + passages * passage.mean
     works: list[Work] = []
 
@@ -56,8 +56,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             amounts = (asked, prompt(size), config.evaluate.max_new_tokens)
             works.append(Work(stage, "generator", "reading", *amounts))
 
-    embed(plan.measure_passages(context, config.retriever.path))
-    embed(plan.measure_questions(config.retriever.path, [*train, *held_out]))
+    embed(plan.measure_passages(stored_chunks(context), config.retriever.path))
+    embed(plan.measure_questions([*train, *held_out], config.retriever.path))
     warm = config.warm
     steps = math.ceil(len(train) / warm.batch) if warm.steps < 0 else warm.steps
     update("warm", steps, min(warm.batch, len(train)))

@@ -34,21 +34,18 @@ def count_inputs(context: Context) -> dict[str, int]:
 
 def distinct(pool: float, drawn: float, times: float) -> float:
     """How many of `pool` chunks are among `times` draws of `drawn` of them, on average."""
-    return pool * (1 - (1 - min(drawn / max(pool, 1), 1)) ** times)
+    return pool * (1 - (1 - min(drawn / pool, 1)) ** times)
 
 
-def measure_passages(context: Context, folder: str, chunks: Sequence[Chunk] = ()) -> Texts:
-    """The passages of chunks, or of all, in tokens of the model of a folder."""
-    chunks = chunks or stored_chunks(context)
-    return measure(folder, [chunk.passage for chunk in chunks], len(chunks))
+def measure_passages(chunks: Sequence[Chunk], folder: str) -> Texts:
+    return measure(folder, (chunk.passage for chunk in chunks), len(chunks))
 
 
-def measure_questions(folder: str, questions: Sequence[Question]) -> Texts:
+def measure_questions(questions: Sequence[Question], folder: str) -> Texts:
     return measure(folder, (question.question for question in questions), len(questions))
 
 
-def measure_answers(folder: str, questions: Sequence[Question]) -> Texts:
-    """All reference answers."""
+def measure_answers(questions: Sequence[Question], folder: str) -> Texts:
     answers = [answer for question in questions for answer in question.answers]
     return measure(folder, answers, len(answers))
 
@@ -72,45 +69,47 @@ def foresee_questions(context: Context, done: set[str], join: Callable) -> None:
     save_rows(rows, context / "questions" / "questions.parquet")
 
 
+def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
+    """The mean tokens of a reader's prompt; an endpoint's are counted by the generator's model."""
+    config = context.config
+    own = config.reader.path if config.reader.backend == "local" else ""
+    folder, template = own or config.generator.path, reading_prompt(config).template
+    passages = config.evaluate.passages * measure_passages(stored_chunks(context), folder).mean
+    return (
+        measure(folder, [template], 1).mean + measure_questions(questions, folder).mean + passages
+    )
+
+
 def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
     """Reading and judging, which are at most this, and notes."""
-    config, readers = context.config, len(systems.retrieving)
-    settings, folder = config.evaluate, config.reader.path or config.generator.path
-    if config.reader.backend != "local":
-        folder = config.generator.path
+    config, readers, works = context.config, len(systems.retrieving), []
+    settings, backend = config.evaluate, config.reader.backend
     questions = questions_to_answer(load_questions(context, "held_out"), settings.read)
     if not questions:
         return [], []
-    passages = settings.passages * measure_passages(context, folder).mean
-    forms = [reading_prompt(config).template, prompts.load_template("judge", config.prompts.judge)]
-    asked = measure_questions(folder, questions).mean + passages
-    read, judged = (measure(folder, [form], 1).mean for form in forms)
-    works, notes = [], []
-    if config.reader.backend in ("openai", "replay"):
-        calls = readers * len(questions)
-        amounts = (calls, read + asked, settings.max_new_tokens)
-        asks = llm_settings(config, "reader")
-        shown = {"label": "reading", "settings": asks, "total": calls}
-        works.append(Work("evaluate", "reader", "ask", *amounts, **shown))
-    elif config.reader.backend == "local":
-        moved = 1 - (1 - MOVED) ** settings.passages
-        different = len(questions) * (1 + (readers - 1) * moved)
-        notes.append(
-            f"reading: about {different:,.0f} of {readers * len(questions):,} prompts, for systems "
-            "often find the same passages; less where answers end early"
-        )
-        if needs_replies(settings.answers):
-            amounts = (different, read + asked, settings.max_new_tokens)
-            works.append(Work("evaluate", "reader", "reading", *amounts))
-        if LIKELIHOOD in settings.answers:
-            answers = measure_answers(folder, questions)
-            replies = answers.count / len(questions) * answers.mean
-            amounts = (different, read + asked + replies, replies)
-            works.append(Work("evaluate", "reader", "likelihoods", *amounts))
-    verdicts = 2 * config.judge.repeats * len(config.judge.against) * len(questions)
-    if verdicts:
-        amounts = (verdicts, judged + asked + passages, VERDICT)
-        asks = llm_settings(config, "judge")
-        shown = {"label": "judge", "settings": asks, "total": verdicts}
-        works.append(Work("judge", "judge", "ask", *amounts, **shown))
-    return works, notes
+    read = reader_tokens(context, questions)
+
+    def ask(stage: str, role: str, label: str, count: int, *tokens: float) -> None:
+        shown = {"label": label, "settings": llm_settings(config, role), "total": count}
+        works.append(Work(stage, role, "ask", count, *tokens, **shown))
+
+    calls = readers * len(questions)
+    moved = 1 - (1 - MOVED) ** settings.passages
+    different = len(questions) * (1 + (readers - 1) * moved)
+    if backend in ("openai", "replay"):
+        ask("evaluate", "reader", "reading", calls, read, settings.max_new_tokens)
+    if backend == "local" and needs_replies(settings.answers):
+        amounts = (different, read, settings.max_new_tokens)
+        works.append(Work("evaluate", "reader", "reading", *amounts))
+    if backend == "local" and LIKELIHOOD in settings.answers:
+        answers = measure_answers(questions, config.reader.path or config.generator.path)
+        replies = answers.count / len(questions) * answers.mean
+        works.append(Work("evaluate", "reader", "likelihoods", different, read + replies, replies))
+    if verdicts := 2 * config.judge.repeats * len(config.judge.against) * len(questions):
+        form = prompts.load_template("judge", config.prompts.judge)
+        form = measure(config.generator.path, [form], 1).mean
+        ask("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
+    return works, [
+        f"reading: about {different:,.0f} of {calls:,} prompts differ, for systems often find the "
+        "same passages; less where answers end early"
+    ] * (backend == "local")

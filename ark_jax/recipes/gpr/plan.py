@@ -40,9 +40,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     ]
     calls = writing_calls(context)
     if calls:
-        settings, role = llm_settings(config, "questions"), ("questions", "llm")
+        settings = llm_settings(config, "questions")
         reply = _reply_tokens(config, calls)
-        works.append(asked(context, role, settings, calls, config.retriever.path, reply))
+        works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
     return Forecast(
         inputs={
             "triples": len(graph),
