@@ -83,7 +83,7 @@ class Recipe:
         schema: the type of its config; None if a read of a field always records its value.
         check: raises ValueError for a config that some stage would fail on.
         unread: config -> its sections of which a run reads no model, no file and no endpoint.
-        look: config -> what `config.data` holds in one line, and a sample of its texts.
+        look: config -> what `config.data` holds, in one line.
         metrics: what a sweep can compare runs by -> how a table calls it.
         headline: the metric that a sweep sorts by, unless it is told another.
         outcome: the values of a finished workdir by these metrics; by default, what its stages
@@ -102,7 +102,7 @@ class Recipe:
     schema: type | None = None
     check: Callable[[object], None] = lambda config: None
     unread: Callable[[object], Iterable[str]] = lambda config: ()
-    look: Callable[[object], tuple[str, list[str]]] = lambda config: ("", [])
+    look: Callable[[object], str] = lambda config: ""
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     headline: str = ""
     outcome: Callable[[Path], Outcome] = counted_outcome

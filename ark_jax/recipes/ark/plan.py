@@ -4,6 +4,7 @@ What a model has yet to choose (candidates, positives, negatives) is as if drawn
 """
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
     # Before a graph exists, other passages stand for those it joins.
-    join = join_by_community if "graph" in done else lambda _, x, n: list(zip(x, x[1:]))[:n]
+    neighbours = lambda _, passages, count: list(itertools.pairwise(passages))[:count]
+    join = join_by_community if "graph" in done else neighbours
     plan.foresee_questions(context, done, join)
     config, chunks = context.config, stored_chunks(context)
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
@@ -89,8 +91,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         steps = math.ceil(config.reranker.epochs * kept / config.train.batch)
         step = (pair.of(batch * min(config.reranker.candidates, pool)),)
         works.append(Work(curriculum.RERANKER, "reranker", "training", steps, step=step))
-        pairs = asks.count * min(DEPTH, found)
-        works.append(Work("evaluate", "reranker", "embedding", pairs, pair.mean))
+        reranked = asks.count * min(DEPTH, found)
+        works.append(Work("evaluate", "reranker", "embedding", reranked, pair.mean))
     if config.evaluate.fusion == "chosen":
         works += embed(choose_fusion.STAGE, passage, question)
     works += embed("baselines", passage.of(0 if whole else found), asks)
@@ -145,11 +147,8 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
-        ask(
-            "rewrite",
-            rewriting_calls(context, None if ready else empty),
-            VERSION * config.graph.rewrites,
-        )
+        calls = rewriting_calls(context, None if ready else empty)
+        ask("rewrite", calls, VERSION * config.graph.rewrites)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
         read = works[-1].read + LINE * nodes * (not ready)

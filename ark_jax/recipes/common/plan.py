@@ -75,9 +75,8 @@ def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
     own = config.reader.path if config.reader.backend == "local" else ""
     folder, template = own or config.generator.path, reading_prompt(config).template
     passages = config.evaluate.passages * measure_passages(stored_chunks(context), folder).mean
-    return (
-        measure(folder, [template], 1).mean + measure_questions(questions, folder).mean + passages
-    )
+    form, question = measure(folder, [template], 1), measure_questions(questions, folder)
+    return form.mean + question.mean + passages
 
 
 def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]]:
