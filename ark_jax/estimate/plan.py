@@ -81,7 +81,7 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
         with _shadow(recipe, config, local, workdir) as (context, done):
             foreseen = recipe.forecast(context, done)
-            left = [x for x in foreseen.work if x.stage not in done]
+            left = [x for x in foreseen.work if x.stage not in done and (x.items or x.total)]
             costs, disk, notes = _costs(context, left)
     names = tuple(stage.name for stage in recipe.stages(config))
     return Estimate(
