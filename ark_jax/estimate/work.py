@@ -6,10 +6,9 @@ starts jax, since costs are checked before processes join.
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ark_jax.llm import complete
 from ark_jax.llm.pricing import find_price
@@ -22,11 +21,12 @@ ENDPOINT_SPEED = 60.0  # tokens a second that an endpoint is assumed to write
 
 
 class Texts(NamedTuple):
-    """Texts of a kind; `mean` and `longest` are tokens."""
+    """Texts of a kind; `mean` and `longest` are tokens, `characters` are the mean."""
 
     count: float
     mean: float
     longest: float
+    characters: float = 0
 
     def of(self, count: float) -> "Texts":
         """As many texts of these lengths."""
@@ -118,13 +118,21 @@ def _tokenizer(folder: str):
     return tokenizer, sentence_folder.read_max_length(hf.resolve(folder), tokenizer)
 
 
-def measure(folder: str, texts: Iterable[str], count: int, *, cut: bool = True) -> Texts:
-    """The tokens of `count` texts, from an even sample; `cut`: the model reads no longer ones."""
+def measure(
+    folder: str, items: Sequence, text: Callable[[Any], str] = str, *, cut: bool = True
+) -> Texts:
+    """The texts of items, from an even sample, in tokens of the model of a folder.
+
+    Args:
+        cut: the model reads no longer ones.
+    """
     tokenizer, most = _tokenizer(folder)
-    sample = list(itertools.islice(texts, 0, None, max(-(-count // SAMPLE), 1)))
-    ids = tokenizer(sample, verbose=False)["input_ids"] if sample else [[]]
+    every = max(-(-len(items) // SAMPLE), 1)
+    sample = [text(items[i]) for i in range(0, len(items), every)] or [""]
+    ids = tokenizer(sample, verbose=False, add_special_tokens=cut)["input_ids"]
     lengths = [min(len(row), most) if cut else len(row) for row in ids]
-    return Texts(count, sum(lengths) / len(lengths), max(lengths))
+    mean = lambda numbers: sum(numbers) / len(numbers)
+    return Texts(len(items), mean(lengths), max(lengths), mean([*map(len, sample)]))
 
 
 def asked(
@@ -134,25 +142,29 @@ def asked(
     calls: Sequence[complete.Call],
     folder: str,
     reply: float,
+    more: float = 0,
 ) -> Work:
     """The calls whose replies are not at hand; those that are tell how long and slow replies are.
 
     Args:
         folder: of the model whose tokenizer counts.
-        reply: tokens of a reply, unless enough replies are at hand.
+        reply: characters of a reply, unless enough replies are at hand.
+        more: characters of a prompt that are not in it yet.
     """
     replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()
     known = {row["key"] for row in replies} if settings.backend != "replay" else set()
     left = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
-    read = measure(folder, (call.turns[0] for call in calls), len(calls), cut=False).mean
+    prompt = measure(folder, calls, lambda call: call.turns[0], cut=False)
+    rate = prompt.mean / max(prompt.characters, 1)
+    read, written = prompt.mean + more * rate, reply * rate
     label = calls[0].kind if calls else ""
     same = [row for row in replies if row.get("kind") == label]
     usage = [row["reply"].get("usage") or {} for row in same]
     told = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
     told = [(tokens_in, tokens_out) for tokens_in, tokens_out in told if tokens_in and tokens_out]
     if len(told) >= ENOUGH_REPLIES:
-        reply = read * sum(x for _, x in told) / sum(x for x, _ in told)
+        written = read * sum(x for _, x in told) / sum(x for x, _ in told)
     seconds = [row["seconds"] for row in same if row.get("seconds")]
     pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
     shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}
-    return Work(stage, "llm", "ask", left, read, min(reply, settings.max_tokens), **shown)
+    return Work(stage, "llm", "ask", left, read, min(written, settings.max_tokens), **shown)

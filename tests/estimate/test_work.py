@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from support.plans import settings
 
-from ark_jax.estimate.work import Texts, Work, asked, measure
+from ark_jax.estimate.work import Work, asked, measure
 from ark_jax.llm import complete
 from ark_jax.pipeline.stage import Context
 from ark_jax.recipes.common.ask import llm_settings
@@ -40,11 +40,13 @@ def test_an_endpoint_holds_calls_back(world):
 
 def test_texts_are_measured_by_an_even_sample_and_cut_where_the_model_stops(world):
     long, folder = "the Tidal Board " * 100, str(world / "retriever")
-    whole = measure(folder, ["The tide."] * 3 + [long], 4, cut=False)
-    cut = measure(folder, ["The tide."] * 3 + [long], 4)
+    whole = measure(folder, ["The tide."] * 3 + [long], cut=False)
+    cut = measure(folder, ["The tide."] * 3 + [long])
     assert whole.longest > 64 == cut.longest and cut.mean < whole.mean
-    assert measure(folder, iter(["The tide.", long] * 5000), 10_000).mean < 64
-    assert measure(folder, [], 0) == Texts(0, 0, 0)
+    assert whole.characters == cut.characters == (3 * 9 + 1600) / 4
+    many = measure(folder, range(10_000), lambda i: "The tide." if i % 10 else long)
+    assert many.count == 10_000 and many.mean == 64  # every tenth
+    assert measure(folder, []).count == 0
 
 
 def test_replies_at_hand_are_believed_and_not_asked_for_again(world, tmp_path):
@@ -54,15 +56,18 @@ def test_replies_at_hand_are_believed_and_not_asked_for_again(world, tmp_path):
     asks, usage = llm_settings(c), {"prompt_tokens": 10, "completion_tokens": 3}
     for i, call in enumerate(calls[:25]):
         row = {"item": call.item, "kind": "rewrite", "key": asks.key(call.turns)}
-        row |= {"seconds": 1.0 + i % 2, "reply": {"choices": [], "usage": usage}}
+        row |= {
+            "seconds": 1.0 + i % 2,
+            "reply": {"choices": [{"message": {"content": "x"}}], "usage": usage},
+        }
         append_row(row, tmp_path / "llm" / "replies.jsonl")
         if i == 18:
             few = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
-            assert (few.items, few.total, few.written, few.pace) == (21, 40, 50, 0)
+            assert (few.items, few.total, few.pace) == (21, 40, 0)
+            assert few.written == pytest.approx(50 * few.read / 8.75)  # characters of a prompt
     left = asked(context, "rewrite", asks, calls, str(world / "generator"), 50)
     assert (left.label, left.items, left.total) == ("rewrite", 15, 40)
     assert left.written == pytest.approx(0.3 * left.read) and left.pace == 1.48
     c.llm.max_tokens = 1  # a reply is no longer
-    assert (
-        asked(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50).written == 1
-    )
+    cut = asked(context, "rewrite", llm_settings(c), calls, str(world / "generator"), 50)
+    assert (cut.items, cut.written) == (40, 1)  # other settings, other replies

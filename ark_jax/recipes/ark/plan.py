@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from ark_jax.estimate.work import Texts, Work, asked
+from ark_jax.estimate.work import Texts, Work, asked, measure
 from ark_jax.evaluate.significance import what_can_be_told
 from ark_jax.pipeline.recipe import Forecast
 from ark_jax.pipeline.stage import Context
@@ -25,10 +25,13 @@ from ark_jax.recipes.common.systems import DEPTH, HYDE
 from ark_jax.recipes.common.write_questions import materials_to_ask, question_calls
 from ark_jax.recipes.common.written_from import is_writing
 
-# Of the packaged recordings, in tokens: written for one of a passage; a line about an entity, a
-# rewritten question, a written question with answer and evidence; entities for one of a passage.
-EXTRACTED, LINE, VERSION, PAIR, ENTITIES = 4.7, 27, 31, 77, 0.074
-HYDE_TOKENS = 120  # of a passage that HyDE searches for
+# Of the packaged recordings: what is written for a passage, in its own length, and entities for a
+# token of it. Then characters: of a line about an entity, of a rewritten question, of a written
+# question with answer and evidence, and of a passage that HyDE searches for. Prose of this length
+# has as many tokens as these.
+EXTRACTED, ENTITIES = 4.7, 0.074
+LINE, VERSION, PAIR, PASSAGE = 125, 133, 330, 520
+CHARACTERS = 4.2  # of a token
 # How far a community goes from its least to its most entities; in the demo .22 to .36.
 COMMUNITY_SHARE = 0.25
 SCORE_BYTES = 32  # of scores.parquet for a pair
@@ -48,8 +51,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     pool = sum(map(len, places)) / len(places)
     candidates = min(config.data.candidates, pool) if whole else pool
     scored = min(config.score.candidates or candidates, candidates)
-    passage = plan.measure_passages(searched, config.retriever.path)
-    question, asks = (plan.measure_questions(x, config.retriever.path) for x in (train, held_out))
+    passage = measure(config.retriever.path, searched, plan.PASSAGE)
+    question, asks = (measure(config.retriever.path, x, plan.QUESTION) for x in (train, held_out))
     # A vector for each token has 16 bits a number.
     stored = whole * passage.count * (passage.mean / 2 if keeps_tokens(config) else 1)
 
@@ -59,8 +62,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 
     works = embed("candidates", passage, question, stored=stored)
     if curriculum.builds_graph(config):
+        line = LINE / CHARACTERS
         entities = ENTITIES * passage.count * passage.mean
-        works += embed("graph", Texts(entities, LINE, LINE), stored=entities)
+        works += embed("graph", Texts(entities, line, line), stored=entities)
     if is_writing(config):
         works += embed("questions", passage, question)
         if config.questions.margin > filter_questions.NO_MARGIN:
@@ -79,7 +83,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         name, learned = curriculum.stage_name(stage), positives
         if stage in curriculum.MINING_SIZES:
             sizes = len(curriculum.MINING_SIZES[stage]) * curriculum.mines_by_graph(config)
-            rewritten = Texts(sizes * config.graph.rewrites * kept, VERSION, VERSION)
+            rewritten = question.of(sizes * config.graph.rewrites * kept)
             works += embed(curriculum.mine_name(stage), passage, question, rewritten)
             learned += min(config.mine.negatives, config.mine.top * config.graph.rewrites)
         steps = math.ceil(curriculum.epochs(config.train, stage) * kept / config.train.batch)
@@ -102,8 +106,12 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if config.reader.warm:
         reading = plan.reader_tokens(context, train)
         text = Texts(min(config.reader.batch, len(train)), reading, reading)
-        amounts = {"written": text.count * PAIR, "step": (text,)}
+        amounts = {"written": text.count * PAIR / CHARACTERS, "step": (text,)}
         works.append(Work(WARM_READER, "reader", "training", config.reader.steps, **amounts))
+    if is_writing(config) and "questions" not in done:
+        notes.append("all is at most this, as if no written question were dropped")
+    if not curriculum.builds_graph(config):
+        notes.append("no stage reads a graph, so none is built")
     notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
     disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
     calls = _calls(context, done, join)
@@ -113,8 +121,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
 def _likelihoods(context: Context, stage: str, prefixes: float, pairs: float) -> list[Work]:
     """Likelihoods of answers and questions; a passage that pairs share is computed once."""
     folder, train = context.config.generator.path, load_questions(context, "train")
-    passage = plan.measure_passages(stored_chunks(context), folder).mean
-    ends = plan.measure_questions(train, folder).mean + plan.measure_answers(train, folder).mean
+    passage = measure(folder, stored_chunks(context), plan.PASSAGE).mean
+    ends = measure(folder, train, plan.QUESTION).mean + plan.measure_answers(train, folder).mean
     return [
         Work(stage, "generator", "likelihoods", prefixes, passage),
         Work(stage, "generator", "likelihoods", pairs, 8 + ends, ends / 2, passage),
@@ -127,13 +135,13 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
     own = config.llm.path if config.llm.backend == "local" else ""
     folder = own or config.generator.path
 
-    def ask(stage: str, calls: Sequence, reply: float, role: str = "llm") -> None:
-        settings = llm_settings(config, role)
-        works.append(asked(context, stage, settings, calls, folder, reply))
+    def ask(stage: str, calls: Sequence, *characters: float) -> None:
+        settings = llm_settings(config, "questions" if stage == "questions" else "llm")
+        works.append(asked(context, stage, settings, calls, folder, *characters))
 
     if curriculum.builds_graph(config) and not config.graph.openie:
         calls = extraction_calls(context, _chunks_to_extract(context, done, train))
-        length = plan.measure_passages(stored_chunks(context), folder).mean
+        length = measure(folder, stored_chunks(context), plan.PASSAGE).characters
         ask("extract", calls, EXTRACTED * length)
         once, times = works[-1], config.graph.gleanings
         # Each further pass is asked in one conversation with all that came before.
@@ -142,20 +150,18 @@ def _calls(context: Context, done: set[str], join) -> list[Work]:
         works += [dataclasses.replace(once, label="gleaning", **fields)] * (times > 0)
     if is_writing(config):
         calls = question_calls(context, materials_to_ask(context, join))
-        ask("questions", calls, PAIR * config.questions.per_passage, "questions")
+        ask("questions", calls, PAIR * config.questions.per_passage)
     if curriculum.mines_by_graph(config):
         ready = {"graph", "communities"} <= done
         keys = [(question.id, size) for question in train for size in ("large", "small")]
         empty = [{"question": id, "size": size, "nodes": []} for id, size in keys]
         calls = rewriting_calls(context, None if ready else empty)
-        ask("rewrite", calls, VERSION * config.graph.rewrites)
         sizes = config.graph.large, config.graph.small
         nodes = sum(least + COMMUNITY_SHARE * (most - least) for least, most in sizes) / 2
-        read = works[-1].read + LINE * nodes * (not ready)
-        works[-1] = dataclasses.replace(works[-1], read=read)
+        ask("rewrite", calls, VERSION * config.graph.rewrites, LINE * nodes * (not ready))
     if config.search.expand == HYDE:
         calls = hyde.passage_calls(context, load_questions(context, "held_out"))
-        ask("baselines", calls, HYDE_TOKENS)
+        ask("baselines", calls, PASSAGE)
     return works
 
 

@@ -18,8 +18,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     config, folder = context.config, context.config.generator.path
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
     form, k = reading_prompt(config), config.select.passages
-    passage = plan.measure_passages(stored_chunks(context), folder)
-    bare = measure(folder, (form.fill(q.question, "") for q in train), len(train)).mean
+    passage = measure(folder, stored_chunks(context), plan.PASSAGE)
+    bare = measure(folder, train, lambda x: form.fill(x.question, "")).mean
     answer = plan.measure_answers(train, folder).mean + 1
     prompt = lambda passages: bare + passages * passage.mean
     works: list[Work] = []
@@ -56,8 +56,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
             amounts = (asked, prompt(size), config.evaluate.max_new_tokens)
             works.append(Work(stage, "generator", "reading", *amounts))
 
-    embed(plan.measure_passages(stored_chunks(context), config.retriever.path))
-    embed(plan.measure_questions([*train, *held_out], config.retriever.path))
+    embed(measure(config.retriever.path, stored_chunks(context), plan.PASSAGE))
+    embed(measure(config.retriever.path, [*train, *held_out], plan.QUESTION))
     warm = config.warm
     steps = math.ceil(len(train) / warm.batch) if warm.steps < 0 else warm.steps
     update("warm", steps, min(warm.batch, len(train)))

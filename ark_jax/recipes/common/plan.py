@@ -1,8 +1,9 @@
 """What the plans of recipes over documents share: inputs, written questions, answers, verdicts."""
 
+import operator
 from collections.abc import Callable, Sequence
 
-from ark_jax.data.records import Chunk, Question
+from ark_jax.data.records import Question
 from ark_jax.estimate.work import Texts, Work, measure
 from ark_jax.evaluate.answers import LIKELIHOOD, needs_replies
 from ark_jax.pipeline.stage import Context
@@ -37,17 +38,11 @@ def distinct(pool: float, drawn: float, times: float) -> float:
     return pool * (1 - (1 - min(drawn / pool, 1)) ** times)
 
 
-def measure_passages(chunks: Sequence[Chunk], folder: str) -> Texts:
-    return measure(folder, (chunk.passage for chunk in chunks), len(chunks))
-
-
-def measure_questions(questions: Sequence[Question], folder: str) -> Texts:
-    return measure(folder, (question.question for question in questions), len(questions))
+PASSAGE, QUESTION = operator.attrgetter("passage"), operator.attrgetter("question")
 
 
 def measure_answers(questions: Sequence[Question], folder: str) -> Texts:
-    answers = [answer for question in questions for answer in question.answers]
-    return measure(folder, answers, len(answers))
+    return measure(folder, [answer for question in questions for answer in question.answers])
 
 
 def foresee_questions(context: Context, done: set[str], join: Callable) -> None:
@@ -74,8 +69,8 @@ def reader_tokens(context: Context, questions: Sequence[Question]) -> float:
     config = context.config
     own = config.reader.path if config.reader.backend == "local" else ""
     folder, template = own or config.generator.path, reading_prompt(config).template
-    passages = config.evaluate.passages * measure_passages(stored_chunks(context), folder).mean
-    form, question = measure(folder, [template], 1), measure_questions(questions, folder)
+    passages = config.evaluate.passages * measure(folder, stored_chunks(context), PASSAGE).mean
+    form, question = measure(folder, [template]), measure(folder, questions, QUESTION)
     return form.mean + question.mean + passages
 
 
@@ -106,9 +101,9 @@ def answering(context: Context, systems: Systems) -> tuple[list[Work], list[str]
         works.append(Work("evaluate", "reader", "likelihoods", different, read + replies, replies))
     if verdicts := 2 * config.judge.repeats * len(config.judge.against) * len(questions):
         form = prompts.load_template("judge", config.prompts.judge)
-        form = measure(config.generator.path, [form], 1).mean
+        form = measure(config.generator.path, [form]).mean
         ask("judge", "judge", "judge", verdicts, form + 2 * read, VERDICT)
     return works, [
         f"reading: about {different:,.0f} of {calls:,} prompts differ, for systems often find the "
         "same passages; less where answers end early"
-    ] * (backend == "local")
+    ]

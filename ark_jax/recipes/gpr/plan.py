@@ -18,15 +18,15 @@ from ark_jax.recipes.gpr.write_questions import writing_calls
 
 SAMPLE = 1000  # triples whose texts show how long they are, and questions about them
 TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
-WORDING_TOKENS = 11  # of a wording in the packaged recordings
-QUESTION_TOKENS = 32  # of a question with its number and side in a reply
+WORDING = 47  # characters of one in the packaged recordings
+QUESTION = 138  # characters of one with its number and side in a reply
 
 
 def forecast(context: Context, done: set[str]) -> Forecast:
     """Writing, training and embedding."""
     config, graph = context.config, load_graph(context)
     rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
-    triple = measure(config.retriever.path, texts_of(graph, config, rows), len(rows))
+    triple = measure(config.retriever.path, texts_of(graph, config, rows))
     questions = _count_questions(config, graph)
     batch, tested = min(config.train.batch, questions), len(load_test(context))
     steps = config.train.epochs * math.ceil(questions / config.train.batch)
@@ -41,7 +41,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     calls = writing_calls(context)
     if calls:
         settings = llm_settings(config, "questions")
-        reply = _reply_tokens(config, calls)
+        reply = _reply_characters(config, calls)
         works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
     return Forecast(
         inputs={
@@ -62,9 +62,9 @@ def _count_questions(config, graph: Triples) -> int:
     return triples * len(SIDES) * config.questions.per_triple
 
 
-def _reply_tokens(config, calls) -> float:
-    """The tokens of a reply that holds what is asked for."""
+def _reply_characters(config, calls) -> float:
+    """The characters of a reply that holds what is asked for."""
     if config.questions.by == "relations":
-        return 2 * wanted_wordings(config) * WORDING_TOKENS
+        return 2 * wanted_wordings(config) * WORDING
     ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
-    return ends * config.questions.per_triple * QUESTION_TOKENS
+    return ends * config.questions.per_triple * QUESTION

@@ -34,8 +34,8 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     train, test = (load_questions(context, part) for part in ("train", "test"))
     paths = load_paths(context, "train")
     lists, searched = _count_lists(paths), _count_pairs(test, steps, config)
-    path = measure(config.retriever.path, _path_texts(paths, steps), TEXTS)
-    question = measure(config.retriever.path, (x.question for x in train), len(train))
+    path = measure(config.retriever.path, _path_texts(paths, steps))
+    question = measure(config.retriever.path, train, lambda x: x.question)
     # A cosine reads paths alone, since questions are few.
     both = Texts(0, path.mean + question.mean, path.longest + question.longest)
     pair = path if config.train.head == "cosine" else both
