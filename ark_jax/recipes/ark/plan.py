@@ -40,7 +40,9 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
     # Before a graph exists, other passages stand for those it joins.
-    neighbours = lambda _, passages, count: list(itertools.pairwise(passages))[:count]
+    neighbours = lambda _, passages, count: list(itertools.pairwise([*passages, passages[0]]))[
+        :count
+    ]
     join = join_by_community if "graph" in done else neighbours
     plan.foresee_questions(context, done, join)
     config, chunks = context.config, stored_chunks(context)

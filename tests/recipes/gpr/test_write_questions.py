@@ -19,8 +19,8 @@ from support.paths import REPOSITORY
 
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.gpr import plan
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.gpr import data, plan
 from ark_jax.recipes.gpr.asked_triples import draw_rows
 from ark_jax.recipes.gpr.write_questions import writing_calls
 from ark_jax.text.tokens import load_tokenizer
@@ -436,7 +436,8 @@ def test_a_plan_by_relations_is_a_few_calls_and_by_rules_none(tmp_path):
 
 
 def with_retriever(run: Context, folder) -> Context:
-    """The run with a tiny retriever, whose tokenizer a plan counts by."""
+    """The run with a tiny retriever, whose tokenizer a plan counts by, and no test."""
+    save_rows([], run.workdir / "data" / data.TEST_FILE, data.TestQuestion)
     run.config.retriever.path = str(tiny.write(folder / "retriever", "bert", tokenizer="cls"))
     return run
 
