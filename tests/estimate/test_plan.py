@@ -1,6 +1,9 @@
 """The plan against a run, against counts by hand, and what it refuses."""
 
+import itertools
 import math
+import random
+import statistics
 import sys
 
 import huggingface_hub
@@ -8,14 +11,18 @@ import pytest
 from support.plans import calls_of_kind, device_work, model, settings
 from support.world import EMBEDDED, command
 
-from ark_jax import __main__
+from ark_jax import LanguageModel, __main__
 from ark_jax.estimate import plan
 from ark_jax.llm import reply_cache
 from ark_jax.llm.reply_cache import ReplyCache
+from ark_jax.models.prefix_groups import group_by_prefix
+from ark_jax.recipes.ark import scored_prompts
 from ark_jax.recipes.ark.recipe import RECIPE
-from ark_jax.recipes.common.corpus import load_questions, searches_corpus
+from ark_jax.recipes.common.corpus import load_questions, searches_corpus, stored_chunks
 from ark_jax.text.tokens import load_tokenizer
-from ark_jax.train import memory
+from ark_jax.train import batches, memory
+
+PLACES = ("documents", "corpus")  # of a question's chunks
 
 
 def tokens_of(c, calls) -> int:
@@ -320,3 +327,47 @@ def test_the_demo_as_it_is_known(real_models, mesh):
     # With the communities of a finished demo.
     assert rewrite.items * rewrite.read == pytest.approx(92_915, rel=0.05)
     assert [x.items * x.written for x in planned.calls] == pytest.approx([68_322, 44_420], rel=0.05)
+
+
+def test_scoring_is_about_what_the_scorer_computes(run, world, mesh):
+    """Against the prefixes that the scorer shares, with chunks drawn for the candidates."""
+    c, chunks = run.config, stored_chunks(run.context).by_document
+    lm = LanguageModel.from_pretrained(c.generator.path)
+    templates, rows = scored_prompts.load_templates({}), []
+    for question in load_questions(run.context, "train"):
+        pool = [chunk for document in question.documents for chunk in chunks[document]]
+        for chunk in random.Random(question.id).sample(pool, c.score.candidates):
+            for answer in question.answers:
+                parts = {"passage": chunk.passage, "question": question.question, "answer": answer}
+                rows += scored_prompts.scored_pairs(templates, **parts)
+    ids = lm._encode_pairs(rows)
+    cut = [(row, len(row) - target - 1) for row, target in ids]
+    real = sum(
+        group.prefix_length + sum(len(ids[i][0]) - group.prefix_length for i in group.members)
+        for group in group_by_prefix(cut)
+    )
+    planned = device_work(run.plans["data"])["score", "likelihoods"]
+    assert 1 / 1.5 < planned / real < 1.5 and real < 0.6 * sum(len(row) for row, _ in ids)
+
+
+@pytest.mark.parametrize(("pool", "order"), itertools.product(PLACES, ("document", "question")))
+def test_a_step_reads_about_as_many_passages_as_planned(run, mesh, pool, order):
+    """Against batches of chunks that are drawn at random."""
+    c = settings(run.workdir.parent)
+    c.score.keep, c.train.order, c.data.pool, c.data.candidates = 1.0, order, pool, 20
+    c.score.positives, c.mine.negatives, c.mine.top = 2, 6, 6
+    planned = {x.work.stage: x.work for x in plan.estimate(RECIPE, c).costs if x.work.step}
+    chunks, examples = stored_chunks(run.context).by_document, []
+    everything = [chunk for group in chunks.values() for chunk in group]
+    train = load_questions(run.context, "train")
+    for question in train:
+        own = [chunk for document in question.documents for chunk in chunks[document]]
+        drawn = random.Random(question.id).sample(own if pool == "documents" else everything, 8)
+        ids = tuple(chunk.id for chunk in drawn)
+        documents = "\n".join(question.documents)
+        examples.append(batches.Example(question.id, documents, ids[:2], ids[2:]))
+    order = batches.shuffled_order(examples, epochs=4, seed=0, by=order)
+    steps = [[examples[i] for i in order[j : j + 12]] for j in range(0, len(order), 12)]
+    sizes = [len(batches.distinct_chunks(step, use_negatives=True)) for step in steps]
+    assert planned["stage2"].items == c.train.epochs[1] * len(train) / 12
+    assert planned["stage2"].step[1].count == pytest.approx(statistics.fmean(sizes), rel=0.25)
