@@ -78,8 +78,10 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
     kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
     batch = min(config.train.batch, kept)
-    alike = len(train) / documents if config.train.order == "document" else 1
-    groups = 1 if whole else max(batch / alike, 1)  # of documents that a step reads
+    # Sets of documents that a step reads.
+    groups = plan.distinct(documents, 1, batch)
+    if whole or config.train.order == "document":
+        groups = 1 if whole else max(batch * documents / len(train), 1)
     positives = scored if curriculum.is_distilling(config) else config.score.positives
     for stage in config.train.stages:
         name, learned = curriculum.stage_name(stage), positives
