@@ -81,8 +81,7 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
         with _shadow(recipe, config, local, workdir) as (context, done):
             foreseen = recipe.forecast(context, done)
-            left = [x for x in foreseen.work if x.stage not in done and (x.items or x.total)]
-            costs, disk, notes = _costs(context, left)
+            costs, disk, notes = _costs(context, foreseen.work, done)
     names = tuple(stage.name for stage in recipe.stages(config))
     return Estimate(
         inputs=dict(foreseen.inputs),
@@ -90,17 +89,18 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
         done=tuple(name for name in names if name in done),
         costs=tuple(costs),
         disk={**foreseen.disk, **disk},
-        notes=(*remarks, *_notes_on_calls(left), *notes, *foreseen.notes),
+        notes=(*remarks, *_notes_on_calls(costs), *notes, *foreseen.notes),
     )
 
 
-def _costs(context: Context, left: Sequence[Work]):
-    """The cost of all work, bytes of what is stored, and notes on devices."""
-    if all(x.is_remote for x in left):
+def _costs(context: Context, work: Sequence[Work], done: set[str]):
+    """The cost of the work that is left, bytes of what is stored, and notes on devices."""
+    left = [x for x in work if x.stage not in done and (x.items or x.total)]
+    if all(x.is_remote for x in work):
         return [Cost(x, 0, x.waiting) for x in left], {}, []
     from ark_jax.estimate.devices import WeightlessModel
 
-    config, costs, choices, exported, speeds = context.config, [], {}, {}, {}
+    config, costs, choices, speeds = context.config, [], {}, {}
     disk: collections.Counter[str] = collections.Counter()
     context.enter_mesh()
 
@@ -110,6 +110,11 @@ def _costs(context: Context, left: Sequence[Work]):
         kind = config.generator.dtype if head else config.retriever.compute
         batch = config["generator" if head else "retriever"].batch_tokens
         return WeightlessModel.from_folder(path, compute=kind, batch=batch, head=head)
+
+    def stored(x: Work) -> int:
+        """Bytes of what it trains; language models are stored in float32."""
+        model = model_of(x.model)
+        return x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
 
     for x in left:
         if x.is_remote:
@@ -124,17 +129,16 @@ def _costs(context: Context, left: Sequence[Work]):
         choice = model.choose(config.train, x)
         costs.append(Cost(x, *model.training(x, choice)))
         choices.setdefault(choice.describe(), []).append(x.stage)
-        # Language models are stored in float32.
-        size = x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
-        exported[x.model] = size
         kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
-        disk["models"] += size
+        disk["models"] += stored(x)
         disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
-    disk["export"] = sum(size for role, size in exported.items() if role != "reader")
+    if "export" not in done:
+        trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
+        disk["export"] = sum(map(stored, trained.values()))
     notes = [
         f"device: measured {' and '.join(speeds)}; times leave out compiling, searching, saving, "
         "the host's work, other retrievers and rerankers, and what devices exchange"
-    ]
+    ] * bool(speeds)
     notes += [f"memory of {', '.join(names)}: {text}" for text, names in choices.items()]
     if updates := {x.stage: x.items for x in left if x.kind == "training"}:
         counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
@@ -143,9 +147,9 @@ def _costs(context: Context, left: Sequence[Work]):
     return costs, disk, notes
 
 
-def _notes_on_calls(left: Sequence[Work]) -> list[str]:
+def _notes_on_calls(costs: Sequence[Cost]) -> list[str]:
     notes = []
-    for x in left:
+    for x in (cost.work for cost in costs):
         if x.kind != "ask" or not x.items or x.settings.backend != "openai":
             continue
         price = _unknown_price(x)

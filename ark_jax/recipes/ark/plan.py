@@ -40,10 +40,8 @@ SCORE_BYTES = 32  # of scores.parquet for a pair
 def forecast(context: Context, done: set[str]) -> Forecast:
     """The work of all stages, what is stored, and notes."""
     # Before a graph exists, other passages stand for those it joins.
-    neighbours = lambda _, passages, count: list(itertools.pairwise([*passages, passages[0]]))[
-        :count
-    ]
-    join = join_by_community if "graph" in done else neighbours
+    pairs = lambda passages: list(itertools.pairwise([*passages, passages[0]]))
+    join = join_by_community if "graph" in done else lambda _, x, count: pairs(x)[:count]
     plan.foresee_questions(context, done, join)
     config, chunks = context.config, stored_chunks(context)
     train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
@@ -72,9 +70,9 @@ def forecast(context: Context, done: set[str]) -> Forecast:
         if config.questions.margin > filter_questions.NO_MARGIN:
             asked_of = len(train) / config.questions.per_passage
             works += _likelihoods(context, "questions", asked_of, 2 * len(train))
-    pairs = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
+    scores = scored * sum(len(q.answers[: config.score.references or None]) for q in train)
     prefixes = documents * plan.distinct(pool, scored, len(train) / documents)
-    works += _likelihoods(context, "score", prefixes, 2 * pairs)
+    works += _likelihoods(context, "score", prefixes, 2 * scores)
     is_kept = config.score.supervision == "gold" or curriculum.is_distilling(config)
     kept = math.ceil(len(train) * (1 if is_kept else config.score.keep))
     batch = min(config.train.batch, kept)
@@ -117,7 +115,7 @@ def forecast(context: Context, done: set[str]) -> Forecast:
     if not curriculum.builds_graph(config):
         notes.append("no stage reads a graph, so none is built")
     notes.append(f"{len(held_out):,} held-out questions: {what_can_be_told(len(held_out))}")
-    disk = {"scores": SCORE_BYTES * round(pairs)} if "score" not in done else {}
+    disk = {"scores": SCORE_BYTES * round(scores)} if "score" not in done else {}
     calls = _calls(context, done, join)
     return Forecast(plan.count_inputs(context), (*calls, *works, *answers), disk, tuple(notes))
 
