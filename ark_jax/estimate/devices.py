@@ -86,6 +86,12 @@ class WeightlessModel:
         rows = rows or self.batch
         return devices * product_speed(self.cfg.width, self.cfg.dims["f"], rows, self.compute)
 
+    def describe_speed(self) -> str:
+        devices = math.prod(jax.sharding.get_mesh().shape.values())
+        kind, speed = jax.devices()[0].device_kind, self.speed() / 1e9
+        name = f"{self.folder.name}'s width in {self.compute}"
+        return f"{devices} x {kind} with {speed:,.0f} GFLOP/s at {name}"
+
     def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
         return float(flops @ (1, ATTENTION_COST)) / self.speed(rows)
 

@@ -121,7 +121,7 @@ def _costs(context: Context, work: Sequence[Work], done: set[str]):
             costs.append(Cost(x, 0, x.waiting))
             continue
         model = model_of(x.model)
-        speeds[f"{model.speed() / 1e9:,.0f} GFLOP/s at {model.folder.name}'s width"] = None
+        speeds[model.describe_speed()] = None
         disk["vectors"] += 4 * model.cfg.width * x.stored
         if x.kind != "training":
             costs.append(Cost(x, *model.inference(x)))
@@ -296,7 +296,7 @@ def format_plan(plan: Estimate) -> str:
         amounts = human(x.work.items * x.work.read), human(x.work.items * x.work.written)
         lines.append(_line(x.work.label, calls, *amounts, money(x.work.cost), duration(x.seconds)))
     if sums:
-        lines += ["", _line("device", "work", "tokens", "FLOPs", "", "time")]
+        lines += [""] * bool(plan.calls) + [_line("device", "work", "tokens", "FLOPs", "", "time")]
     for names, (tokens, flops, seconds) in sums.items():
         lines.append(_line(*names, human(tokens), human(flops), "", duration(seconds)))
     disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items() if n)
