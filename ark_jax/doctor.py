@@ -520,4 +520,4 @@ def data(recipe: Recipe, config) -> Iterator[Finding]:
         _in_bucket(path)
         yield ok(f"data.path: {path}, in its bucket; `ark-jax check` reads it")
     else:
-        yield ok(f"data.path: {path}, {recipe.look(config)[0]}")
+        yield ok(f"data.path: {path}, {recipe.look(config)}")

@@ -1,22 +1,37 @@
 """`ark-jax plan`: what a run will ask, cost, take and fill, told before anything is spent.
 
-The stages that only read the input run in a temporary folder; the recipe foresees the rest. No
+The stages that only read the input run in a temporary folder; the recipe counts the rest. No
 weight is read, no endpoint asked, and nothing is written to the workdir.
 """
 
+import collections
 import dataclasses
+import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ark_jax.estimate.llm_calls import SET_PRICE, Calls
+from ark_jax.estimate.work import ENDPOINT_SPEED, Work
 from ark_jax.pipeline import named
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Context
 from ark_jax.pipeline.status import examine
 from ark_jax.runtime import storage
 from ark_jax.runtime.log import Metrics, duration
+
+ENCODERS = ("retriever", "reranker")  # sections of models that are computed as the retriever is
+KEPT = 3  # checkpoints at once, the last being written; each has weights and AdamW's two moments
+FEW_UPDATES = 10  # of a training stage
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one part of the work takes; to wait for an endpoint takes no FLOPs."""
+
+    work: Work
+    flops: float
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,30 +42,30 @@ class Estimate:
         inputs: what the input holds -> how many.
         stages: all stages of the config.
         done: those that are up to date.
-        computed: of these, the ones that compute on devices.
-        work: `device_work.Work` of each stage.
+        costs: of each part of what is left.
         disk: what is stored -> bytes; checkpoints at their most.
     """
 
     inputs: dict[str, int]
     stages: tuple[str, ...]
     done: tuple[str, ...]
-    computed: tuple[str, ...]
-    calls: tuple[Calls, ...]
-    work: tuple
-    disk: dict[str, int]
+    costs: tuple[Cost, ...]
+    disk: dict[str, float]
     notes: tuple[str, ...]
+
+    @property
+    def calls(self) -> list[Work]:
+        return [x.work for x in self.costs if x.work.kind == "ask"]
 
     @property
     def cost(self) -> float | None:
         """USD; None if a price is unknown."""
-        if any(x.cost is None for x in self.calls):
-            return None
-        return sum(x.cost for x in self.calls)
+        costs = [x.cost for x in self.calls]
+        return None if None in costs else sum(costs)
 
     @property
     def seconds(self) -> float:
-        return sum(x.seconds for x in (*self.calls, *self.work))
+        return sum(x.seconds for x in self.costs)
 
 
 def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
@@ -65,87 +80,130 @@ def estimate(recipe: Recipe, config, workdir: Path | None = None) -> Estimate:
     with tempfile.TemporaryDirectory() as scratch:
         local, remarks = _with_local_models(recipe, config, Path(scratch))
         with _shadow(recipe, config, local, workdir) as (context, done):
-            calls, notes = recipe.llm_calls(context, done)
-            calls = [_timed_locally(x, config, local) for x in calls]
             foreseen = recipe.forecast(context, done)
-            stages = recipe.stages(config)
-            finished = [stage for stage in stages if stage.name in done]
-            return Estimate(
-                inputs=dict(foreseen.inputs),
-                stages=tuple(stage.name for stage in stages),
-                done=tuple(stage.name for stage in finished),
-                computed=tuple(stage.name for stage in finished if not stage.alone),
-                calls=tuple(calls),
-                work=tuple(foreseen.work),
-                disk=dict(foreseen.disk),
-                notes=(*remarks, *notes, *foreseen.notes),
-            )
+            costs, disk, notes = _costs(context, foreseen.work, done)
+    names = tuple(stage.name for stage in recipe.stages(config))
+    return Estimate(
+        inputs=dict(foreseen.inputs),
+        stages=names,
+        done=tuple(name for name in names if name in done),
+        costs=tuple(costs),
+        disk={**foreseen.disk, **disk},
+        notes=(*remarks, *_notes_on_calls(costs), *notes, *foreseen.notes),
+    )
+
+
+def _costs(context: Context, work: Sequence[Work], done: set[str]):
+    """The cost of the work that is left, bytes of what is stored, and notes on devices."""
+    left = [x for x in work if x.stage not in done and (x.items or x.total)]
+    if all(x.is_remote for x in work):
+        return [Cost(x, 0, x.waiting) for x in left], {}, []
+    from ark_jax.estimate.devices import WeightlessModel
+
+    config, costs, choices, speeds = context.config, [], {}, {}
+    disk: collections.Counter[str] = collections.Counter()
+    context.enter_mesh()
+
+    @functools.cache
+    def model_of(role: str) -> WeightlessModel:
+        head, path = role not in ENCODERS, config[role].path or config.generator.path
+        kind = config.generator.dtype if head else config.retriever.compute
+        batch = config["generator" if head else "retriever"].batch_tokens
+        return WeightlessModel.from_folder(path, compute=kind, batch=batch, head=head)
+
+    def stored(x: Work) -> int:
+        """Bytes of what it trains; language models are stored in float32."""
+        model = model_of(x.model)
+        return x.towers * (model.bytes if x.model in ENCODERS else 4 * model.parameters)
+
+    for x in left:
+        if x.is_remote:
+            costs.append(Cost(x, 0, x.waiting))
+            continue
+        model = model_of(x.model)
+        speeds[model.describe_speed()] = None
+        disk["vectors"] += 4 * model.cfg.width * x.stored
+        if x.kind != "training":
+            costs.append(Cost(x, *model.inference(x)))
+            continue
+        choice = model.choose(config.train, x)
+        costs.append(Cost(x, *model.training(x, choice)))
+        choices.setdefault(choice.describe(), []).append(x.stage)
+        kept = min(x.items // config.train.save_every, KEPT) * 3 * 4 * x.towers
+        disk["models"] += stored(x)
+        disk["checkpoints"] = max(disk["checkpoints"], kept * model.trainable(config.train))
+    if "export" not in done:
+        trained = {x.model: x for x in work if x.kind == "training" and x.model != "reader"}
+        disk["export"] = sum(map(stored, trained.values()))
+    notes = [
+        f"device: measured {' and '.join(speeds)}; times leave out compiling, searching, saving, "
+        "the host's work, other retrievers and rerankers, and what devices exchange"
+    ] * bool(speeds)
+    notes += [f"memory of {', '.join(names)}: {text}" for text, names in choices.items()]
+    if updates := {x.stage: x.items for x in left if x.kind == "training"}:
+        counts = ", ".join(f"{steps:,.0f} in {name}" for name, steps in updates.items())
+        few = "; so few hardly change a model" * (min(updates.values()) < FEW_UPDATES)
+        notes.append(f"updates of the weights: {counts}{few}")
+    return costs, disk, notes
+
+
+def _notes_on_calls(costs: Sequence[Cost]) -> list[str]:
+    notes = []
+    for x in (cost.work for cost in costs):
+        if x.kind != "ask" or not x.items or x.settings.backend != "openai":
+            continue
+        price = _unknown_price(x)
+        if x.price:
+            price = f"${x.price[0]:g} for a million tokens in, ${x.price[1]:g} out"
+        pace = "as replies at hand" if x.pace else f"assuming {ENDPOINT_SPEED:g} tokens/s"
+        notes.append(
+            f"{x.label}: {price}; {x.reply_seconds:.1f} s a reply, {pace}, "
+            f"{x.settings.concurrency} at once; what has to be asked again comes on top"
+        )
+    return notes
+
+
+def _unknown_price(work: Work) -> str:
+    return (
+        f"the price of {work.settings.model!r} is unknown: give USD of a million tokens in and "
+        f"out, as in --config.{work.model}.price='(0.3,2.5)'"
+    )
 
 
 def _with_local_models(recipe: Recipe, config, scratch: Path):
     """A copy of the config that names folders on this machine, and remarks on those in `scratch`.
 
     Of a well-known model that is not here, `scratch` gets the sizes and a stand-in tokenizer.
+
+    Raises:
+        ValueError: another model is not here; a plan downloads nothing.
     """
     from ark_jax.estimate import known_models
+    from ark_jax.models import hf
 
-    local = config.copy_and_resolve_references()
-    tokenizer = None
-    missing = []
-    for field, path in named.paths(recipe, config, "model").items():
-        section, _, name = field.partition(".")
-        if name != "path":
+    local, missing = config.copy_and_resolve_references(), {}
+    for field, name in named.paths(recipe, config, "model").items():
+        section, _, leaf = field.partition(".")
+        if leaf != "path":
             continue
-        if known_models.known_model(path) and _is_missing(path):
-            tokenizer = tokenizer or known_models.learn_tokenizer(_sample(recipe, config))
-            folder = known_models.write_stand_in(path, tokenizer, scratch)
-            missing.append(path)
-        else:
-            folder = _on_this_machine(path, field)
+        try:
+            is_hub = storage.is_hub_name(name)
+            folder = storage.hub_model(name, download=False) if is_hub else hf.resolve(name)
+        except FileNotFoundError:
+            if not is_hub:
+                raise
+            if not known_models.known_model(name):
+                raise ValueError(
+                    f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch "
+                    f"it with `hf download {name}`, or give a folder as --config.{field}"
+                ) from None
+            folder, missing[name] = known_models.write_stand_in(name, scratch), None
         local[section].path = str(folder)
-    remarks = [
-        f"{path} is not on this machine: planned from its published sizes, with a stand-in for its "
+    return local, [
+        f"{name} is not on this machine: planned from its published sizes, with a stand-in for its "
         f"tokenizer of about {known_models.CHARACTERS} characters a token"
-        for path in dict.fromkeys(missing)
+        for name in missing
     ]
-    return local, remarks
-
-
-def _sample(recipe: Recipe, config) -> list[str]:
-    """Texts of the input; none if it cannot be read, which its stage reports."""
-    try:
-        return recipe.look(config)[1]
-    except (ValueError, OSError):
-        return []
-
-
-def _is_missing(name: str) -> bool:
-    """Whether a hub name is in no cache of this machine."""
-    if not storage.is_hub_name(name):
-        return False
-    try:
-        storage.hub_model(name, download=False)
-    except FileNotFoundError:
-        return True
-    return False
-
-
-def _timed_locally(calls: Calls, config, local) -> Calls:
-    """With the seconds that a model on this machine takes, if one replies."""
-    if not calls.calls or config[calls.role].backend != "local":
-        return calls
-    from ark_jax.estimate.device_work import WeightlessModel
-
-    settings = local.generator
-    model = WeightlessModel.from_folder(
-        local[calls.role].path or settings.path,
-        compute=settings.dtype,
-        batch=settings.batch_tokens,
-        head=True,
-    )
-    each_read, each_written = calls.input_tokens / calls.calls, calls.output_tokens / calls.calls
-    work = model.generation(calls.stage, calls.calls, each_read, each_written)
-    return dataclasses.replace(calls, seconds=work.seconds)
 
 
 def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None:
@@ -162,35 +220,19 @@ def check_cost(recipe: Recipe, config, workdir: Path, verb: str = "run") -> None
         return
     limit = config.llm.max_cost
     with _shadow(recipe, config, config, workdir) as (context, done):
-        calls, _ = recipe.llm_calls(context, done)
-    pending = [x for x in calls if x.calls and verb in ("run", "demo", x.stage)]
+        foreseen = recipe.forecast(context, done)
+    asked = [x for x in foreseen.work if x.kind == "ask" and x.items and x.stage not in done]
+    pending = [x for x in asked if verb in ("run", "demo", x.stage)]
     for x in pending:
         if x.cost is None:
-            raise ValueError(
-                f"llm.max_cost is {money(limit)}, but the price of {config[x.role].model!r} is "
-                f"unknown: {SET_PRICE.replace('llm', x.role)}"
-            )
+            raise ValueError(f"llm.max_cost is {money(limit)}, but {_unknown_price(x)}")
     total = sum(x.cost for x in pending)
     if total > limit:
         raise ValueError(
-            f"the {sum(x.calls for x in pending):,} calls still to be made would cost about "
+            f"the {sum(x.items for x in pending):,} calls still to be made would cost about "
             f"{money(total)}, more than the {money(limit)} of llm.max_cost: raise it with "
             "--max-cost=USD, or see `ark-jax plan`"
         )
-
-
-def _on_this_machine(name: str, field: str) -> Path:
-    """The folder of a model; a plan downloads nothing."""
-    from ark_jax.models import hf
-
-    if not storage.is_hub_name(name):
-        return hf.resolve(name)  # or what is wrong with the name
-    if _is_missing(name):
-        raise ValueError(
-            f"{field}={name!r} is not on this machine, and a plan downloads nothing: fetch it "
-            f"with `hf download {name}`, or give a folder as --config.{field}"
-        )
-    return storage.hub_model(name, download=False)
 
 
 @contextmanager
@@ -208,7 +250,7 @@ def _shadow(
         done = {s.stage for s in examine(stages, config, workdir) if s.state == "done"}
     with tempfile.TemporaryDirectory() as name:
         context = Context(local, Path(name), Metrics(Path(name) / "metrics.jsonl"))
-        for folder in (*done, "llm", "vectors"):
+        for folder in (*done, "llm"):
             if workdir and (workdir / folder).is_dir():
                 (context / folder).symlink_to(workdir.absolute() / folder)
         for stage in stages:
@@ -230,30 +272,33 @@ def human(n: float, unit: str = "") -> str:
 
 
 def money(usd: float | None) -> str:
-    if usd is None:
-        return "unknown"
     if not usd:
-        return "$0"
+        return "unknown" if usd is None else "$0"
     return f"${usd:,.2f}" if usd >= 0.01 else f"${usd:.4f}"
 
 
 def format_plan(plan: Estimate) -> str:
-    """The estimate for a terminal."""
+    """The estimate for a terminal; works of one stage and kind are one line."""
     inputs = ", ".join(f"{count:,} {name}" for name, count in plan.inputs.items())
     lines = [inputs, ""] if inputs else []
+    pending = [name for name in plan.stages if name not in plan.done]
+    lines += [f"stages to run: {', '.join(pending) or 'none'}", ""]
     if plan.calls:
-        lines += [_line("LLM", "calls", "tokens in", "tokens out", "cost", "time")]
-        lines += [*(_call_line(x, x.stage in plan.done) for x in plan.calls), ""]
-    if plan.work or plan.calls:
-        lines += [_line("device", "work", "tokens", "FLOPs", "", "time")]
-        for x in plan.work:
-            amounts = human(x.tokens), human(x.flops), "", duration(x.seconds)
-            lines.append(_line(x.stage, x.kind, *amounts))
-        asking = {x.stage for x in plan.calls}
-        lines += [_line(name, "done") for name in plan.computed if name not in asking]
-    else:
-        pending = [name for name in plan.stages if name not in plan.done]
-        lines.append(f"stages to run: {', '.join(pending) or 'none'}")
+        lines.append(_line("LLM", "calls", "tokens in", "tokens out", "cost", "time"))
+    sums: dict[tuple[str, str], list[float]] = {}
+    for x in plan.costs:
+        if x.work.kind != "ask":
+            amounts = sums.setdefault((x.work.stage, x.work.kind), [0, 0, 0])
+            for i, amount in enumerate((x.work.tokens, x.flops, x.seconds)):
+                amounts[i] += amount
+            continue
+        calls = f"{x.work.items:,}" + f" of {x.work.total:,}" * (x.work.items < x.work.total)
+        amounts = human(x.work.items * x.work.read), human(x.work.items * x.work.written)
+        lines.append(_line(x.work.label, calls, *amounts, money(x.work.cost), duration(x.seconds)))
+    if sums:
+        lines += [""] * bool(plan.calls) + [_line("device", "work", "tokens", "FLOPs", "", "time")]
+    for names, (tokens, flops, seconds) in sums.items():
+        lines.append(_line(*names, human(tokens), human(flops), "", duration(seconds)))
     disk = ", ".join(f"{name} {human(n, 'B')}" for name, n in plan.disk.items() if n)
     lines += ["", f"{'disk':<10}{disk or 'nothing more'}", ""]
     lines += [f"- {note}" for note in plan.notes]
@@ -264,13 +309,3 @@ def format_plan(plan: Estimate) -> str:
 
 def _line(stage: str, kind: str, *cells: str) -> str:
     return (f"{stage:<11} {kind:<12}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()
-
-
-def _call_line(calls: Calls, done: bool) -> str:
-    if done:
-        return _line(calls.label, "done")
-    pending = f"{calls.calls:,}"
-    if calls.calls < calls.total:
-        pending += f" of {calls.total:,}"
-    tokens = human(calls.input_tokens), human(calls.output_tokens)
-    return _line(calls.label, pending, *tokens, money(calls.cost), duration(calls.seconds))

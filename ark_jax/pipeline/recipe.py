@@ -17,8 +17,8 @@ class Forecast:
 
     Attributes:
         inputs: what the input holds -> how many.
-        work: `estimate.device_work.Work` of each stage.
-        disk: what is stored -> bytes.
+        work: `estimate.work.Work` of all stages.
+        disk: what is stored beside models and vectors -> bytes.
         notes: what the figures rest on.
     """
 
@@ -83,7 +83,7 @@ class Recipe:
         schema: the type of its config; None if a read of a field always records its value.
         check: raises ValueError for a config that some stage would fail on.
         unread: config -> its sections of which a run reads no model, no file and no endpoint.
-        look: config -> what `config.data` holds in one line, and a sample of its texts.
+        look: config -> what `config.data` holds, in one line.
         metrics: what a sweep can compare runs by -> how a table calls it.
         headline: the metric that a sweep sorts by, unless it is told another.
         outcome: the values of a finished workdir by these metrics; by default, what its stages
@@ -92,8 +92,7 @@ class Recipe:
             questions; None if the method holds out nothing.
         training_files: name of a format -> writes what the stages are trained on in that format.
         prepared: stages that `plan` runs in a temporary folder, since they only read the input.
-        llm_calls: (context, done stages) -> `estimate.llm_calls.Calls`, and notes.
-        forecast: (context, done stages) -> what devices compute and what the disk stores.
+        forecast: (context, done stages) -> the work of all stages; must not start jax.
         index_words: (config, workdir) -> the words of `ark-jax index` that make the documents of a
             finished run searchable; none if it tunes no retriever of documents.
     """
@@ -103,7 +102,7 @@ class Recipe:
     schema: type | None = None
     check: Callable[[object], None] = lambda config: None
     unread: Callable[[object], Iterable[str]] = lambda config: ()
-    look: Callable[[object], tuple[str, list[str]]] = lambda config: ("", [])
+    look: Callable[[object], str] = lambda config: ""
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     headline: str = ""
     outcome: Callable[[Path], Outcome] = counted_outcome
@@ -112,10 +111,6 @@ class Recipe:
         default_factory=dict
     )
     prepared: tuple[str, ...] = ()
-    llm_calls: Callable[[Context, set[str]], tuple[list, list[str]]] = lambda context, done: (
-        [],
-        [],
-    )
     forecast: Callable[[Context, set[str]], Forecast] = lambda context, done: Forecast()
     index_words: Callable[[object, Path], list[str]] = lambda config, workdir: []
 

@@ -5,28 +5,21 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from support.plans import RATE, known, read, settings
+from support.plans import RATE, settings
 from support.world import EMBEDDED, HELD_OUT, TRAINING, make_world
 
 from ark_jax import layout
-from ark_jax.estimate import device_work, plan
+from ark_jax.estimate import devices, plan
 from ark_jax.llm import complete
 from ark_jax.pipeline import engine
 from ark_jax.recipes.ark.recipe import RECIPE, stages
-from ark_jax.recipes.ark.recording import Recording
 from ark_jax.runtime.log import Metrics
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """The device's speed is given, and the recording read once for each tokenizer.
-
-    Reading it takes half the time of an estimate.
-    """
-    monkeypatch.setattr(device_work, "product_speed", lambda *_: RATE)
-    probe = lambda count: tuple(count(["The tide rose.", "the Tidal Board"]))
-    once = lambda count: known.get(probe(count)) or known.setdefault(probe(count), read(count))
-    monkeypatch.setattr(Recording, "read", once)
+    """The device's speed is given."""
+    monkeypatch.setattr(devices, "product_speed", lambda *_: RATE)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +46,7 @@ def run(world):
     """
     c, workdir, asked, plans = settings(world), world / "run", {}, {}
     with pytest.MonkeyPatch.context() as patch, jax.set_mesh(layout.make_mesh((1, 1, 1))):
-        patch.setattr(device_work, "product_speed", lambda *_: RATE)
+        patch.setattr(devices, "product_speed", lambda *_: RATE)
         real = complete.complete
         patch.setattr(
             complete,

@@ -2,14 +2,10 @@
 
 from support.world import EMBEDDED, tiny_config
 
-from ark_jax.estimate import device_work, plan
-from ark_jax.recipes.ark.recording import Recording
-from ark_jax.recipes.common.corpus import load_questions, stored_chunks
+from ark_jax.estimate import devices, plan
+from ark_jax.estimate.work import Work
 
 RATE = 1e9  # FLOP/s of every device here
-
-
-read, known = Recording.read, {}
 
 
 def settings(world, backend="replay"):
@@ -23,17 +19,22 @@ def settings(world, backend="replay"):
     return c
 
 
-def calls_of_kind(estimate: plan.Estimate, stage: str) -> plan.Calls:
-    return next(x for x in estimate.calls if x.label == stage)
+def calls_of_kind(estimate: plan.Estimate, label: str) -> Work:
+    return next(x for x in estimate.calls if x.label == label)
 
 
-def model(world, role: str, **changes) -> device_work.WeightlessModel:
-    return device_work.WeightlessModel.from_folder(
+def device_work(estimate: plan.Estimate) -> dict[tuple[str, str], float]:
+    """(stage, kind) -> tokens, in the order of the plan."""
+    tokens: dict[tuple[str, str], float] = {}
+    for x in estimate.costs:
+        if x.work.kind != "ask":
+            key = x.work.stage, x.work.kind
+            tokens[key] = tokens.get(key, 0) + x.work.tokens
+    return tokens
+
+
+def model(world, role: str, **changes) -> devices.WeightlessModel:
+    return devices.WeightlessModel.from_folder(
         str(world / role),
         **({"compute": "float32", "batch": 0, "head": role == "generator"} | changes),
     )
-
-
-def questions_and_chunks(run):
-    chunks = stored_chunks(run.context).by_document
-    return load_questions(run.context, "train"), chunks

@@ -10,11 +10,10 @@ import functools
 from ark_jax.pipeline.recipe import Recipe
 from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.ark import (
-    estimate_calls,
-    estimate_devices,
     export,
     mine,
     own_parts,
+    plan,
     report,
     reranker,
     train,
@@ -174,7 +173,6 @@ RECIPE = Recipe(
     pool=folds.pool_folds,
     training_files={name: _training_file(name) for name in trainer_formats.FORMATS},
     prepared=("data",),
-    llm_calls=estimate_calls.llm_calls,
-    forecast=estimate_devices.forecast,
+    forecast=plan.forecast,
     index_words=export.index_words,
 )

@@ -10,14 +10,15 @@ import functools
 import urllib.parse
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Recipe
-from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.bar_rag import (
     baselines,
     evaluate,
     evidence,
     export,
     filter,
+    plan,
     pool,
     read,
     report,
@@ -113,13 +114,6 @@ def _iteration(config, iteration: int) -> list[Stage]:
     ]
 
 
-def forecast(context: Context, done: set[str]) -> Forecast:
-    """What `ark-jax plan` shows of devices and disk."""
-    from ark_jax.recipes.bar_rag import forecast  # starts jax, which looking up must not
-
-    return forecast.forecast(context, done)
-
-
 RECIPE = Recipe(
     name="bar_rag",
     stages=stages,
@@ -130,5 +124,5 @@ RECIPE = Recipe(
     headline="p",
     outcome=functools.partial(read_outcome, metrics=METRICS),
     prepared=("data",),
-    forecast=forecast,
+    forecast=plan.forecast,
 )

@@ -14,7 +14,6 @@ from ark_jax.recipes.common.split import uniform
 from ark_jax.runtime.log import say
 
 GRAPH = "graph"  # the folder within that of the data stage
-SAMPLE = 5000  # triples whose texts show how long they are
 
 
 def read_graph(settings) -> Triples:
@@ -81,12 +80,11 @@ def unread(config) -> list[str]:
     return ["reader"] if config.llm.backend == "local" else ["reader", "generator"]
 
 
-def look_at(config) -> tuple[str, list[str]]:
-    """What the graph holds, in one line, and the texts of some triples.
+def look_at(config) -> str:
+    """What the graph holds, in one line.
 
     Raises:
         BadInput: its problems.
     """
     graph = read_graph(config.data)
-    line = f"{len(graph):,} triples, {len(graph.nodes):,} entities"
-    return line, texts_of(graph, config, np.arange(min(len(graph), SAMPLE)))
+    return f"{len(graph):,} triples, {len(graph.nodes):,} entities"

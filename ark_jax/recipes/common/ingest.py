@@ -90,17 +90,14 @@ def _check_parts(parts: Split, needed: Iterable[str], config) -> None:
             )
 
 
-def look_at(config) -> tuple[str, list[str]]:
-    """What the input of `config.data` holds, in one line, and a sample of its texts.
+def look_at(config) -> str:
+    """What the input of `config.data` holds, in one line.
 
     Raises:
         BadInput: its problems.
     """
-    from ark_jax.estimate import known_models
-
     corpus = _input(config.data.path, config.data.questions)
-    line = f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
-    return line, known_models.sample_texts(corpus.documents)
+    return f"{len(corpus.documents):,} documents, {len(corpus.questions):,} questions"
 
 
 def _input(path: str, questions: str, tolerate: float = 0.0) -> Corpus:

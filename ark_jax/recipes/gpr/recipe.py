@@ -6,13 +6,13 @@ Graded-relevance pretraining: questions about masked triples, three levels of re
 import functools
 
 from ark_jax import schema
-from ark_jax.pipeline.recipe import Forecast, Recipe
-from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.common.table import read_outcome
-from ark_jax.recipes.gpr import data, estimate, evaluate, export, report, retrieve
+from ark_jax.recipes.gpr import data, evaluate, export, plan, report, retrieve
 from ark_jax.recipes.gpr.config import Gpr
 from ark_jax.recipes.gpr.evaluate import CURVES
 from ark_jax.recipes.gpr.train import train_towers
@@ -61,13 +61,6 @@ def stages(config) -> list[Stage]:
     return with_report(working_stages, title="GPR run", describe=report.describe)
 
 
-def forecast(context: Context, done: set[str]) -> Forecast:
-    """What `ark-jax plan` shows of devices and disk."""
-    from ark_jax.recipes.gpr import forecast  # starts jax, which looking up what is done must not
-
-    return forecast.forecast(context, done)
-
-
 RECIPE = Recipe(
     name="gpr",
     stages=stages,
@@ -79,6 +72,5 @@ RECIPE = Recipe(
     headline="answer_triple@10",
     outcome=functools.partial(read_outcome, metrics=CURVES),
     prepared=("data",),
-    llm_calls=estimate.llm_calls,
-    forecast=forecast,
+    forecast=plan.forecast,
 )

@@ -8,13 +8,13 @@ import functools
 
 from ark_jax import schema
 from ark_jax.pipeline import own_functions
-from ark_jax.pipeline.recipe import Forecast, Recipe
-from ark_jax.pipeline.stage import Context, Stage
+from ark_jax.pipeline.recipe import Recipe
+from ark_jax.pipeline.stage import Stage
 from ark_jax.recipes.common import graph_data, own_loss, own_miner, own_reader
 from ark_jax.recipes.common.checks import check_basics
 from ark_jax.recipes.common.report import with_report
 from ark_jax.recipes.common.table import read_outcome
-from ark_jax.recipes.star import data, evaluate, export, measures, paths, report, search
+from ark_jax.recipes.star import data, evaluate, export, measures, paths, plan, report, search
 from ark_jax.recipes.star.config import Star
 from ark_jax.recipes.star.measures import STANDARD
 from ark_jax.recipes.star.mine import mine_lists
@@ -84,13 +84,6 @@ def unread(config) -> list[str]:
     return ["llm", *graph_data.unread(config)]
 
 
-def forecast(context: Context, done: set[str]) -> Forecast:
-    """What `ark-jax plan` shows of devices and disk."""
-    from ark_jax.recipes.star import forecast  # starts jax, which looking up what is done must not
-
-    return forecast.forecast(context, done)
-
-
 RECIPE = Recipe(
     name="star",
     stages=stages,
@@ -102,5 +95,5 @@ RECIPE = Recipe(
     headline="hit@1",
     outcome=functools.partial(read_outcome, metrics=STANDARD),
     prepared=("data", "paths"),
-    forecast=forecast,
+    forecast=plan.forecast,
 )

@@ -18,10 +18,11 @@ from ark_jax.pipeline.tables import save_rows
 from ark_jax.recipes.ark import config
 from ark_jax.recipes.ark.curriculum import systems
 from ark_jax.recipes.ark.recipe import RECIPE, stages
-from ark_jax.recipes.common import estimate
 from ark_jax.recipes.common import judge as judge_stage
+from ark_jax.recipes.common import plan as shared_plan
 from ark_jax.runtime.log import Metrics
 from ark_jax.text import prompts
+from ark_jax.text.tokens import load_tokenizer
 
 KEY = "sk-the-judge-and-nobody-else"
 QUESTIONS = [f"q{i}" for i in range(6)]
@@ -296,37 +297,25 @@ def test_the_judge_is_a_stage_only_where_it_is_asked_for(tmp_path):
 
 def test_a_plan_counts_the_calls_of_judge_and_reader(tmp_path):
     context = answered(tmp_path, "http://x", against=("base", "stage1"), price=(5.0, 7.0))
-    c, words = context.config, lambda texts: [len(text.split()) for text in texts]
+    c, world = context.config, tmp_path / "world"
+    world.mkdir()
+    c.generator.path = str(make_world(world) / "generator")
     c.evaluate.baselines, c.evaluate.hybrids = (), ()
-    planned_calls = lambda done: estimate.answer_calls(c, context, systems(c), done, words)
-    [judged] = planned_calls(set())
-    assert (judged.label, judged.role, judged.total, judged.calls) == (
-        "judge",
-        "judge",
-        48,
-        48,
-    )  # 2 orders, repeats, systems; 6
-    assert judged.input_tokens == 48 * (
-        words([prompts.load_template("judge")])[0] + 4 * 2
-    )  # of passages, each system's own two
-    assert judged.output_tokens == 48 * estimate.VERDICT
-    assert (
-        judged.cost == pytest.approx((5 * judged.input_tokens + 7 * judged.output_tokens) / 1e6)
-        and judged.seconds > 0
-    )
-    assert [(x.total, x.calls, x.cost) for x in planned_calls({"judge"})] == [(48, 0, 0.0)]
+    tokenizer = load_tokenizer(c.generator.path)
+    words = lambda text: len(tokenizer(text)["input_ids"])
+    [judged] = [x for x in shared_plan.answering(context, systems(c))[0] if x.kind == "ask"]
+    # 2 orders, repeats, systems; 6 questions
+    assert (judged.label, judged.stage, judged.total, judged.items) == ("judge", "judge", 48, 48)
+    shown = words(prompts.load_template("judge"))
+    assert shown < judged.read < shown + 2 * words(prompts.load_template("read")) + 200
+    assert judged.written == shared_plan.VERDICT
+    each = (5 * judged.read + 7 * judged.written) / 1e6
+    assert judged.cost == pytest.approx(48 * each) and judged.waiting > 0
     c.judge.update({"repeats": 0})
-    assert planned_calls(set()) == []
     c.reader.update({"backend": "openai", "model": "nobody-knows"})
-    [read] = planned_calls(set())
-    assert (read.label, read.role, read.calls, read.output_tokens, read.cost) == (
-        "reading",
-        "reader",
-        24,
-        24 * 32,
-        None,
-    )
-    assert [x.calls for x in planned_calls({"evaluate"})] == [0]
+    [read] = shared_plan.answering(context, systems(c))[0]
+    assert (read.label, read.model, read.items, read.written) == ("reading", "reader", 24, 32)
+    assert read.cost is None
 
 
 def test_a_judge_beyond_the_limit_of_cost_is_not_begun(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tiny
 from support.llm_calls import KEY, completion
 from support.llm_server import serving
 from support.masked_questions import DEMO, context, live, questions, write
@@ -18,10 +19,11 @@ from support.paths import REPOSITORY
 
 from ark_jax.graph.triples import Triples
 from ark_jax.pipeline.stage import Context
-from ark_jax.pipeline.tables import load_rows
-from ark_jax.recipes.gpr import estimate
+from ark_jax.pipeline.tables import load_rows, save_rows
+from ark_jax.recipes.gpr import data, plan
 from ark_jax.recipes.gpr.asked_triples import draw_rows
 from ark_jax.recipes.gpr.write_questions import writing_calls
+from ark_jax.text.tokens import load_tokenizer
 from ark_jax.text.word_boundaries import contains_words
 
 
@@ -408,42 +410,38 @@ def test_a_killed_run_asks_for_the_rest_and_ends_with_the_same_bytes(tmp_path, m
 
 def test_the_plan_counts_calls_and_tokens_before_any_is_spent(tmp_path, monkeypatch):
     monkeypatch.setenv("ARK_TEST_KEY", KEY)
-    tokens = lambda texts, asked=False: [len(text.split()) for text in texts]
-    monkeypatch.setattr(estimate, "token_counter", lambda config: (tokens, "words"))
     with serving(reply=answer_triples) as server:
-        run = live(tmp_path, server.url)
+        run = with_retriever(live(tmp_path, server.url), tmp_path)
         run.config.llm.price = (1.0, 2.0)
-        (before,), notes = estimate.llm_calls(run, set())
+        before = planned_calls(run)
         assert not server.requests
         write(run)
-        (after,), _ = estimate.llm_calls(run, set())
-    prompts = writing_calls(run)
-    assert (before.total, before.calls, after.calls) == (61, 61, 0)
-    assert before.input_tokens == sum(tokens([call.turns[0] for call in prompts]))
-    ends = sum(len(call.fields["asked"]) for call in prompts)
-    assert before.output_tokens == ends * estimate.QUESTION_TOKENS and 700 < ends < 722
-    assert before.cost == pytest.approx((before.input_tokens + 2 * before.output_tokens) / 1e6)
-    assert any("what a reply has to hold" in note for note in notes)
-    (done,), _ = estimate.llm_calls(run, {"questions"})
-    assert done.calls == done.input_tokens == 0 and done.total == 61
+        after = planned_calls(run)
+    prompts = [call.turns[0] for call in writing_calls(run)]
+    assert (before.total, before.items, after.items) == (61, 61, 0)
+    tokenizer = load_tokenizer(run.config.retriever.path)
+    tokens = sum(len(ids) for ids in tokenizer(prompts, add_special_tokens=False)["input_ids"])
+    assert before.items * before.read == pytest.approx(tokens)
+    ends = sum(len(call.fields["asked"]) for call in writing_calls(run))
+    rate = tokens / sum(map(len, prompts))
+    assert before.items * before.written == pytest.approx(ends * plan.QUESTION * rate)
+    assert before.cost == pytest.approx(61 * (before.read + 2 * before.written) / 1e6)
 
 
-def test_a_plan_of_many_prompts_counts_a_sample(tmp_path, monkeypatch):
-    counted = []
-    count = lambda texts, asked=False: counted.extend(texts) or [10] * len(texts)
-    monkeypatch.setattr(estimate, "token_counter", lambda config: (count, "tens"))
-    monkeypatch.setattr(estimate, "SAMPLE", 20)
-    run = live(tmp_path, "http://127.0.0.1:1/v1", triples_per_prompt=1)
-    (calls,), _ = estimate.llm_calls(run, set())
-    assert len(counted) <= 20 and calls.input_tokens == 10 * calls.calls
-    assert 340 < calls.calls < 365 and calls.calls == calls.total
-
-
-def test_a_plan_by_relations_is_a_few_calls_and_by_rules_none(tmp_path, monkeypatch):
-    count = lambda texts, asked=False: [10] * len(texts)
-    monkeypatch.setattr(estimate, "token_counter", lambda config: (count, "tens"))
-    run = live(tmp_path, "http://127.0.0.1:1/v1", by="relations")
-    (calls,), _ = estimate.llm_calls(run, set())
-    assert calls.calls == 15
+def test_a_plan_by_relations_is_a_few_calls_and_by_rules_none(tmp_path):
+    run = with_retriever(live(tmp_path, "http://127.0.0.1:1/v1", by="relations"), tmp_path)
+    assert planned_calls(run).items == 15
     run.config.llm.backend = "none"
-    assert estimate.llm_calls(run, set())[0] == []
+    assert all(x.kind != "ask" for x in plan.forecast(run, set()).work)
+
+
+def with_retriever(run: Context, folder) -> Context:
+    """The run with a tiny retriever, whose tokenizer a plan counts by, and no test."""
+    save_rows([], run.workdir / "data" / data.TEST_FILE, data.TestQuestion)
+    run.config.retriever.path = str(tiny.write(folder / "retriever", "bert", tokenizer="cls"))
+    return run
+
+
+def planned_calls(run: Context):
+    (calls,) = (x for x in plan.forecast(run, set()).work if x.kind == "ask")
+    return calls

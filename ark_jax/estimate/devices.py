@@ -1,0 +1,181 @@
+"""Time and memory that work takes on these devices, from the sizes of models without weights."""
+
+import dataclasses
+import functools
+import math
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ark_jax import layout
+from ark_jax.estimate.work import Texts, Work
+from ark_jax.models import decoder, hf, lora
+from ark_jax.models.batching import batch_tokens_of_device
+from ark_jax.runtime.accelerator import device_in_use, float_type
+from ark_jax.text import tokens as tk
+from ark_jax.train import memory
+from ark_jax.train.flops import forward
+
+ATTENTION_COST = 3  # time of an operation of attention, in operations of a product with weights
+BACKWARD = np.array([3, 3.5])  # FLOPs with the backward pass, in those of a forward pass
+WEIGHT = 4  # bytes of a trained parameter
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightlessModel:
+    """A model without its weights, on the devices of the mesh.
+
+    Attributes:
+        cfg: a decoder's or an encoder's.
+        parameters: how many there are.
+        bytes: of the checkpoint, by the type that its config.json names.
+        batch: tokens on each device with which a product runs at full speed.
+    """
+
+    folder: Path
+    cfg: decoder.Config
+    parameters: int
+    bytes: int
+    compute: str
+    batch: int
+
+    @classmethod
+    def from_folder(cls, path: str, *, compute: str, batch: int, head: bool) -> "WeightlessModel":
+        """Reads the config of a model folder.
+
+        Args:
+            batch: as the attribute; 0 suits the device.
+            head: whether logits are computed.
+
+        Raises:
+            ValueError: config.json lacks a size, or the model has no logits.
+        """
+        settings, compute = hf.read_config(Path(path)), float_type(compute, device_in_use())
+        try:
+            kind, model_class, _ = hf.architecture(settings)
+            cfg = kind.from_hf(settings, compute=compute)
+        except KeyError as error:
+            raise ValueError(f"{path}/config.json: no {error}; fetch the file again") from None
+        if head and kind is not decoder.Config:
+            raise ValueError(f"{path}: generates no text; give a decoder as generator.path")
+        if kind is decoder.Config and not head:
+            cfg = dataclasses.replace(cfg, tied=True)
+        model = jax.eval_shape(lambda: model_class(cfg, rngs=nnx.Rngs(0)))
+        parameters = sum(x.size for x in jax.tree.leaves(model))
+        stored = jnp.dtype(settings.get("torch_dtype") or "float32").itemsize
+        batch = batch or (2048 if jax.default_backend() == "cpu" else 16384)
+        return cls(Path(path), cfg, parameters, parameters * stored, compute, batch)
+
+    def flops(self, count: float, length: float, logits: float = 0, after: float = 0) -> np.ndarray:
+        """FLOPs `[2]` of texts: products with weights, and attention.
+
+        Args:
+            logits: tokens of a text whose logits are computed.
+            after: tokens before the text that it sees.
+        """
+        seen = length / 2 if isinstance(self.cfg, decoder.Config) else length
+        return forward(self.cfg, count * length, count * length * (after + seen), count * logits)
+
+    def speed(self, rows: int = 0) -> float:
+        """FLOP/s of all devices in products of `rows` tokens on each; 0: of a batch."""
+        devices = math.prod(jax.sharding.get_mesh().shape.values())
+        rows = rows or self.batch
+        return devices * product_speed(self.cfg.width, self.cfg.dims["f"], rows, self.compute)
+
+    def describe_speed(self) -> str:
+        devices = math.prod(jax.sharding.get_mesh().shape.values())
+        kind, speed = jax.devices()[0].device_kind, self.speed() / 1e9
+        name = f"{self.folder.name}'s width in {self.compute}"
+        return f"{devices} x {kind} with {speed:,.0f} GFLOP/s at {name}"
+
+    def seconds(self, flops: np.ndarray, rows: int = 0) -> float:
+        return float(flops @ (1, ATTENTION_COST)) / self.speed(rows)
+
+    def inference(self, work: Work) -> tuple[float, float]:
+        """FLOPs and seconds of work that is not training."""
+        if work.kind in ("embedding", "likelihoods"):
+            flops = self.flops(work.items, work.read, work.written, work.after)
+            return float(flops.sum()), self.seconds(flops)
+        length = work.after + work.read
+        read = self.flops(work.items, work.read, min(work.read, 1), work.after)
+        written = self.flops(work.items, work.written, work.written, length)
+        # As many at once as `generate` has; few different numbers, since each is measured.
+        fit = min(16 * self.batch / (length + work.written), work.items / layout.batch_multiple())
+        seconds = self.seconds(read) + self.seconds(written, 1 << round(math.log2(max(fit, 1))))
+        return float((read + written).sum()), seconds
+
+    def training(self, work: Work, choice: memory.Choice) -> tuple[float, float]:
+        """FLOPs and seconds of training; what does not fit in memory is computed again."""
+        flops = 3 * self.flops(1, 0, work.written)
+        for i, texts in enumerate(work.step):
+            again = (choice.remat == "all") + (choice.pieces > 1 and texts is work.step[-1])
+            # Completions see their prompt, which is computed once for all of them.
+            after = work.step[0].mean if i and work.written else 0
+            flops += self.flops(texts.count, texts.mean, after=after) * (BACKWARD + again)
+        return float(work.items * flops.sum()), self.seconds(work.items * flops)
+
+    def trainable(self, settings) -> int:
+        """Parameters that training changes, under `config.train`."""
+        if not settings.get("lora_rank", 0):
+            return self.parameters
+        rows = lora.target_weights(self.folder, settings.lora_targets)
+        sizes = {"rank": settings.lora_rank, "alpha": settings.lora_alpha}
+        made = lambda: lora.init(rows, self.cfg, key=jax.random.key(0), **sizes)
+        return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(made)))
+
+    def choose(self, settings, work: Work) -> memory.Choice:
+        """How a step is computed so that it fits, by `train.memory` under `config.train`."""
+        share = _share_at_once(work)
+        *others, last = (texts.of(share * texts.count) for texts in work.step)
+        size = WEIGHT / (layout.mesh_size("fsdp") * layout.mesh_size("tensor"))
+        adapted = settings.get("lora_rank", 0) > 0
+        return memory.choose(
+            self.cfg,
+            settings.remat,
+            settings.get("chunks", 1),
+            lambda pieces: [*(_on_device(x, 1) for x in others), _on_device(last, pieces)],
+            trained=size * work.towers * self.trainable(settings),
+            frozen=size * self.parameters if adapted else 0,
+            most_pieces=_on_device(last, 1).rows,
+        )
+
+
+def _share_at_once(work: Work) -> float:
+    """The share of a step that `train.parts` computes at once: of a language model, in budgets."""
+    if not work.written:
+        return 1
+    devices = layout.batch_multiple()
+    budgets = work.tokens / work.items / devices // batch_tokens_of_device()
+    prompts = math.ceil(work.step[0].count / devices)
+    return max(prompts // max(budgets, 1), 1) / prompts
+
+
+def _on_device(texts: Texts, pieces: int) -> memory.Texts:
+    """A step's texts on one device, or a piece of them."""
+    rows = math.ceil(texts.count / (layout.batch_multiple() * pieces))
+    length = tk.round_length(math.ceil(texts.longest))
+    return memory.Texts(rows, length, math.ceil(rows * texts.mean))
+
+
+@functools.cache
+def product_speed(width: int, ffn: int, rows: int, kind: str) -> float:
+    """FLOP/s of one device in products of `rows` tokens with weights `[width ffn]` and back.
+
+    The fastest fifth of the measurements of a third of a second: other programs only slow it.
+    """
+    with jax.default_device(jax.local_devices()[0]):
+        shapes = (rows, width), (width, ffn), (ffn, width)
+        arrays = [jnp.ones(shape, kind) for shape in shapes]
+        dot = functools.partial(jnp.dot, preferred_element_type=jnp.float32)
+        run = jax.jit(lambda x, up, down: dot(dot(x, up).astype(kind), down).astype(kind))
+        run(*arrays).block_until_ready()
+        times, end = [], time.monotonic() + 0.35
+        while len(times) < 3 or time.monotonic() < end:
+            start = time.perf_counter()
+            run(*arrays).block_until_ready()
+            times.append(time.perf_counter() - start)
+    return 4 * rows * width * ffn / sorted(times)[len(times) // 5]

@@ -1,0 +1,170 @@
+"""The amounts that a plan is made of: what a stage asks, computes and stores.
+
+Recipes count them from the input; `plan` turns them into money, time, memory and disk. Nothing here
+starts jax, since costs are checked before processes join.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ark_jax.llm import complete
+from ark_jax.llm.pricing import find_price
+from ark_jax.llm.reply_cache import ReplyCache
+from ark_jax.pipeline.stage import Context
+
+SAMPLE = 1000  # texts whose tokens are counted; of more, an even sample stands for all
+ENOUGH_REPLIES = 20  # replies at hand that are believed
+ENDPOINT_SPEED = 60.0  # tokens a second that an endpoint is assumed to write
+
+
+class Texts(NamedTuple):
+    """Texts of a kind; `mean` and `longest` are tokens, `characters` are the mean."""
+
+    count: float
+    mean: float
+    longest: float
+    characters: float = 0
+
+    def of(self, count: float) -> "Texts":
+        """As many texts of these lengths."""
+        return self._replace(count=count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One part of what a stage does; tokens are those of each item.
+
+    Attributes:
+        model: the section of the config that names the model.
+        kind: ask, embedding, likelihoods, reading or training.
+        items: calls, texts, or steps of training.
+        read: tokens that a forward pass computes.
+        written: tokens that are generated, or whose likelihood is taken.
+        after: tokens before these, which are computed once for many items.
+        step: of training, the texts of one step; GradCache cuts the last kind.
+        towers: models that are trained at once.
+        stored: vectors that are kept on disk.
+        label: what the plan calls these calls.
+        settings: of calls, who is asked.
+        total: calls, with those whose replies are at hand.
+        pace: measured seconds of a reply; 0: unknown.
+    """
+
+    stage: str
+    model: str
+    kind: str
+    items: float
+    read: float = 0
+    written: float = 0
+    after: float = 0
+    step: tuple[Texts, ...] = ()
+    towers: int = 1
+    stored: float = 0
+    label: str = ""
+    settings: complete.LLMSettings | None = None
+    total: int = 0
+    pace: float = 0
+
+    @property
+    def tokens(self) -> float:
+        if self.step:
+            return self.items * sum(texts.count * texts.mean for texts in self.step)
+        return self.items * (self.read + self.written * (self.kind != "likelihoods"))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the devices compute none of it."""
+        return self.kind == "ask" and self.settings.backend != "local"
+
+    @property
+    def price(self) -> tuple[float, float] | None:
+        """USD of a million tokens in and out; None if it is unknown."""
+        if self.settings.backend != "openai":
+            return 0.0, 0.0
+        return find_price(self.settings.model, tuple(self.settings.price))
+
+    @property
+    def cost(self) -> float | None:
+        """USD of calls; None if the price is unknown and there is something to pay for."""
+        if self.price is None:
+            return None if self.items else 0.0
+        return self.items * (self.read * self.price[0] + self.written * self.price[1]) / 1e6
+
+    @property
+    def reply_seconds(self) -> float:
+        return self.pace or self.written / ENDPOINT_SPEED
+
+    @property
+    def waiting(self) -> float:
+        """Seconds that the calls take, under the limits of an endpoint."""
+        who = self.settings
+        if who.backend != "openai":
+            return 0.0
+        limits = (self.items, who.requests_per_minute), (self.tokens, who.tokens_per_minute)
+        by_limits = [60 * amount / limit for amount, limit in limits if limit]
+        return max(math.ceil(self.items / who.concurrency) * self.reply_seconds, *by_limits, 0.0)
+
+
+@functools.cache
+def _tokenizer(folder: str):
+    """The tokenizer of a model folder, and how many tokens the model reads."""
+    from ark_jax.models import hf, sentence_folder
+    from ark_jax.text.tokens import load_tokenizer
+
+    tokenizer = load_tokenizer(str(hf.resolve(folder)))
+    return tokenizer, sentence_folder.read_max_length(hf.resolve(folder), tokenizer)
+
+
+def measure(
+    folder: str, items: Sequence, text: Callable[[Any], str] = str, *, cut: bool = True
+) -> Texts:
+    """The texts of items, from an even sample, in tokens of the model of a folder.
+
+    Args:
+        cut: the model reads no longer ones.
+    """
+    tokenizer, most = _tokenizer(folder)
+    every = max(-(-len(items) // SAMPLE), 1)
+    sample = [text(items[i]) for i in range(0, len(items), every)] or [""]
+    ids = tokenizer(sample, verbose=False, add_special_tokens=cut)["input_ids"]
+    lengths = [min(len(row), most) if cut else len(row) for row in ids]
+    mean = lambda numbers: sum(numbers) / len(numbers)
+    return Texts(len(items), mean(lengths), max(lengths), mean([*map(len, sample)]))
+
+
+def asked(
+    context: Context,
+    stage: str,
+    settings: complete.LLMSettings,
+    calls: Sequence[complete.Call],
+    folder: str,
+    reply: float,
+    more: float = 0,
+) -> Work:
+    """The calls whose replies are not at hand; those that are tell how long and slow replies are.
+
+    Args:
+        folder: of the model whose tokenizer counts.
+        reply: characters of a reply, unless enough replies are at hand.
+        more: characters of a prompt that are not in it yet.
+    """
+    replies = ReplyCache(context.workdir / "llm" / "replies.jsonl").rows.values()
+    known = {row["key"] for row in replies} if settings.backend != "replay" else set()
+    left = sum(settings.key(call.turns) not in known for call in calls) if known else len(calls)
+    prompt = measure(folder, calls, lambda call: call.turns[0], cut=False)
+    rate = prompt.mean / max(prompt.characters, 1)
+    read, written = prompt.mean + more * rate, reply * rate
+    label = calls[0].kind if calls else ""
+    same = [row for row in replies if row.get("kind") == label]
+    usage = [row["reply"].get("usage") or {} for row in same]
+    told = [(x.get("prompt_tokens") or 0, x.get("completion_tokens") or 0) for x in usage]
+    told = [(tokens_in, tokens_out) for tokens_in, tokens_out in told if tokens_in and tokens_out]
+    if len(told) >= ENOUGH_REPLIES:
+        written = read * sum(x for _, x in told) / sum(x for x, _ in told)
+    seconds = [row["seconds"] for row in same if row.get("seconds")]
+    pace = sum(seconds) / len(seconds) if len(seconds) >= ENOUGH_REPLIES else 0
+    shown = {"label": label, "settings": settings, "total": len(calls), "pace": pace}
+    return Work(stage, "llm", "ask", left, read, min(written, settings.max_tokens), **shown)

@@ -1,0 +1,102 @@
+"""What a run of BAR-RAG computes and stores, for `ark-jax plan`: as if every question were kept."""
+
+import math
+
+from ark_jax.estimate.work import Texts, Work, measure
+from ark_jax.pipeline.recipe import Forecast
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.bar_rag.filter import filter_of
+from ark_jax.recipes.bar_rag.readers import stage_of
+from ark_jax.recipes.bar_rag.reading import reading_prompt
+from ark_jax.recipes.bar_rag.updates import steps_for
+from ark_jax.recipes.common import plan
+from ark_jax.recipes.common.corpus import load_questions, stored_chunks
+
+
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """Rollouts, training and measuring; a prompt is computed once for all that follows it."""
+    config, folder = context.config, context.config.generator.path
+    train, held_out = (load_questions(context, part) for part in ("train", "held_out"))
+    form, k = reading_prompt(config), config.select.passages
+    passage = measure(folder, stored_chunks(context), plan.PASSAGE)
+    bare = measure(folder, train, lambda x: form.fill(x.question, "")).mean
+    answer = plan.measure_answers(train, folder).mean + 1
+    prompt = lambda passages: bare + passages * passage.mean
+    works: list[Work] = []
+
+    def embed(texts: Texts) -> None:
+        works.append(Work("pool", "retriever", "embedding", texts.count, texts.mean))
+
+    def sample(stage: str, prompts: float, passages: int, samples: int, new: float) -> None:
+        works.append(Work(stage, "generator", "reading", prompts, prompt(passages)))
+        works.append(
+            Work(stage, "generator", "reading", prompts * samples, 0, new, prompt(passages))
+        )
+
+    def update(stage, steps, batch, samples=1, new=answer, passages=k) -> None:
+        texts = (batch, prompt(passages)), (batch * samples, new)
+        step = tuple(Texts(count, mean, mean) for count, mean in texts)
+        written = batch * samples * new
+        works.append(Work(stage, "generator", "training", steps, written=written, step=step))
+
+    def succeed(stage: str, sets: float, passages: int) -> None:
+        """How likely the reader is right on so many sets."""
+        if config.success.by == "samples":
+            new = config.read.max_new_tokens
+            return sample(stage, sets, passages, config.success.answers, new)
+        amounts = (sets, prompt(passages) + answer, answer)
+        return works.append(Work(stage, "generator", "likelihoods", *amounts))
+
+    def measure_readers(stage: str, readers: int) -> None:
+        read = config.evaluate.passages or k
+        limit = config.evaluate.questions or len(held_out)
+        asked = readers * min(limit, len(held_out))
+        for size in (read, 1, *config.evaluate.sizes, *2 * (read,) * config.evaluate.removal):
+            succeed(stage, asked, size)
+            amounts = (asked, prompt(size), config.evaluate.max_new_tokens)
+            works.append(Work(stage, "generator", "reading", *amounts))
+
+    embed(measure(config.retriever.path, stored_chunks(context), plan.PASSAGE))
+    embed(measure(config.retriever.path, [*train, *held_out], plan.QUESTION))
+    warm = config.warm
+    steps = math.ceil(len(train) / warm.batch) if warm.steps < 0 else warm.steps
+    update("warm", steps, min(warm.batch, len(train)))
+    looked_at = min(config.filter.questions or len(train), len(train))
+    selecting = steps_for(config.select.steps, looked_at, config.select.questions)
+    reading = steps_for(config.read.steps, len(train), config.read.prompts)
+    batch = min(config.select.questions, looked_at)
+    writes, new = config.selector.kind != "vectors", config.selector.max_new_tokens
+    sets = answers = 0
+    for iteration in range(1, config.iterations + 1):
+        filtering, select = (stage_of(kind, iteration) for kind in ("filter", "select"))
+        draws = []
+        if filter_of(config, iteration) == filtering:
+            draws.append((filtering, looked_at, config.filter.sets))
+        if config.read.evidence == "selected":
+            draws.append((select, selecting * batch, config.select.sets))
+        for stage, prompts, each in draws:
+            if writes:
+                sample(stage, prompts, config.pool.size, each, new)
+            if writes and stage == select:
+                update(stage, selecting, batch, each, new, config.pool.size)
+            succeed(stage, prompts * each, k)
+            sets += prompts * each
+        read, stage = config.read, stage_of("read", iteration)
+        if read.train == "supervised":
+            update(stage, reading, min(read.prompts, len(train)))
+            continue
+        sample(stage, reading * read.prompts, k, read.samples, read.max_new_tokens)
+        update(stage, reading, read.prompts, read.samples, read.max_new_tokens)
+        answers += reading * read.prompts * read.samples
+    measure_readers("baselines", 2)
+    measure_readers("evaluate", config.iterations)
+    answers += sets * config.success.answers * (config.success.by == "samples")
+    most = {"sets to judge, at most": sets, "answers to sample, at most": answers}
+    return Forecast(
+        inputs=plan.count_inputs(context) | {name: count for name, count in most.items() if count},
+        work=tuple(work for work in works if work.items),
+        notes=(
+            "the filter keeps fewer questions, and sets that come again are computed once: both "
+            "make it cheaper",
+        ),
+    )

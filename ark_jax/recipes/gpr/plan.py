@@ -1,0 +1,70 @@
+"""What a run of GPR asks, computes and stores, for `ark-jax plan`."""
+
+import math
+import statistics
+
+import numpy as np
+
+from ark_jax.estimate.work import Work, asked, measure
+from ark_jax.graph.triples import Triples
+from ark_jax.llm.triple_questions import SIDES
+from ark_jax.pipeline.recipe import Forecast
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.common.ask import llm_settings
+from ark_jax.recipes.common.graph_data import load_graph, texts_of
+from ark_jax.recipes.gpr.data import load_test
+from ark_jax.recipes.gpr.relation_wordings import wanted_wordings
+from ark_jax.recipes.gpr.write_questions import writing_calls
+
+SAMPLE = 1000  # triples whose texts show how long they are, and questions about them
+TRIPLES_A_QUESTION = 3  # the triple, a neighbour, a negative
+WORDING = 47  # characters of one in the packaged recordings
+QUESTION = 138  # characters of one with its number and side in a reply
+
+
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """Writing, training and embedding."""
+    config, graph = context.config, load_graph(context)
+    rows = np.linspace(0, len(graph) - 1, min(len(graph), SAMPLE)).astype(np.int64)
+    triple = measure(config.retriever.path, texts_of(graph, config, rows))
+    questions = _count_questions(config, graph)
+    batch, tested = min(config.train.batch, questions), len(load_test(context))
+    steps = config.train.epochs * math.ceil(questions / config.train.batch)
+    step = (triple.of(batch), triple.of(TRIPLES_A_QUESTION * batch))
+    towers = 1 + (config.train.towers == "two")
+    embedding = ("retriever", "embedding", len(graph), triple.mean)
+    works = [
+        Work("train", "retriever", "training", steps, step=step, towers=towers),
+        Work("index", *embedding, stored=len(graph)),
+        *([Work("baselines", *embedding)] if tested else []),
+    ]
+    calls = writing_calls(context)
+    if calls:
+        settings = llm_settings(config, "questions")
+        reply = _reply_characters(config, calls)
+        works.append(asked(context, "questions", settings, calls, config.retriever.path, reply))
+    return Forecast(
+        inputs={
+            "triples": len(graph),
+            "entities": len(graph.nodes),
+            "training questions": questions,
+            "steps": steps,
+            "test questions": tested,
+        },
+        work=tuple(works),
+        notes=() if calls else ("questions: rules word them; no language model is asked",),
+    )
+
+
+def _count_questions(config, graph: Triples) -> int:
+    """How many questions are written if none is dropped."""
+    triples = min(config.questions.triples or len(graph), len(graph))
+    return triples * len(SIDES) * config.questions.per_triple
+
+
+def _reply_characters(config, calls) -> float:
+    """The characters of a reply that holds what is asked for."""
+    if config.questions.by == "relations":
+        return 2 * wanted_wordings(config) * WORDING
+    ends = statistics.fmean(len(call.fields["asked"]) for call in calls)
+    return ends * config.questions.per_triple * QUESTION

@@ -1,0 +1,95 @@
+"""What a run of STAR computes and stores, for `ark-jax plan`."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ark_jax.estimate.work import Texts, Work, measure
+from ark_jax.graph.beam import BeamRules, search
+from ark_jax.graph.relation_paths import GoldPath
+from ark_jax.graph.steps import END_TEXT, Steps, path_text
+from ark_jax.pipeline.recipe import Forecast
+from ark_jax.pipeline.stage import Context
+from ark_jax.recipes.star.data import PathQuestion, load_questions, load_steps
+from ark_jax.recipes.star.lists import CANDIDATES
+from ark_jax.recipes.star.paths import load_paths
+
+SAMPLE = 50  # questions whose search is walked through without a model
+TEXTS = 1000  # gold paths whose texts show how long they are
+
+
+class _NeverEnding:
+    """Draws scores, END lowest, so that a search takes all its hops."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        drawn = np.random.default_rng(0).random(len(pairs))
+        return np.where([path.endswith(f", {END_TEXT}") for _, path in pairs], -1.0, drawn)
+
+
+def forecast(context: Context, done: set[str]) -> Forecast:
+    """Mining, training and searching, from the gold paths and a sample of searches."""
+    config, steps = context.config, load_steps(context)
+    train, test = (load_questions(context, part) for part in ("train", "test"))
+    paths = load_paths(context, "train")
+    lists, searched = _count_lists(paths), _count_pairs(test, steps, config)
+    path = measure(config.retriever.path, _path_texts(paths, steps))
+    question = measure(config.retriever.path, train, lambda x: x.question)
+    # A cosine reads paths alone, since questions are few.
+    both = Texts(0, path.mean + question.mean, path.longest + question.longest)
+    pair = path if config.train.head == "cosine" else both
+    in_list = 1 + config.mine.negatives
+    updates = config.train.epochs * math.ceil(lists / config.train.batch)
+    mined = lists * (1 + 2 * CANDIDATES)
+    mined *= config.train.epochs if config.mine.by == "previous" else 1
+    step = (pair.of(min(config.train.batch, lists) * in_list),)
+    return Forecast(
+        inputs={
+            "triples": len(steps.graph),
+            "entities": len(steps.graph.nodes),
+            "training questions": len(train),
+            "lists to train on, at most": lists,
+            "pairs to train on, at most": config.train.epochs * lists * in_list,
+            "steps, at most": updates,
+            "test questions": len(test),
+            "pairs of a search, at most": searched,
+        },
+        work=(
+            Work("mine", "retriever", "embedding", mined, path.mean),
+            Work("train", "retriever", "training", updates, step=step),
+            Work("baselines", "retriever", "embedding", searched, path.mean),
+            Work("evaluate", "retriever", "embedding", searched, pair.mean),
+        ),
+    )
+
+
+def _count_lists(paths: Mapping[str, Sequence[GoldPath]]) -> int:
+    """A list for each step of a path that a question has to take, END included."""
+    return len(
+        {
+            (id, path.topic, path.steps[:hop], path.steps[hop : hop + 1])
+            for id, listed in paths.items()
+            for path in listed
+            for hop in range(len(path.steps) + 1)
+        }
+    )
+
+
+def _count_pairs(test: Sequence[PathQuestion], steps: Steps, config) -> int:
+    """The pairs of a search of all hops over all test questions, from an even sample."""
+    sample = test[:: -(-len(test) // SAMPLE) or 1]
+    if not sample:
+        return 0
+    rules = BeamRules(config.search.beam, config.paths.hops, config.search.keep)
+    texts, topics = zip(*((x.question, x.topics) for x in sample), strict=True)
+    result = search(texts, topics, steps, _NeverEnding(), rules, _NeverEnding())
+    return round(result.pairs * len(test) / len(sample))
+
+
+def _path_texts(paths: Mapping[str, Sequence[GoldPath]], steps: Steps) -> list[str]:
+    name, everything = steps.graph.nodes.name, itertools.chain.from_iterable(paths.values())
+    return [
+        path_text(name(path.topic), [steps.names[step] for step in path.steps], ended=True)
+        for path in itertools.islice(everything, TEXTS)
+    ]
