@@ -16,11 +16,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard
+from support.finished_runs import finished_run
 from support.paths import REPOSITORY
 from support.world import (
     HELD_OUT,
     TRAINING,
     call,
+    call_here,
     command,
     environment,
     make_world,
@@ -37,17 +39,19 @@ from ark_jax.runtime.log import Metrics
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
+def run(tmp_path_factory):
+    """An uninterrupted run, by the command line."""
+    return finished_run("ark", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def finished(world):
-    """An uninterrupted run, by the command line."""
-    workdir = world / "finished"
-    done = call(world, workdir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return workdir, done.stdout
+def world(run):
+    return run.world
+
+
+@pytest.fixture(scope="module")
+def finished(run):
+    return run.workdir, run.said
 
 
 def test_a_run_fills_every_stage_and_says_what_it_did(finished):

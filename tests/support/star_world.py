@@ -8,11 +8,12 @@ from support.gpr_world import DEMO, make_world
 
 from ark_jax.recipes.star import config
 
-__all__ = ["DEMO", "call", "make_world", "tiny_config"]
+__all__ = ["DEMO", "call", "call_here", "make_world", "tiny_config"]
 
 QUESTIONS = DEMO.parent / "star" / "questions.jsonl"
 
 call = functools.partial(gpr_world.call, module="star_world")
+call_here = functools.partial(gpr_world.call_here, module="star_world")
 
 
 def tiny_config(world: Path):
