@@ -17,6 +17,7 @@ from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.common import default_models
 from ark_jax.runtime.log import Metrics
 
+
 class Finished:
     """A finished run of a recipe on a tiny world."""
 

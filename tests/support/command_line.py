@@ -14,6 +14,7 @@ import jax
 import pytest
 
 from ark_jax import __main__
+from ark_jax.pipeline import fingerprints
 
 
 def call_here(
@@ -33,6 +34,8 @@ def call_here(
         for name, value in {"TRANSFORMERS_VERBOSITY": "error", **environment, **kept}.items():
             patch.setenv(name, value)
         mesh = jax.sharding.get_mesh()
+        fingerprints.input_digest.cache_clear()
+        fingerprints.model_digest.cache_clear()  # another process would read the files again
         try:
             status = __main__._main(words)
         finally:

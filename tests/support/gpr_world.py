@@ -40,7 +40,7 @@ def tiny_config(world: Path):
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.questions.triples = 40
-    c.train.batch, c.train.save_every, c.train.learning_rate = 16, 2, 1e-3
+    c.train.batch, c.train.save_every, c.train.learning_rate = 16, 5, 1e-3
     return c
 
 

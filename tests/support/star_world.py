@@ -25,7 +25,7 @@ def tiny_config(world: Path):
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.mine.negatives = 3
-    c.train.epochs, c.train.batch, c.train.save_every, c.train.learning_rate = 1, 8, 2, 1e-3
+    c.train.epochs, c.train.batch, c.train.save_every, c.train.learning_rate = 1, 8, 5, 1e-3
     c.paths.hops = 2
     c.evaluate.questions = 8
     return c

@@ -74,7 +74,7 @@ def settings(retriever: Path, classifier: Path):
     c = config.ark()
     c.retriever.path, c.mesh, c.train.kind = str(retriever), (1, 1, 1), "cross"
     c.reranker.path = str(classifier)
-    c.train.batch, c.train.save_every = 2, 2
+    c.train.batch, c.train.save_every = 2, 16
     c.reranker.epochs, c.reranker.learning_rate, c.train.teacher_temperature = 20, 3e-3, 0.7
     return c
 

@@ -93,6 +93,8 @@ def test_a_model_may_word_relations_and_a_reader_answer(world):
         "--config.evaluate.max_new_tokens=3",
         "--config.train.towers=two",
         "--config.train.loss=triplet",
+        "--config.train.batch=64",
+        "--config.train.save_every=100",
     )
     done = call_here(world, world / "replayed", "run", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
