@@ -419,6 +419,7 @@ def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(
     assert outputs(workdir)[stage] == outputs(finished[0])[stage]
 
 
+@pytest.mark.slow
 def test_training_that_diverges_says_where(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     rates = "--config.train.learning_rates=(1e30,1e30,1e30)"

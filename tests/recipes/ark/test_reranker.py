@@ -150,7 +150,6 @@ def test_a_stopped_stage_goes_on_bitwise_the_same(
 
 def test_it_may_begin_as_a_cross_encoder(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
-    c.reranker.path = str(pairs.write_classifier(tmp_path / "classifier", "roberta"))
     c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
     context = run(c, tmp_path / "w")
     assert read_manifest(context / "reranker")["inputs"].keys() == {"data", "positives", "mine3"}
