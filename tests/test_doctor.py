@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 from support import pairs, tiny
+from support.command_line import call_here
 from support.llm_server import serving
 from support.paths import REPOSITORY
 
@@ -38,6 +39,14 @@ def world(tmp_path_factory):
         '{"id": "q", "question": "Who?", "answers": ["Ada"], "documents": ["d"]}\n'
     )
     return root
+
+
+def look(world: Path, *flags: str, **env: str) -> tuple[int, str]:
+    """Status of the command in this process, and what it said."""
+    variables = {"ARK_CACHE": str(world / "cache"), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""} | env
+    done = call_here(["doctor", *flags], REPOSITORY, variables)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout
 
 
 def call(world: Path, *flags: str, **env: str) -> tuple[int, str]:
@@ -81,7 +90,7 @@ def states(said: str) -> dict[str, str]:
 
 def test_a_good_config_is_found_good_and_nothing_is_left_behind(world):
     before = sorted(world.rglob("*"))
-    status, said = call(world, *flags_of(world), JAX_NUM_CPU_DEVICES="3")
+    status, said = look(world, *flags_of(world), JAX_NUM_CPU_DEVICES="3")
     by_name = states(said)
     roomy = {
         name: by_name.pop(name) for name in ("memory", "workdir", "cache", "compile cache")
@@ -122,7 +131,7 @@ def test_problems_of_all_kinds_are_told_at_once_each_with_its_fix(world):
             "--config.llm.backend=openai",
             "--config.llm.key_env=ARK_TEST_KEY",
         )
-        status, said = call(
+        status, said = look(
             world,
             *flags_of(world, *flags),
             ARK_CACHE=str(world / "file" / "cache"),

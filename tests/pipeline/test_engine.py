@@ -16,11 +16,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard
+from support.finished_runs import finished_run
 from support.paths import REPOSITORY
 from support.world import (
     HELD_OUT,
     TRAINING,
     call,
+    call_here,
     command,
     environment,
     make_world,
@@ -37,17 +39,19 @@ from ark_jax.runtime.log import Metrics
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
+def run(tmp_path_factory):
+    """An uninterrupted run, by the command line."""
+    return finished_run("ark", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def finished(world):
-    """An uninterrupted run, by the command line."""
-    workdir = world / "finished"
-    done = call(world, workdir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return workdir, done.stdout
+def world(run):
+    return run.world
+
+
+@pytest.fixture(scope="module")
+def finished(run):
+    return run.workdir, run.said
 
 
 def test_a_run_fills_every_stage_and_says_what_it_did(finished):
@@ -119,10 +123,10 @@ def test_every_stage_says_how_many_texts_it_cuts(world, finished):
 def test_a_second_run_does_nothing(world, finished):
     workdir, _ = finished
     before = outputs(workdir)
-    again = call(world, workdir)
+    again = call_here(world, workdir)
     assert again.returncode == 0 and "nothing to do" in again.stdout
     assert outputs(workdir) == before
-    status = call(world, workdir, "status")
+    status = call_here(world, workdir, "status")
     assert status.stdout.split()[1::2] == ["done"] * 17
 
 
@@ -171,7 +175,7 @@ def test_stage_by_stage_equals_one_run(dtype, request, tmp_path):
 
 
 def test_one_stage_wants_its_inputs(world, tmp_path):
-    done = call(world, tmp_path, "score")
+    done = call_here(world, tmp_path, "score")
     assert done.returncode == 1
     assert "stage score needs data" in done.stderr and "Traceback" not in done.stderr
 
@@ -292,17 +296,6 @@ def test_damage_to_scores_that_a_killed_run_has_left_is_noticed(world, finished,
     assert outputs(workdir)["score"] == outputs(finished[0])["score"]
 
 
-def test_killed_inside_training_goes_on_from_the_checkpoint(world, finished, tmp_path):
-    shutil.copytree(finished[0], tmp_path / "w")
-    for name in ("stage1", "mine2", "stage2", "mine3", "stage3", "evaluate", "export", "report"):
-        shutil.rmtree(tmp_path / "w" / name)
-    curve = tmp_path / "w" / ".partial" / "stage1" / "curve.jsonl"
-    kill_when(world, tmp_path / "w", lambda: curve.is_file() and curve.read_text().count("\n") >= 2)
-    done = call(world, tmp_path / "w", "stage1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert outputs(tmp_path / "w")["stage1"] == outputs(finished[0])["stage1"]
-
-
 def stop_when(world: Path, workdir: Path, sign, verb: str = "run", *flags: str) -> str:
     """Starts a run and asks it to stop, as a scheduler does, as soon as `sign()` is true; what it
     said."""
@@ -393,15 +386,17 @@ def test_a_workdir_that_is_read_only_is_one_clear_line(world, finished, small_di
     folder, remount = small_disk
     workdir = without(finished, folder / "w", "export")
     assert remount("ro") == 0
-    message = clear_error(call(world, workdir, "export"))
+    message = clear_error(call_here(world, workdir, "export"))
     assert re.search(
         r"disk/w/\.lock: Read-only file system; make /.*/disk/w writable or give another "
         r"--workdir and run",
         message,
     )
-    assert "disk/new writable or give another" in clear_error(call(world, folder / "new", "data"))
+    assert "disk/new writable or give another" in clear_error(
+        call_here(world, folder / "new", "data")
+    )
     remount("rw")
-    assert call(world, workdir, "export").returncode == 0
+    assert call_here(world, workdir, "export").returncode == 0
 
 
 @pytest.mark.slow
@@ -424,10 +419,11 @@ def test_a_full_disk_is_one_clear_line_and_costs_nothing_that_was_there(
     assert outputs(workdir)[stage] == outputs(finished[0])[stage]
 
 
+@pytest.mark.slow
 def test_training_that_diverges_says_where(world, finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "w")
     rates = "--config.train.learning_rates=(1e30,1e30,1e30)"
-    done = call(world, tmp_path / "w", "stage1", rates, "--yes")
+    done = call_here(world, tmp_path / "w", "stage1", rates, "--yes")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert (
         "error: stage 1: step 2 gave loss" in done.stderr
@@ -552,7 +548,7 @@ def test_our_own_model_writes_replies(world, finished, tmp_path):
 
 def test_two_runs_on_one_workdir_do_not_meet(world, tmp_path):
     with engine._locked(tmp_path):
-        done = call(world, tmp_path, "data")
+        done = call_here(world, tmp_path, "data")
     assert done.returncode == 1 and "another run is working here" in done.stderr
 
 
@@ -586,7 +582,7 @@ def test_other_trainers_get_what_the_stages_were_trained_on(world, finished):
     from ark_jax.train import batches  # not above: a config file of these tests must not start jax
 
     workdir = finished[0]
-    done = call(world, workdir, "export", "--format=flagembedding")
+    done = call_here(world, workdir, "export", "--format=flagembedding")
     assert done.returncode == 0, done.stderr
     for stage in (1, 2, 3):
         rows = [

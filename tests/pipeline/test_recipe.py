@@ -12,6 +12,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 from support import word_recipe
+from support.command_line import call_here
 from support.paths import REPOSITORY
 
 from ark_jax.pipeline.recipe import load_recipe, recipe_names
@@ -32,13 +33,11 @@ def text(tmp_path):
 def command(text, verb: str, *flags: str) -> list[str]:
     source = f"--config={word_recipe.__file__}"
     workdir = f"--workdir={text.parent / 'work'}"
-    return [sys.executable, "-m", "ark_jax", verb, source, workdir, f"--config.text={text}", *flags]
+    return [verb, source, workdir, f"--config.text={text}", *flags]
 
 
 def call(text, verb: str, *flags: str) -> str:
-    done = subprocess.run(
-        command(text, verb, *flags), capture_output=True, text=True, env=TOOL, cwd=REPOSITORY
-    )
+    done = call_here(command(text, verb, *flags), REPOSITORY, {})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,7 +67,9 @@ def test_status_plan_run_and_report_know_a_new_recipe(text):
 def test_a_killed_run_of_a_new_recipe_goes_on(text):
     hold = text.parent / "hold"
     hold.touch()
-    process = subprocess.Popen(command(text, "run"), env=TOOL, cwd=REPOSITORY)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ark_jax", *command(text, "run")], env=TOOL, cwd=REPOSITORY
+    )
     progress = text.parent / "work" / ".partial" / "count" / "progress"
     deadline = time.monotonic() + 60
     while not progress.exists() and time.monotonic() < deadline:

@@ -5,7 +5,7 @@ import random
 import shutil
 
 import pytest
-from support import bar_world, gpr_world, star_world, world
+from support.finished_runs import WORLDS, FinishedRun, finished_run
 
 from ark_jax import schema
 from ark_jax.pipeline import engine
@@ -17,18 +17,14 @@ from ark_jax.recipes.ark import config as ark_config
 from ark_jax.recipes.common import default_models
 from ark_jax.runtime.log import Metrics
 
-WORLDS = {"ark": world, "gpr": gpr_world, "star": star_world, "bar_rag": bar_world}
-
 
 class Finished:
     """A finished run of a recipe on a tiny world."""
 
-    def __init__(self, recipe: str, root):
-        self.recipe, self.workdir = load_recipe(recipe), root / "work"
-        WORLDS[recipe].make_world(root)
-        self.config = WORLDS[recipe].tiny_config(root)
+    def __init__(self, recipe: str, done: FinishedRun):
+        self.recipe, self.workdir = load_recipe(recipe), done.workdir
+        self.config = WORLDS[recipe].tiny_config(done.world)
         default_models.suit_device(self.config)
-        run(self.recipe, self.config, self.workdir)
         names = [stage.name for stage in self.recipe.stages(self.config)]
         self.manifests = {name: read_manifest(self.workdir / name) for name in names}
 
@@ -67,7 +63,7 @@ def run(recipe, config, workdir) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """recipe -> its finished run, which is made once."""
-    return functools.cache(lambda recipe: Finished(recipe, tmp_path_factory.mktemp(recipe)))
+    return functools.cache(lambda name: Finished(name, finished_run(name, tmp_path_factory)))
 
 
 @pytest.fixture

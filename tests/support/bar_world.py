@@ -12,6 +12,7 @@ from ark_jax.recipes.bar_rag import config
 from ark_jax.runtime.log import Metrics
 
 call = functools.partial(gpr_world.call, module="bar_world")
+call_here = functools.partial(gpr_world.call_here, module="bar_world")
 start = functools.partial(gpr_world.start, module="bar_world")
 
 PLACES = ("Arl", "Brod", "Cray", "Dunn", "Esk", "Fell", "Garth", "Holm", "Inch", "Jarr")

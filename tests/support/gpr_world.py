@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import tiny
+from support import command_line, tiny
 from support.paths import REPOSITORY
 from support.world import environment
 
@@ -40,7 +40,7 @@ def tiny_config(world: Path):
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.questions.triples = 40
-    c.train.batch, c.train.save_every, c.train.learning_rate = 16, 2, 1e-3
+    c.train.batch, c.train.save_every, c.train.learning_rate = 16, 5, 1e-3
     return c
 
 
@@ -56,6 +56,14 @@ def call(
         check=False,
         **options,
     )
+
+
+def call_here(
+    world: Path, workdir: Path, verb: str = "run", *flags: str, module: str = "gpr_world"
+) -> subprocess.CompletedProcess:
+    """The same in the test's own process."""
+    words = command(world, workdir, verb, *flags, module=module)[3:]
+    return command_line.call_here(words, world, environment(world))
 
 
 def start(world: Path, workdir: Path, *, module: str = "gpr_world") -> subprocess.Popen:

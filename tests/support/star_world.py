@@ -8,11 +8,12 @@ from support.gpr_world import DEMO, make_world
 
 from ark_jax.recipes.star import config
 
-__all__ = ["DEMO", "call", "make_world", "tiny_config"]
+__all__ = ["DEMO", "call", "call_here", "make_world", "tiny_config"]
 
 QUESTIONS = DEMO.parent / "star" / "questions.jsonl"
 
 call = functools.partial(gpr_world.call, module="star_world")
+call_here = functools.partial(gpr_world.call_here, module="star_world")
 
 
 def tiny_config(world: Path):
@@ -24,7 +25,7 @@ def tiny_config(world: Path):
     c.retriever.path, c.generator.path = str(world / "retriever"), str(world / "generator")
     c.mesh = (1, 1, 1)
     c.mine.negatives = 3
-    c.train.epochs, c.train.batch, c.train.save_every, c.train.learning_rate = 1, 8, 2, 1e-3
+    c.train.epochs, c.train.batch, c.train.save_every, c.train.learning_rate = 1, 8, 5, 1e-3
     c.paths.hops = 2
     c.evaluate.questions = 8
     return c

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support import tiny
+from support import command_line, tiny
 from support.paths import REPOSITORY
 
 from ark_jax.pipeline import engine
@@ -111,6 +111,15 @@ def call(world: Path, workdir: Path, verb: str = "run", *flags: str) -> subproce
         env=environment(world),
         timeout=600,
     )
+
+
+def call_here(
+    world: Path, workdir: Path, verb: str = "run", *flags: str
+) -> subprocess.CompletedProcess:
+    """The same in the test's own process."""
+    workdir = Path(os.path.relpath(workdir, REPOSITORY))
+    words = command(world, workdir, verb, *flags)[3:]
+    return command_line.call_here(words, REPOSITORY, environment(world))
 
 
 def outputs(workdir: Path) -> dict:

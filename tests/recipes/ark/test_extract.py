@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support import llm_server
-from support.world import call, command, make_world, tiny_config
+from support.world import call_here, command, make_world, tiny_config
 
 from ark_jax.data.chunk_files import StoredChunks
 from ark_jax.llm import endpoint, rule_based
@@ -252,14 +252,14 @@ def test_gleaning_finds_what_the_first_pass_missed(sound, world, tmp_path):
 
 def test_the_key_is_written_nowhere(world, tmp_path, capfd):
     """Not even where the server repeats it to a user."""
-    call(world, tmp_path, "data")
+    call_here(world, tmp_path, "data")
     for fault, message in (
         ("401", "run the same command"),
         ("500", "run the same command"),
         ("400", "rejects every request"),
     ):
         with llm_server.serving(model, lambda conversation, attempt, fault=fault: fault) as server:
-            done = call(
+            done = call_here(
                 world,
                 tmp_path,
                 "run",
@@ -289,7 +289,7 @@ def test_the_key_is_written_nowhere(world, tmp_path, capfd):
 
 
 def test_an_interrupt_says_at_once_how_to_go_on(world, tmp_path):
-    call(world, tmp_path, "data")
+    call_here(world, tmp_path, "data")
     with llm_server.serving(model, lambda conversation, attempt: "hang") as server:
         flags = (
             f"--config.llm.base_url={server.url}",

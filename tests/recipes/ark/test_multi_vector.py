@@ -1,14 +1,16 @@
 """ARK with a vector for each token, from documents to the export, on a tiny corpus."""
 
+import functools
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from support.compare_workdirs import differences
 from support.world import make_world, tiny_config
 
-from ark_jax import MultiVectorRetriever
+from ark_jax import MultiVectorRetriever, layout
 from ark_jax.pipeline import engine
 from ark_jax.pipeline.status import examine
 from ark_jax.pipeline.tables import load_rows
@@ -28,6 +30,7 @@ def world(tmp_path_factory):
 def settings(world, pool: str):
     c = tiny_config(world)
     c.retriever.vectors, c.train.temperature = "tokens", 0.02
+    c.train.save_every = 100
     c.data.pool, c.data.candidates, c.train.stages = pool, 6, (1, 2)
     c.evaluate.read, c.train.epochs, c.evaluate.scope = 0, (1, 1, 1), "corpus"
     return c
@@ -42,11 +45,23 @@ def run(c, workdir: Path, *, forget: bool = False) -> engine.Context:
     return context
 
 
+@pytest.fixture(scope="module")
+def finished(world, tmp_path_factory):
+    """pool -> the context of its finished run."""
+
+    @functools.cache
+    def run_of(pool: str) -> engine.Context:
+        with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+            return run(settings(world, pool), tmp_path_factory.mktemp(pool))
+
+    return run_of
+
+
 @pytest.mark.parametrize("pool", ["documents", "corpus"])
-def test_a_whole_run(world, tmp_path, pool):
-    context = run(settings(world, pool), tmp_path / "w")
+def test_a_whole_run(world, finished, pool):
+    context = finished(pool)
     base = MultiVectorRetriever.from_pretrained(str(settings(world, pool).retriever.path))
-    tuned = MultiVectorRetriever.from_pretrained(str(tmp_path / "w" / "export"))
+    tuned = MultiVectorRetriever.from_pretrained(str(context / "export"))
     questions = load_questions(context, "held_out")
     chunks = [chunk for group in chunks_by_document(context).values() for chunk in group]
     for retriever, file in (
@@ -55,7 +70,7 @@ def test_a_whole_run(world, tmp_path, pool):
     ):
         queries = retriever.encode([x.question for x in questions], kind="query")
         scores = maxsim(queries, retriever.encode([x.passage for x in chunks], kind="document"))
-        by_question = {row["question"]: row for row in load_rows(tmp_path / "w" / file)}
+        by_question = {row["question"]: row for row in load_rows(context / file)}
         for question, row in zip(questions, scores, strict=True):
             ranked = by_question[question.id]
             # Stored with 16 bits, where the whole corpus is searched.
@@ -67,9 +82,9 @@ def test_a_whole_run(world, tmp_path, pool):
     assert abs(moved[0, 0] - still[0, 0]) > 1e-5  # it has been trained
 
 
-def test_vectors_of_a_corpus_are_stored_once_and_decide_nothing(world, tmp_path):
+def test_vectors_of_a_corpus_are_stored_once_and_decide_nothing(world, finished, tmp_path):
     c = settings(world, "corpus")
-    stored = run(c, tmp_path / "stored").workdir
+    stored = finished("corpus").workdir
     values = np.load(stored / "vectors" / "base.npy", mmap_mode="r")
     offsets = np.load(stored / "vectors" / "base.npy.offsets")
     assert values.dtype == np.float16 and len(values) == offsets[-1] > 5 * len(offsets)
@@ -77,10 +92,10 @@ def test_vectors_of_a_corpus_are_stored_once_and_decide_nothing(world, tmp_path)
     assert differences(stored, forgotten) == []
 
 
-def test_another_kind_of_vectors_keeps_the_data_and_nothing_else(world, tmp_path):
+def test_another_kind_of_vectors_keeps_the_data_and_nothing_else(world, finished):
     c = settings(world, "documents")
-    run(c, tmp_path)
+    workdir = finished("documents").workdir
     c.retriever.vectors = "text"
-    states = {status.stage: status for status in examine(stages(c), c, tmp_path)}
+    states = {status.stage: status for status in examine(stages(c), c, workdir)}
     assert states["data"].state == "done"
     assert states["candidates"].why == "config.retriever.vectors was tokens, is text"

@@ -74,7 +74,7 @@ def settings(retriever: Path, classifier: Path):
     c = config.ark()
     c.retriever.path, c.mesh, c.train.kind = str(retriever), (1, 1, 1), "cross"
     c.reranker.path = str(classifier)
-    c.train.batch, c.train.save_every = 2, 2
+    c.train.batch, c.train.save_every = 2, 16
     c.reranker.epochs, c.reranker.learning_rate, c.train.teacher_temperature = 20, 3e-3, 0.7
     return c
 
@@ -150,7 +150,6 @@ def test_a_stopped_stage_goes_on_bitwise_the_same(
 
 def test_it_may_begin_as_a_cross_encoder(retriever, classifier, tmp_path):
     c = settings(retriever, classifier)
-    c.reranker.path = str(pairs.write_classifier(tmp_path / "classifier", "roberta"))
     c.reranker.epochs, c.reranker.learning_rate = 1, 0.0
     context = run(c, tmp_path / "w")
     assert read_manifest(context / "reranker")["inputs"].keys() == {"data", "positives", "mine3"}

@@ -4,13 +4,11 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.command_line import call_here
 from support.trainer_examples import EXAMPLES, PASSAGES, QUESTIONS, WITHOUT, rows_in_form
 
 from ark_jax.data.chunk_files import save_chunks
@@ -191,19 +189,9 @@ def get_config():
     c.retriever.path, c.generator.path = "nobody/retriever", "nobody/generator"
     return c
 """)
-    call = lambda *args: subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "ark_jax",
-            *args,
-            f"--config={tmp_path / 'config.py'}",
-            f"--workdir={folder}",
-        ],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ARK_CACHE": str(tmp_path / "cache")},
-        timeout=300,
+    flags = (f"--config={tmp_path / 'config.py'}", f"--workdir={folder}")
+    call = lambda *words: call_here(
+        [*words, *flags], tmp_path, {"ARK_CACHE": str(tmp_path / "cache")}
     )
     done = call("export", "--format=ms-swift")
     assert done.returncode == 0, done.stderr

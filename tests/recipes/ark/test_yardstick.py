@@ -44,6 +44,7 @@ def yardstick(tmp_path_factory):
     c = tiny_config(world)
     c.score.supervision, c.score.candidates, c.mine.by, c.mine.negatives = "gold", 1, BM25, 3
     c.train.stages, c.train.epochs, c.train.merge, c.evaluate.read = (0,), (1, 0, 0), 0.25, 2
+    c.train.save_every = 100
     c.evaluate.answers = ANSWERS
     context = engine.Context(c, world / "work", Metrics(world / "work" / "metrics.jsonl"))
     engine.run(stages(c), context)

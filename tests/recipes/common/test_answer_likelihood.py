@@ -101,6 +101,7 @@ def test_a_run_may_measure_it_alone_and_goes_on_after_a_kill(world, tmp_path, mo
     c = worlds.tiny_config(world)
     c.llm.backend, c.evaluate.baselines, c.evaluate.max_new_tokens = "none", ("full",), 64
     c.train.stages, c.train.epochs, c.evaluate.read = (0,), (1, 0, 0), 2
+    c.train.save_every = 100
     c.evaluate.answers = ("answer_likelihood",)
     context = Context(c, tmp_path, Metrics(tmp_path / "metrics.jsonl"))
     folder, score = tmp_path / "evaluate", answer_likelihood.reply_log_probs

@@ -42,7 +42,7 @@ def embedded(monkeypatch):
 def searching_corpus(world):
     c = tiny_config(world)
     c.data.pool, c.data.candidates, c.train.stages = "corpus", 6, (1, 2)
-    c.evaluate.read, c.train.epochs = 0, (1, 1, 1)
+    c.evaluate.read, c.train.epochs, c.train.save_every = 0, (1, 1, 1), 100
     return c
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from support.world import call, make_world, tiny_config
+from support.world import call_here, make_world, tiny_config
 
 from ark_jax.data.records import BadInput
 from ark_jax.models import sentence_folder
@@ -31,7 +31,7 @@ def test_a_broken_input_is_refused_before_any_work(world, tmp_path):
         file.write(
             '{"id": "x", "question": "Why?", "answers": [7], "documents": ["tidal-board"]}\n'
         )
-    done = call(world, tmp_path / "w", "run", f"--config.data.path={corpus}")
+    done = call_here(world, tmp_path / "w", "run", f"--config.data.path={corpus}")
     assert done.returncode == 1
     assert (
         "questions.jsonl:" in done.stderr
@@ -104,12 +104,12 @@ def test_questions_of_which_none_has_an_answer_are_refused_with_what_helps(world
     rows = map(json.loads, (corpus / "questions.jsonl").read_text().splitlines())
     lines = [json.dumps({**row, "answers": []}) + "\n" for row in rows]
     (corpus / "questions.jsonl").write_text("".join(lines))
-    done = call(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
+    done = call_here(world, tmp_path / "w", "data", f"--config.data.path={corpus}")
     assert done.returncode == 1 and "questions has an answer, so none can be" in done.stderr
     assert "--config.questions.source=written" in done.stderr
 
 
 def test_a_run_says_that_a_question_searches_its_own_documents(world, tmp_path):
-    done = call(world, tmp_path / "w", "data")
+    done = call_here(world, tmp_path / "w", "data")
     assert done.returncode == 0, done.stderr
     assert "config.data.pool=corpus searches all 78 chunks" in done.stdout + done.stderr

@@ -6,8 +6,8 @@ import subprocess
 import time
 
 import pytest
-from support import gpr_world
-from support.gpr_world import call
+from support import finished_runs, gpr_world
+from support.gpr_world import call, call_here
 from support.world import outputs
 
 from ark_jax.models.towers import DualEncoder
@@ -20,17 +20,19 @@ STAGES = ["data", "questions", "train", "index", "baselines", "evaluate", "expor
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return gpr_world.make_world(tmp_path_factory.mktemp("gpr"))
+def run(tmp_path_factory):
+    """An uninterrupted run, by the command line."""
+    return finished_runs.finished_run("gpr", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def finished(world):
-    """An uninterrupted run, by the command line."""
-    workdir = world / "finished"
-    done = call(world, workdir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return workdir, done.stdout
+def world(run):
+    return run.world
+
+
+@pytest.fixture(scope="module")
+def finished(run):
+    return run.workdir, run.said
 
 
 def test_a_run_fills_every_stage(world, finished):
@@ -48,7 +50,7 @@ def test_a_run_fills_every_stage(world, finished):
 
 
 def test_a_second_run_does_nothing(world, finished):
-    done = call(world, finished[0], "status")
+    done = call_here(world, finished[0], "status")
     assert done.stdout.count(" done") == len(STAGES), done.stdout
 
 
@@ -73,7 +75,7 @@ def test_rows_of_all_systems_are_stored(finished):
 
 
 def test_a_plan_comes_before_the_run(world):
-    done = call(world, world / "none", "plan")
+    done = call_here(world, world / "none", "plan")
     assert "- memory of train: remat=products, 1 piece: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rules word them" in done.stdout and "vectors" in done.stdout
@@ -91,8 +93,10 @@ def test_a_model_may_word_relations_and_a_reader_answer(world):
         "--config.evaluate.max_new_tokens=3",
         "--config.train.towers=two",
         "--config.train.loss=triplet",
+        "--config.train.batch=64",
+        "--config.train.save_every=100",
     )
-    done = call(world, world / "replayed", "run", *flags)
+    done = call_here(world, world / "replayed", "run", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = read_manifest(world / "replayed" / "questions")["counts"]
     assert counts["calls"] == len(list((gpr_world.DEMO / "wordings.jsonl").open()))
@@ -104,7 +108,7 @@ def test_a_model_may_word_relations_and_a_reader_answer(world):
 
 
 def test_without_questions_nothing_is_measured(world):
-    done = call(world, world / "unmeasured", "run", "--config.data.questions=")
+    done = call_here(world, world / "unmeasured", "run", "--config.data.questions=")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing will be measured" in done.stdout
     assert (world / "unmeasured" / "export" / "model.safetensors").is_file()
@@ -123,14 +127,14 @@ def test_without_questions_nothing_is_measured(world):
     ],
 )
 def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
-    done = call(world, world / "wrong", "run", flag)
+    done = call_here(world, world / "wrong", "run", flag)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
 
 
 def test_one_triple_is_refused(world):
     (world / "one.tsv").write_text("a\tr\tb\n")
-    done = call(world, world / "one", "run", f"--config.data.path={world / 'one.tsv'}")
+    done = call_here(world, world / "one", "run", f"--config.data.path={world / 'one.tsv'}")
     assert done.returncode == 1 and "there is no other one to tell it from" in done.stderr
 
 

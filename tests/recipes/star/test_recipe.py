@@ -6,8 +6,8 @@ import subprocess
 import time
 
 import pytest
-from support import star_world
-from support.star_world import call
+from support import finished_runs, star_world
+from support.star_world import call, call_here
 from support.world import outputs
 
 from ark_jax.graph.path_retriever import StepSettings
@@ -22,17 +22,19 @@ SYSTEMS = ["base", "frequent", "shortest", "star"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return star_world.make_world(tmp_path_factory.mktemp("star"))
+def run(tmp_path_factory):
+    """An uninterrupted run, by the command line."""
+    return finished_runs.finished_run("star", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def finished(world):
-    """An uninterrupted run, by the command line."""
-    workdir = world / "finished"
-    done = call(world, workdir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return workdir, done.stdout
+def world(run):
+    return run.world
+
+
+@pytest.fixture(scope="module")
+def finished(run):
+    return run.workdir, run.said
 
 
 def test_a_run_fills_every_stage(world, finished):
@@ -50,7 +52,7 @@ def test_a_run_fills_every_stage(world, finished):
 
 
 def test_a_second_run_does_nothing(world, finished):
-    done = call(world, finished[0], "status")
+    done = call_here(world, finished[0], "status")
     assert done.stdout.count(" done") == len(STAGES), done.stdout
 
 
@@ -79,7 +81,7 @@ def test_rows_of_all_systems_are_stored(finished):
 
 
 def test_a_plan_comes_before_the_run(world):
-    done = call(world, world / "none", "plan")
+    done = call_here(world, world / "none", "plan")
     assert "- memory of train: remat=products, 1 piece: about " in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
     assert "lists to train on, at most" in done.stdout and "checkpoints" in done.stdout
@@ -96,7 +98,7 @@ def test_the_tiny_generator_answers_from_paths(world, finished):
         "--config.evaluate.paths=1",
         "--config.evaluate.max_new_tokens=3",
     )
-    done = call(world, world / "read", "run", *flags)
+    done = call_here(world, world / "read", "run", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Hit@1" in done.stdout
     rows = load_rows(world / "read" / "evaluate" / "questions.parquet")
@@ -105,7 +107,7 @@ def test_the_tiny_generator_answers_from_paths(world, finished):
 
 @pytest.mark.slow
 def test_without_held_out_questions_nothing_is_measured(world):
-    done = call(world, world / "unmeasured", "run", "--config.data.held_out=0")
+    done = call_here(world, world / "unmeasured", "run", "--config.data.held_out=0")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing will be measured" in done.stdout
     assert (world / "unmeasured" / "export" / "README.md").is_file()
@@ -120,7 +122,7 @@ def test_without_held_out_questions_nothing_is_measured(world):
     ],
 )
 def test_what_a_user_gets_wrong_is_one_line(world, flag, message):
-    done = call(world, world / "wrong", "run", flag)
+    done = call_here(world, world / "wrong", "run", flag)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1], done.stderr
 
