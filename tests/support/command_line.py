@@ -30,6 +30,7 @@ def call_here(
         contextlib.redirect_stderr(errors),
     ):
         patch.chdir(folder)
+        patch.setattr(sys, "argv", ["ark-jax", *words])  # where ml_collections looks
         patch.setattr(sys, "path", list(sys.path))
         for name, value in {"TRANSFORMERS_VERBOSITY": "error", **environment, **kept}.items():
             patch.setenv(name, value)
