@@ -50,7 +50,7 @@ def adjacency(graph: KnowledgeGraph) -> scipy.sparse.sparray:
 def problems(draw):
     """A matrix with nodes that lead nowhere, loops, equal pairs and zero weights; seed sets; a
     teleport probability."""
-    n = draw(st.integers(1, 12))
+    n = draw(st.sampled_from([1, 2, 3, 5, 12]))
     pair = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))
     edges = draw(st.lists(pair, max_size=40))
     weights = draw(
@@ -69,7 +69,7 @@ def problems(draw):
     return matrix, seeds, draw(st.sampled_from([0.15, 0.3, 0.5, 0.85, 1.0]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems())
 def test_pagerank_is_networkx(problem):
     matrix, seeds, teleport = problem

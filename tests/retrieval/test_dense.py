@@ -88,7 +88,9 @@ def test_top_k_of_real_numbers(screen, any_mesh, devices_only, again):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_keys_closer_than_the_screen_can_tell_are_told_apart(screen, two_meshes, devices_only, again):
+def test_keys_closer_than_the_screen_can_tell_are_told_apart(
+    screen, two_meshes, devices_only, again
+):
     # In bfloat16 all keys are one; in float32 their products are within its rounding.
     rng = np.random.default_rng(1)
     base, queries = unit(rng, 64), unit(rng, 3, 64)
