@@ -100,8 +100,8 @@ def test_two_processes_write_the_files_of_one_though_one_is_killed(tmp_path, mon
 def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
     monkeypatch.setattr(map_shards, "_cores", lambda: 1)
     monkeypatch.setattr(bm25_index, "BLOCK", 50)
-    monkeypatch.setattr(bm25_index, "ENTRIES", 1000)
-    numbers = np.random.default_rng(0).integers(1000, size=(2000, 40))
+    monkeypatch.setattr(bm25_index, "ENTRIES", 2000)
+    numbers = np.random.default_rng(0).integers(1000, size=(4000, 40))
     texts = (" ".join(f"w{number}" for number in row) for row in numbers)
     write_bm25(tmp_path / "warm", ["a lamp"])  # imports
     tracemalloc.start()
@@ -109,7 +109,7 @@ def test_memory_does_not_hold_the_entries(tmp_path, monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     entries = len(np.load(tmp_path / "words" / "texts.npy"))
-    assert entries > 75_000 and peak < 8 * entries
+    assert entries > 150_000 and peak < 8 * entries
 
 
 def test_the_files_are_the_same_in_every_process(tmp_path):
