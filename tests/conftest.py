@@ -122,6 +122,15 @@ def any_mesh(request):
         yield mesh
 
 
+@pytest.fixture(params=[(1, 1, 1), (2, 2, 2)], ids=str)
+def two_meshes(request):
+    """One device, and eight along every axis: for more cases of what `any_mesh` compares."""
+    from ark_jax.layout import make_mesh
+
+    with jax.set_mesh(make_mesh(request.param)) as mesh:
+        yield mesh
+
+
 @pytest.fixture(scope="session")
 def real_models():
     """The demo's MiniLM and SmolLM2, downloaded once into the usual cache."""

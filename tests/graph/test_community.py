@@ -260,7 +260,7 @@ def quizzes(draw):
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(quizzes())
 def test_seeds_from_the_index_are_those_of_a_scan(quiz):
     graph, texts, questions = quiz

@@ -50,7 +50,7 @@ def adjacency(graph: KnowledgeGraph) -> scipy.sparse.sparray:
 def problems(draw):
     """A matrix with nodes that lead nowhere, loops, equal pairs and zero weights; seed sets; a
     teleport probability."""
-    n = draw(st.integers(1, 12))
+    n = draw(st.sampled_from([1, 2, 3, 5, 12]))
     pair = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))
     edges = draw(st.lists(pair, max_size=40))
     weights = draw(
@@ -69,7 +69,7 @@ def problems(draw):
     return matrix, seeds, draw(st.sampled_from([0.15, 0.3, 0.5, 0.85, 1.0]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(problems())
 def test_pagerank_is_networkx(problem):
     matrix, seeds, teleport = problem
@@ -162,9 +162,18 @@ def test_real_graphs_against_prpack(name, mesh):
     np.testing.assert_allclose(ranks, expected, atol=1e-8)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("shard", ["seeds", "nodes"])
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("devices", "shard", "symmetric"),
+    [
+        (8, "seeds", True),
+        (8, "seeds", False),
+        (8, "nodes", True),
+        (8, "nodes", False),
+        # Eight devices divide neither the nodes nor the seeds, and fewer have no other program.
+        (2, "nodes", True),
+        (4, "seeds", False),
+    ],
+)
 def test_devices_do_not_matter(devices, shard, symmetric):
     matrix = random_matrix(500, 1500, symmetric)
     seeds = [[i, 3 * i + 1] for i in range(11)]
@@ -184,7 +193,7 @@ def test_devices_do_not_matter(devices, shard, symmetric):
     assert np.abs(loose - expected).max() > 1e-4
 
 
-def test_a_seed_set_does_not_depend_on_its_batch(any_mesh):
+def test_a_seed_set_does_not_depend_on_its_batch(two_meshes):
     rng = np.random.default_rng(0)
     graph = numbered(
         60, [(a, b) for a in range(40) for b in rng.integers(a + 1, 60, 2).tolist() if a < b]
@@ -265,7 +274,7 @@ def test_a_bipartite_graph_converges(mesh):
 
 
 @pytest.mark.parametrize("shard", ["seeds", "nodes"])
-def test_ranks_by_hand(shard, any_mesh):
+def test_ranks_by_hand(shard, two_meshes):
     options = {"teleport": 0.5, "tolerance": 1e-8, "dtype": "float64"}
     pair_and_one = Walk(numbered(3, [(0, 1)]), shard=shard)
     np.testing.assert_allclose(
@@ -297,7 +306,7 @@ def test_rows_of_a_wide_graph(mesh):
 
 
 @pytest.mark.parametrize("shard", ["seeds", "nodes"])
-def test_no_seed_sets_no_rows(shard, any_mesh):
+def test_no_seed_sets_no_rows(shard, two_meshes):
     options = {"teleport": 0.5, "tolerance": 1e-6}
     assert personalized_pagerank(Walk(numbered(3, [(0, 1)]), shard=shard), [], **options).shape == (
         0,

@@ -261,8 +261,18 @@ def padded(rows: list[np.ndarray], left: bool = False) -> tuple[np.ndarray, np.n
 log_probs = jax.jit(token_log_probs, static_argnums=(1, 4))
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize("padding", ["right", "left", "none"])
+# Padding on either side is one program.
+@pytest.mark.parametrize(
+    ("padding", "shape"),
+    [
+        ("right", (1, 1, 1)),
+        ("left", (1, 1, 1)),
+        ("none", (1, 1, 1)),
+        ("left", (2, 2, 2)),
+        ("none", (2, 2, 2)),
+    ],
+    ids=str,
+)
 def test_token_log_probs_add_up_to_the_scores_of_pairs(padding, shape, folder):
     with jax.set_mesh(layout.make_mesh(shape)):
         lm = open_model(folder("plain"))
@@ -296,8 +306,17 @@ def policy_gradient(model, cfg, tokens, mask, weights):
     return jax.grad(loss)(model)
 
 
-@pytest.mark.parametrize("kind", ["plain", "begin"])  # a tied head, and one of its own
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+# A head of its own, and a tied one.
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("begin", (1, 1, 1)),
+        ("plain", (2, 2, 2)),
+        pytest.param("plain", (1, 1, 1), marks=pytest.mark.slow),
+        pytest.param("begin", (2, 2, 2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_the_gradient_of_token_log_probs_is_that_of_transformers(kind, shape, folder, tmp_path):
     torch = pytest.importorskip("torch", reason="transformers computes with torch")
     from transformers import AutoModelForCausalLM
@@ -321,6 +340,7 @@ def test_the_gradient_of_token_log_probs_is_that_of_transformers(kind, shape, fo
         np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=2e-5 * scale, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_token_log_probs_is_a_finite_difference(folder, mesh):
     lm = open_model(folder("begin"))
     *rows, weights = map(layout.rows, small_batch(lm))
@@ -546,9 +566,16 @@ def contents(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", tiny.DECODERS)
+# What hf.py reads and writes of each family, type and mesh is compared in test_hf.py.
+@pytest.mark.parametrize(
+    ("family", "dtype", "shape"),
+    [
+        *((family, "float32", (1, 1, 1)) for family in tiny.DECODERS),
+        ("qwen3", "bfloat16", (1, 1, 1)),
+        ("llama", "bfloat16", (2, 2, 2)),
+    ],
+    ids=str,
+)
 def test_a_saved_language_model_is_the_same_model(family, dtype, shape, tmp_path):
     """Every file has the same bytes on any mesh, generation_config.json included."""
     base = write_chat_model(tmp_path / "base", family, dtype)

@@ -208,6 +208,12 @@ def on_one_device(folder: Path):
 
 
 # An encoder's matrices have no letters that a decoder's lack.
+@pytest.mark.parametrize(
+    "any_mesh",
+    [(2, 2, 2), (1, 8, 1), pytest.param((4, 1, 2), marks=pytest.mark.slow)],
+    ids=str,
+    indirect=True,
+)
 def test_every_mesh_takes_the_same_step(checkpoint, any_mesh, capfd):
     loss, gradient, moved = step(checkpoint("qwen3"))
     assert not re.search(

@@ -22,7 +22,6 @@ from ark_jax.models.pair_tokens import check_pairs
 from ark_jax.models.pairs import CrossEncoder
 
 FAMILIES = pytest.mark.parametrize("family", tiny.ENCODERS)
-# Compiled in a third of the time; partitioning, where a mesh could go wrong, is the same.
 PAIRS = [
     ("Who led the Tidal Board?", "The Tidal Board was founded in 1784."),
     ("Who led the Tidal Board?", ""),
@@ -72,7 +71,9 @@ def trained(scorer: CrossEncoder) -> CrossEncoder:
     return dataclasses.replace(scorer, model=jax.tree.map(change, scorer.model))
 
 
-@FAMILIES
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", pytest.param("xlm-roberta", marks=pytest.mark.slow)]
+)
 def test_logits_are_those_of_transformers(family, classifier, mesh):
     torch = pytest.importorskip("torch", reason="the reference implementation")
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -257,8 +258,10 @@ def test_packing_changes_no_logit(encoder, mesh):
     np.testing.assert_allclose(scorer.score(PAIRS, batch_tokens=60), wanted, rtol=0, atol=1e-5)
     np.testing.assert_allclose(scorer.score(PAIRS[::-1])[::-1], wanted, rtol=0, atol=1e-5)
     batch, _ = device_batch(scorer, PAIRS)
-    unpacked, _ = logits_and_gradient(scorer.model, scorer.cfg, batch, Capacities())
-    np.testing.assert_allclose(unpacked, wanted, rtol=0, atol=1e-5)
+    unpacked = jax.jit(pair_logits, static_argnums=(1, 3))(
+        scorer.model, scorer.cfg, batch, Capacities()
+    )
+    np.testing.assert_allclose(unpacked[: len(PAIRS)], wanted, rtol=0, atol=1e-5)
 
 
 def test_equal_texts_are_embedded_once(encoder, mesh, monkeypatch):

@@ -122,7 +122,7 @@ def fit(counts: np.ndarray, probabilities: np.ndarray) -> float:
     return chisquare(merge(counts), merge(expected)).pvalue
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [0.6, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_tokens_are_drawn_as_often_as_the_model_says(temperature, path, mesh):
     """The first token of a reply, and the second after the most frequent first."""
     lm = open_model(path)

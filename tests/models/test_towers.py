@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from huggingface_hub import ModelCard
@@ -42,10 +44,18 @@ def open_two(bases, **options) -> DualEncoder:
     return DualEncoder(query, document)
 
 
+@pytest.fixture(scope="module")
+def saved_once(bases, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    with jax.set_mesh(layout.make_mesh((1, 1, 1))):
+        open_two(bases).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def saved(bases, tmp_path, mesh):
-    open_two(bases).save_pretrained(tmp_path / "router")
-    return tmp_path / "router"
+def saved(saved_once, tmp_path, mesh):
+    """A folder of two towers, the test's own."""
+    return shutil.copytree(saved_once, tmp_path / "router")
 
 
 def files(path: Path) -> dict[str, bytes]:

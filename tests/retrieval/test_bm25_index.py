@@ -30,7 +30,7 @@ def reference_scores(query: str, texts: list[str]) -> np.ndarray:
     return reference.get_scores(words) if words else np.zeros(len(texts))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     TEXTS,
     st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join),
@@ -53,7 +53,7 @@ def test_the_scores_are_those_of_bm25s(tmp_path_factory, texts, query, k, block)
         assert not len(scores)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     k=st.integers(1, 12),
@@ -84,7 +84,7 @@ def test_a_large_collection_is_counted_in_files_that_are_gone(tmp_path, monkeypa
     assert index.best(["lamp"], 4)[0].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize("block", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_two_processes_write_the_files_of_one_though_one_is_killed(tmp_path, monkeypatch, block):
     texts = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(30)]
     monkeypatch.setattr(bm25_index, "BLOCK", block)

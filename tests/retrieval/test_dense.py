@@ -58,7 +58,7 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
         (9000, 3, (1024, 32768)),
     ],
 )
-def test_top_k_is_a_stable_sort(n, k, block, screen, any_mesh, devices_only):
+def test_top_k_is_a_stable_sort(n, k, block, screen, two_meshes, devices_only):
     # Small integers: products are exact and ties abound, some of them because keys are the same.
     rng = np.random.default_rng(n)
     keys = rng.integers(-2, 3, (n, 6)).astype(np.float32)
@@ -88,7 +88,9 @@ def test_top_k_of_real_numbers(screen, any_mesh, devices_only, again):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_keys_closer_than_the_screen_can_tell_are_told_apart(screen, any_mesh, devices_only, again):
+def test_keys_closer_than_the_screen_can_tell_are_told_apart(
+    screen, two_meshes, devices_only, again
+):
     # In bfloat16 all keys are one; in float32 their products are within its rounding.
     rng = np.random.default_rng(1)
     base, queries = unit(rng, 64), unit(rng, 3, 64)
@@ -152,7 +154,7 @@ def test_few_programs_for_all_sizes(mesh, devices_only):
     assert dense._better._cache_size() - before <= 16
 
 
-def test_keys_that_fit_are_sent_once(any_mesh, devices_only, monkeypatch):
+def test_keys_that_fit_are_sent_once(two_meshes, devices_only, monkeypatch):
     rng = np.random.default_rng(0)
     vectors, queries = unit(rng, 700, 8), unit(rng, 5, 8)
     sent, send = [], dense._blocks
@@ -181,7 +183,7 @@ def test_a_device_holds_its_share_of_a_block(any_mesh):
 @pytest.mark.parametrize(
     "where, value", [("queries", np.nan), ("keys", np.inf), ("keys", -np.inf), ("keys", np.nan)]
 )
-def test_a_vector_that_is_not_finite_is_named(where, value, few, any_mesh, monkeypatch):
+def test_a_vector_that_is_not_finite_is_named(where, value, few, two_meshes, monkeypatch):
     monkeypatch.setattr(dense, "HOST_WORK", few)
     arrays = {"queries": np.ones((3, 4), np.float32), "keys": np.ones((700, 4), np.float32)}
     arrays[where][2, 1] = value
@@ -267,7 +269,7 @@ def pairs_by_hand(vectors: np.ndarray, threshold: float) -> dict[tuple[int, int]
 
 @pytest.mark.parametrize("screen", PAIR_SCREENS)
 @pytest.mark.parametrize("block", [1, 64, 1024])
-def test_near_pairs_are_all_above_the_threshold(block, screen, any_mesh, devices_only):
+def test_near_pairs_are_all_above_the_threshold(block, screen, two_meshes, devices_only):
     # The unit vectors have exact products: cosines are multiples of a half, so some equal the
     # threshold.
     vectors = np.random.default_rng(0).choice([-0.5, 0.5], (70, 4)).astype(np.float32)
@@ -286,7 +288,7 @@ def test_near_pairs_are_all_above_the_threshold(block, screen, any_mesh, devices
 
 @pytest.mark.parametrize("threshold", [0.8, 0.3, -0.2])
 @pytest.mark.parametrize("screen", PAIR_SCREENS)
-def test_near_pairs_of_real_numbers(screen, threshold, any_mesh, devices_only):
+def test_near_pairs_of_real_numbers(screen, threshold, two_meshes, devices_only):
     vectors = clusters(600, 32)
     expected = pairs_by_hand(vectors, threshold)
     pairs, cosines = near_pairs(vectors, threshold, screen=screen, block=256)
@@ -294,7 +296,7 @@ def test_near_pairs_of_real_numbers(screen, threshold, any_mesh, devices_only):
     np.testing.assert_allclose(cosines, [expected[pair] for pair in sorted(expected)], atol=1e-7)
 
 
-def test_what_lies_within_rounding_of_the_threshold_is_decided_in_float64(any_mesh, devices_only):
+def test_what_lies_within_rounding_of_the_threshold_is_decided_in_float64(two_meshes, devices_only):
     # Cosines a float32 product cannot tell from the threshold, on both sides of it.
     rng = np.random.default_rng(5)
     centre, across = (

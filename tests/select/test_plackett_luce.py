@@ -187,7 +187,7 @@ def test_entropy_of_fewer_candidates_than_places():
     assert float(pl.entropy(chosen, drawn)) == pytest.approx(math.log(2), abs=1e-6)
 
 
-def test_draws_and_their_probabilities_are_equal_on_any_mesh(any_mesh):
+def test_draws_and_their_probabilities_are_equal_on_any_mesh(two_meshes):
     chosen = random_candidates(11)
     drawn = draws_of(chosen, 2, 3)
     np.testing.assert_array_equal(drawn, [[4, 0, 3], [0, 1, 2]])

@@ -180,7 +180,7 @@ def test_a_stopped_run_goes_on_bitwise_the_same(tmp_path, monkeypatch):
 
 def test_training_is_equal_on_other_meshes(tmp_path):
     alone = run(tmp_path / "alone")
-    for shape in ((2, 2, 2), (1, 8, 1), (4, 1, 2)):
+    for shape in ((2, 2, 2), (1, 8, 1)):
         curve = run(tmp_path / str(shape), shape)
         for row, wanted in zip(curve, alone, strict=True):
             assert row == pytest.approx(wanted, abs=1e-5)

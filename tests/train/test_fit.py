@@ -280,7 +280,14 @@ def create_task(name: str, folder: Path) -> Task:
     return Task(TokenLoss(cfg), token_batch, model)
 
 
-TASKS = ["triplets", "listwise", "next token", "next token, adapter", "policy gradient"]
+TASKS = [
+    "triplets",
+    "next token, adapter",
+    "policy gradient",
+    # As the first is an encoder's, and the second a decoder's.
+    pytest.param("listwise", marks=pytest.mark.slow),
+    pytest.param("next token", marks=pytest.mark.slow),
+]
 
 
 def fit_task(

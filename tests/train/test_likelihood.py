@@ -187,17 +187,6 @@ def test_no_more_logits_than_a_block_are_ever_in_memory(folder, mesh, monkeypatc
         assert max(rows - {tiny.WIDTH}) == block  # the head's gradient may be transposed
 
 
-def test_groups_without_an_advantage_have_no_gradient_at_all(folder, mesh):
-    lm = open_model(folder)
-    dead = [Group(g.prompt_ids, g.completions, np.zeros(len(g.completions))) for g in GROUPS]
-    arrays = group_arrays(dead, BatchShape.holding([dead]))
-    (loss, gradient), metrics = differentiate(
-        LikelihoodObjective(lm.cfg, PolicyLoss()), lm.model, None, arrays
-    )
-    assert float(loss) == 0 and metrics["completions"] == 10
-    assert not any(np.any(x) for x in jax.tree.leaves(gradient))
-
-
 def test_flops_count_each_prompt_once(folder, mesh):
     cfg = open_model(folder).cfg
     tokens, work = step_flops(cfg, GROUPS, 0)

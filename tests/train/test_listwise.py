@@ -87,7 +87,7 @@ def list_loss(scores: np.ndarray, weights: np.ndarray) -> float:
     return weights[0] * np.log(terms.sum())
 
 
-@pytest.mark.parametrize("head", ["cosine", "star"])
+@pytest.mark.parametrize("head", ["cosine", pytest.param("star", marks=pytest.mark.slow)])
 def test_the_first_loss_is_that_of_the_scores(folder, tmp_path, head):
     """All lists in one batch: their order does not matter."""
     _, _, curve = train(folder, tmp_path, head=head, epochs=1, batch=16, choose_again=False)
@@ -174,9 +174,13 @@ def test_an_adapter_begins_as_the_whole_scorer_does(adapted, finished):
     assert abs(losses_of(adapted.curve)[-1] - losses_of(finished[2])[-1]) > 1e-4
 
 
-@pytest.mark.parametrize("head", ["star", pytest.param("cosine", marks=pytest.mark.slow)])
-def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, head):
-    _, _, expected = train(folder, tmp_path / "one", head=head, **ADAPTED)
+@pytest.mark.parametrize(
+    "head", ["linear", *(pytest.param(head, marks=pytest.mark.slow) for head in ("cosine", "star"))]
+)
+def test_an_adapters_losses_are_those_of_one_device(folder, tmp_path, adapted, head):
+    expected = adapted.curve
+    if head != "linear":
+        expected = train(folder, tmp_path / "one", head=head, **ADAPTED).curve
     _, _, curve = train(folder, tmp_path / "mesh", head=head, mesh=(2, 2, 2), **ADAPTED)
     np.testing.assert_allclose(losses_of(curve), losses_of(expected), rtol=2e-4)
     assert len({round(loss, 4) for loss in losses_of(expected)}) > 3
@@ -237,7 +241,7 @@ def test_a_batch_encodes_each_text_once(folder, tmp_path, head, mesh):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_no_choice_exceeds_the_room(folder, tmp_path, head, any_mesh):
+def test_no_choice_exceeds_the_room(folder, tmp_path, head, two_meshes):
     """Tokens beyond a device's room would be dropped without a word."""
     long = [
         dataclasses.replace(one, rights=(*one.rights[:-1], one.rights[-1] + " bell" * 9 * (i % 2)))

@@ -171,8 +171,11 @@ def test_training_takes_the_choice(available, explicit, retriever, mesh, tmp_pat
     assert losses == curve(retriever, tmp_path / "explicit", **explicit)
 
 
-def test_what_is_computed_again_does_not_change_losses(retriever, mesh, tmp_path):
-    found = [curve(retriever, tmp_path / remat, remat=remat) for remat in memory.REMATS]
+def test_what_is_computed_again_and_in_pieces_does_not_change_losses(retriever, mesh, tmp_path):
+    settings = (("products", 1), ("all", 4))
+    found = [
+        curve(retriever, tmp_path / remat, remat=remat, chunks=pieces) for remat, pieces in settings
+    ]
     losses = [[row["loss"] for row in rows] for rows in found]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
